@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, sqrt
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtri
@@ -70,6 +71,32 @@ class LeastCost:
     high: float | None
 
 
+@dataclass(frozen=True)
+class Oracle:
+    """The best gain at each cost of any selector that knows what each takeover is worth: `costs` and `gains` rise from 0."""
+
+    costs: Values
+    gains: Values
+
+    @classmethod
+    def of(cls, costs: Values, gains: Values, room: float) -> Self:
+        """From the cost and the gain of each choice; `room` is the most that there is to gain. Gains are added up.
+
+        Those that give most for their cost come first, and those that harm are left out.
+        """
+        chosen = np.flatnonzero(gains > 0)
+        order = chosen[np.argsort(-gains[chosen] / costs[chosen], kind="stable")]
+        spent, gained = (np.append(0.0, each[order].cumsum()) for each in (costs, gains))
+        return cls(spent, np.minimum(gained, room))
+
+    def gain(self, cost: float) -> float:
+        return float(np.interp(cost, self.costs, self.gains))
+
+    def area(self, cap: float) -> float:
+        """The mean gain over costs from 0 to the cap."""
+        return float(weigh_costs(self.costs[1:], cap) @ self.gains[1:])
+
+
 def find_cap(curves: Sequence[Curve]) -> float:
     """The largest cost that all curves reach, at most 10 %."""
     return min([CAP, *(float(curve.costs[-1]) for curve in curves)])
@@ -88,12 +115,10 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
     areas = {name: [weigh_costs(curve.costs, cap) @ gains for gains in curve.gains] for name, curve in curves.items()}
     grids = {name: _grid_error(curve, cap) for name, curve in curves.items()}
     differences = {
-        (name, other): average_differences(
-            [a - b for a, b in zip(areas[name], areas[other], strict=True)], curve.samples
-        )
-        for name, curve in curves.items()
+        (one, other): average_differences([a - b for a, b in zip(areas[one], areas[other], strict=True)], curve.samples)
+        for one, curve in curves.items()
         for other in against
-        if other in curves and other != name
+        if other in curves and other != one
     }
     differences = {pair: _widen(value, *(grids[name] for name in pair)) for pair, value in differences.items()}
     once = {frozenset(pair): value.p_value() for pair, value in differences.items()}
@@ -121,9 +146,8 @@ def find_band(curve: Curve) -> list[Interval]:
     # The errors are estimated, so that a quantile for known ones grows as Student's t does.
     factor = float(np.quantile(largest, CONFIDENCE)) * own[0] / errors[0] / float(ndtri((1 + CONFIDENCE) / 2))
     reaches = np.maximum(own, factor * errors)
-    return [
-        Interval(part.value, part.value - reach, part.value + reach) for part, reach in zip(parts, reaches, strict=True)
-    ]
+    values = [part.value for part in parts]
+    return [Interval(value, value - reach, value + reach) for value, reach in zip(values, reaches, strict=True)]
 
 
 def _draw_means(gains: Sequence[Values], generator: np.random.Generator) -> Values:

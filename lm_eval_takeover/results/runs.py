@@ -179,13 +179,16 @@ def read_runs(paths: Iterable[Path], reading: Reading = Reading()) -> tuple[list
 
 def _is_same(first: Run, other: Run) -> bool:
     shared = first.tasks.keys() & other.tasks.keys()
-    # Rows of compare that follow have a rate for each task, and another first for a part of its problems.
+    # Rows of compare may have a budget parameter for each task, and another first for a part of its problems.
     pairs = [(first.tasks[task], other.tasks[task]) for task in shared]
-    labels = [run.takeover.get("label") for run in (first, other)]
-    follow = first.kind in ("random", "early") and labels == [first.kind] * 2
-    follow = follow and all(_is_part(*pair) and pair[0].count != pair[1].count for pair in pairs)
+    label, rate = first.given_label, first.takeover.get("target_rate")
+    solved = label is not None and (rate is not None or label == first.kind in ("random", "early"))
+    solved = solved and (label, rate) == (other.given_label, other.takeover.get("target_rate"))
+    solved = solved and all(_is_part(*pair) and pair[0].count != pair[1].count for pair in pairs)
+    method = first.takeover.get("method") or {}
+    budget = ["rate", "tau", "kappa", *(name for name, value in method.items() if isinstance(value, float))]
     original = not (first.takeover.get("rescored") or other.takeover.get("rescored"))
-    differences = name_differences(first.settings, other.settings, ["rate"] if follow else [])
+    differences = name_differences(first.settings, other.settings, budget if solved else [])
     for one, two in pairs:
         alike = ["limit"] if original and _is_part(one, two) else []
         differences += name_differences(one.settings, two.settings, alike)

@@ -1,13 +1,23 @@
 """Areas under frontiers: the trapezoid rule and its steps, paired differences over problems, least costs."""
 
 import sys
+from itertools import product
 from math import inf
 
 import numpy as np
 import pytest
 from helpers.pairs import ROOT
 
-from lm_eval_takeover.results.frontier import Curve, compare_areas, find_band, find_cap, find_least_costs, weigh_costs
+from lm_eval_takeover.analysis.effects import EFFECTS, Outcomes
+from lm_eval_takeover.results.frontier import (
+    Curve,
+    Oracle,
+    compare_areas,
+    find_band,
+    find_cap,
+    find_least_costs,
+    weigh_costs,
+)
 from lm_eval_takeover.results.statistics import average_differences
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -81,6 +91,39 @@ def test_a_band_holds_all_points_at_once_where_intervals_of_single_points_do_not
         assert all(wide.low <= own.low for wide, own in zip(*bands, strict=True))
     together, singly = np.mean(held, axis=0)
     assert 0.92 <= together <= 0.985 and singly < together - (0.2 if not shared else 0.03)
+
+
+def test_no_set_of_takeovers_gains_more_than_the_oracle_at_its_cost():
+    """Against all sets of eight, at the costs where the oracle's curve bends; what there is to gain is its end."""
+    generator = np.random.default_rng(4)
+    costs, gains = generator.uniform(0.001, 0.01, 8), generator.normal(0.03, 0.05, 8)
+    sets = np.array(list(product([0, 1], repeat=8)))
+    oracle = Oracle.of(costs, gains, 1.0)
+    for cost, gain in zip(oracle.costs, oracle.gains, strict=True):
+        assert gain == pytest.approx((sets @ gains)[sets @ costs <= cost + 1e-12].max())
+    assert oracle.gain(1.0) == pytest.approx(gains[gains > 0].sum())
+    half = Oracle.of(costs, gains, 0.05)
+    grid = np.linspace(0, 0.1, 100_001)
+    assert half.gain(1.0) == 0.05
+    assert half.area(0.1) == pytest.approx(np.mean([half.gain(cost) for cost in grid[::100]]), rel=0.01)
+
+
+def test_effects_as_shrunk_and_as_measured_are_below_and_above_the_true_oracle():
+    """Positions drawn with unequal probabilities, eight continuations behind each token; one in five is worth a half."""
+    generator, areas = np.random.default_rng(5), []
+    for _ in range(20):
+        worth, chances = generator.random(2000) < 0.2, generator.uniform(0.02, 0.2, 2000)
+        drawn = np.flatnonzero(generator.random(2000) < chances)
+        host, donor = (
+            generator.random((len(drawn), 8)) < chance for chance in (0.2, 0.2 + 0.5 * worth[drawn, np.newaxis])
+        )
+        gained, lost = (donor & ~host).sum(axis=1), (host & ~donor).sum(axis=1)
+        outcomes, weights = Outcomes(gained, lost, 8), 1 / chances[drawn]
+        shrunk = outcomes.infer(outcomes.fit(weights)) @ EFFECTS
+        known = [(np.ones(2000), 0.5 * worth), (weights, weights * shrunk), (weights, weights * (gained - lost) / 8)]
+        areas.append([Oracle.of(cost / 20_000, gain / 1000, 1.0).area(0.05) for cost, gain in known])
+    truth, low, high = np.mean(areas, axis=0)
+    assert 0.85 * truth < low < truth < high < 1.6 * truth
 
 
 @pytest.mark.parametrize("shape", CURVES)

@@ -1,4 +1,4 @@
-"""Where the budget parameters come from: a calibration that holds all rates, or the command that measures one."""
+"""Where the budget parameters come from: a calibration of all tasks, or one of each, or the command that measures it."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from lm_eval_takeover.calibration.files import (
     read_calibration,
 )
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
-from lm_eval_takeover.commands.compare.calls import write_options
-from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.rows import PlannedRow, write_options
+from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, prompts_for
-from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.calibration_check import Asked, CalibrationFit
 from lm_eval_takeover.pair.loading import load_pair
@@ -30,21 +30,37 @@ _HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """The `calibration` argument of the rows, and the words behind `lm-eval-takeover` that make it first, if it is missing."""
+    """The `calibration` argument on these tasks, and the words behind `lm-eval-takeover` that make it first, if it is missing."""
 
+    tasks: Sequence[str]
     calibration: str | None = None
     words: tuple[str, ...] = ()
 
 
-def plan_calibration(
-    options: argparse.Namespace, rows: Sequence[PlannedRow], sampling: Sampling, max_gen_toks: int, task: str
+def plan_calibrations(
+    options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]
+) -> list[CalibrationPlan]:
+    """The calibrations of these rows: one for all tasks, in the form of the first; with `--match task` one for each."""
+    if options.match == "task":
+        own = set(options.task_prompts)
+        if unknown := own - {load.task for load in loads}:
+            raise ArgumentError(
+                f"--task_prompts {min(unknown)}=…: the tasks are {', '.join(load.task for load in loads)}"
+            )
+        if options.base and not options.prompts and (bare := [load.task for load in loads if load.task not in own]):
+            raise ArgumentError(
+                f"--match task needs calibration prompts of each task; give --task_prompts {bare[0]}=PROMPTS"
+            )
+        return [_plan_calibration(options, rows, load, load.tokens, [load.task]) for load in loads]
+    return [_plan_calibration(options, rows, loads[0], max(load.tokens for load in loads), options.tasks)]
+
+
+def _plan_calibration(
+    options: argparse.Namespace, rows: Sequence[PlannedRow], load: TaskLoad, max_gen_toks: int, tasks: Sequence[str]
 ) -> CalibrationPlan:
-    """The calibration of these rows; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
-    wanted = [row for row in rows if row.rate is not None]
-    if options.calibration is not None:
-        return CalibrationPlan(options.calibration)
-    if not wanted and not any(row.reads_spike_ratio(options) for row in rows):
-        return CalibrationPlan()
+    wanted, task, sampling = [row for row in rows if row.rate is not None], load.task, load.sampling
+    if options.calibration is not None or not (wanted or any(row.reads_spike_ratio(options) for row in rows)):
+        return CalibrationPlan(tasks, options.calibration)
     names = ("dtype", "guide_dtype", "device", "guide_device", "trust_remote_code")
     asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     pair = load_pair(ModelArguments.parse({"base": options.base, "guide": options.guide, **asked}))
@@ -62,12 +78,12 @@ def plan_calibration(
         return not check.list_differences(Asked(task, options.apply_chat_template, sampling))
 
     packaged = matching_calibrations(packaged_calibrations().values(), base, guide, options.direction)
-    if packaged and fits(packaged[0]):
-        return CalibrationPlan()
+    if packaged and not (options.match == "task" and options.base) and fits(packaged[0]):
+        return CalibrationPlan(tasks)
     words = _calibrate_words(options, sampling, max_gen_toks, task)
     out = Path(options.run_dir) / f"calibration-{digest_of([words, str(base), str(guide)])[:8]}.json"
     if out.exists() and fits(read_calibration(out)):
-        return CalibrationPlan(str(out))
+        return CalibrationPlan(tasks, str(out))
     rates: dict[str, list[str]] = {}
     for row in wanted:
         rates.setdefault(row.word, []).append(f"{row.rate:g}")
@@ -75,7 +91,7 @@ def plan_calibration(
     words += ["--methods", *methods, "--nearest"] if methods else []
     words += [*write_options(options, "batch_size", "device", "guide_device")]
     words += ["--extend"] if out.exists() else []
-    return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)))
+    return CalibrationPlan(tasks, str(out), ("calibrate", *words, "--out", str(out)))
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse.Namespace) -> Target | None:
@@ -90,10 +106,10 @@ def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse
 
 def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_toks: int, task: str) -> list[str]:
     """All words that change the content of the file, except the methods."""
-    arguments = options.model_args
-    words = ["--prompts", options.prompts or (_HUB_PROMPTS if options.base else str(prompts_for(task)))]
+    arguments, prompts = options.model_args, options.task_prompts.get(task) or options.prompts
+    words = ["--prompts", prompts or (_HUB_PROMPTS if options.base else str(prompts_for(task)))]
     words += write_options(options, "base", "guide")
-    words += ["--task", task] if options.base or options.prompts else []
+    words += ["--task", task] if options.base or prompts else []
     words += ["--direction", options.direction] if options.direction != "forward" else []
     words += write_options(options, "apply_chat_template", "trust_remote_code", "enable_thinking", "include_path")
     words += write_options(options, "field", "dtype", "guide_dtype", "num_prompts", "num_held_out")

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.compare.rows import PlannedRow, read_shared
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan
+from lm_eval_takeover.commands.compare.rows import PlannedRow, read_shared, write_options
 from lm_eval_takeover.results.settings import HARMLESS
 from lm_eval_takeover.storage.digests import digest_of
 
@@ -52,11 +53,11 @@ class Call:
 def plan_calls(
     options: argparse.Namespace,
     row: PlannedRow,
-    calibration: str | None,
+    plans: Sequence[CalibrationPlan],
     tasks: Sequence[str],
     followed: Mapping[str, float] | None = None,
 ) -> list[Call]:
-    """The calls of one row; `followed` has the rate of each task for a row that follows.
+    """The calls of one row, one for each calibration; `followed` has the rate of each task for a row that follows.
 
     A thinking model has no journal. So it gets one call for each task, to keep what is done.
     """
@@ -70,15 +71,15 @@ def plan_calls(
     arguments = {"model": row.label} | {name: getattr(options, name) for name in names}
     arguments |= shared | read_shared(options, row.arguments["policy"])
     if row.method is not None:
-        reverse = {"direction": "reverse"} if options.direction == "reverse" else {}
-        read = calibration if row.rate is not None or row.reads_spike_ratio(options) else None
-        arguments |= reverse | {"calibration": read, "target_rate": row.rate}
+        arguments |= ({"direction": "reverse"} if options.direction == "reverse" else {}) | {"target_rate": row.rate}
     arguments |= row.arguments
     arguments["run_dir"] = Path(options.run_dir) / row.label / "samples"
-    if followed is None:
-        return [_make_call(options, row, "guided-takeover", arguments, options.tasks)]
-    rated = ((task, arguments | {"rate": followed[task]}) for task in tasks)
-    return [_make_call(options, row, "guided-takeover", given, [task]) for task, given in rated]
+    parts: list[tuple[Sequence[str], dict[str, Any]]] = [(options.tasks, {})]
+    if followed is not None:
+        parts = [([task], {"rate": followed[task]}) for task in tasks]
+    elif row.rate is not None or row.reads_spike_ratio(options):
+        parts = [(plan.tasks, {"calibration": plan.calibration}) for plan in plans]
+    return [_make_call(options, row, "guided-takeover", arguments | own, some) for some, own in parts]
 
 
 def _make_call(
@@ -97,17 +98,6 @@ def _make_call(
     words += ["--output_path", str(folder / f"results-{key}"), "--log_samples"]
     alone = row.name == "thinking" or given.get("backend", "hf") != "hf"
     return Call(row.label, tuple(words), folder, key, alone)
-
-
-def write_options(options: argparse.Namespace, *names: str) -> list[str]:
-    """The given ones of these options, as words of a command."""
-    words = []
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value is not False:
-            shown = f"{value:.12g}" if isinstance(value, float) else str(value)
-            words += [f"--{name}"] if value is True else [f"--{name}", shown]
-    return words
 
 
 def _join(values: Mapping[str, str]) -> str:

@@ -25,7 +25,6 @@ EXAMPLE = """examples:
       --apply_chat_template --rows base,random,guided,guide,thinking=Qwen/Qwen3-0.6B --run_dir runs/mine
   lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --run_dir runs/demo
   lm-eval-takeover compare --tasks takeover_demo --rows base,guide,ce,entropy,random --rates 0.01,0.05,0.1 --run_dir runs/grid
-  lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --run_dir runs/demo --dry_run
 """
 DEFAULT_RATE = 0.05
 _BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
@@ -34,7 +33,7 @@ _LISTED = (*LOADING, "enable_thinking", "batch_size", "direction", "target_rate"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "base", "guide", "tasks", tasks={"required": True})
+    add_shared(parser, "base", "guide", "tasks", tasks={"default": []})
     add = parser.add_argument
     folder = "folder for all results; what is finished there is used again"
     add("--run_dir", type=Path, required=True, metavar="DIR", help=folder)
@@ -47,6 +46,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--target_rate", type=float, metavar="RATE", help=target)
     add_shared(parser, "direction")
     add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
+    effects = "what `effects` wrote of one of these rows: adds an oracle over single tokens"
+    add("--effects", type=Path, metavar="DIR", help=effects)
     backend = "lm-eval's model type for thinking=MODEL (default: hf)"
     add("--thinking_backend", choices=["hf", "vllm"], default="hf", help=backend)
     add("--thinking_args", nargs="+", default=[], metavar="NAME=VALUE", help="more arguments of the thinking model")
@@ -54,7 +55,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("calibration").add_argument
     add("--calibration", help="a packaged name or a file (default: one that fits, else it is measured)")
+    match = "pooled: a value for all tasks, found on the first one's prompts; task: one for each, found on its own"
+    add("--match", choices=("pooled", "task"), default="pooled", help=f"{match} (default: pooled)")
     add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main)")
+    add("--task_prompts", nargs="+", default=[], metavar="TASK=PROMPTS", help="those of each task, with --match task")
     add("--field", metavar="NAME", help="field of the prompts, as in calibrate")
     add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
     add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
@@ -81,14 +85,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--probe", action="store_true", help=probe)
     plan = "print the smallest difference in Acc that these problems and samples can tell; run nothing"
     add("--plan", action="store_true", help=plan)
+    merge = "instead of running rows: the frontier of these folders of other methods, seeds or pairs, into --run_dir"
+    add("--merge", nargs="+", type=Path, metavar="RUN", help=merge)
 
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    if (options.plan or options.dry_run) and options.format in ("csv", "json"):
-        raise ArgumentError(
-            f"--format {options.format} goes with a comparison; --dry_run and --plan print table, md or latex"
-        )
+    if (options.plan or options.dry_run or options.merge) and options.format in ("csv", "json"):
+        raise ArgumentError(f"--format {options.format}: --dry_run, --plan and --merge print table, md or latex")
+    if options.merge:
+        from lm_eval_takeover.commands.compare.merging import merge
+
+        return merge(options)
     if options.plan:
         from lm_eval_takeover.commands.compare.detectable import print_plan
 
@@ -104,8 +112,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Put tasks and arguments into their types. Raises ArgumentError for what is wrong whatever the models are."""
+    if options.merge:
+        if options.tasks or options.run_dir.resolve() in [folder.resolve() for folder in options.merge]:
+            raise ArgumentError("--merge runs nothing: it takes no --tasks, and --run_dir is a folder of its own")
+        return
+    if not options.tasks:
+        raise ArgumentError("--tasks is missing (see lm-eval-takeover compare --help)")
     options.tasks = [task for word in options.tasks for task in word.split(",") if task]
-    for name in ("model_args", "thinking_args", "gen_kwargs"):
+    for name in ("model_args", "thinking_args", "gen_kwargs", "task_prompts"):
         setattr(options, name, _parse_pairs(name, getattr(options, name)))
     for name in options.model_args:
         if name in _OWN:
@@ -119,21 +133,22 @@ def _check(options: argparse.Namespace) -> None:
         options.target_rate = DEFAULT_RATE
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
     ModelArguments.parse({**listed, **by_hand})
-    check_prompts(options.prompts)
+    for prompts in (options.prompts, *options.task_prompts.values()):
+        check_prompts(prompts)
+    if options.effects is not None and not (options.effects / "effects.json").exists():
+        raise ArgumentError(f"--effects '{options.effects}' has no effects.json; expected what `effects --out` wrote")
+    if options.task_prompts and options.match != "task":
+        raise ArgumentError(f"--task_prompts {next(iter(options.task_prompts))}=… goes with --match task")
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
     for role in ("base", "guide") if options.base is not None else ():
         check_folder(role, getattr(options, role))
-    if options.refine and options.calibration is not None:
-        given = f"--calibration {options.calibration}"
-        raise ArgumentError(f"--refine solves more rates than {given} holds; leave out one of them")
+    for asked, more in ((options.refine, "--refine"), (options.match == "task", "--match task")):
+        if asked and options.calibration is not None:
+            given = f"--calibration {options.calibration}"
+            raise ArgumentError(f"{more} solves more rates than {given} holds; leave out one of them")
     if options.limit is not None and not 0 < options.limit < math.inf:
         raise ArgumentError(f"--limit {options.limit:g} is not a number above 0")
-    _check_rows(options)
-
-
-def _check_rows(options: argparse.Namespace) -> None:
-    """Every row, as it would be run."""
     from lm_eval_takeover.calibration.files import find_calibration
     from lm_eval_takeover.commands.compare.budget_parameters import find_row_target
     from lm_eval_takeover.commands.compare.rows import plan_rows

@@ -34,8 +34,8 @@ def print_plan(options: argparse.Namespace) -> int:
         "Simulated: the chances to solve a problem follow a beta distribution of weight 1, the worse row lowers all their "
         "log-odds by one amount, and samples are independent. none: no difference is found so often."
     ]
-    columns = ["Task", "Problems", "Samples", *(f"Acc {acc:.0%}" for acc in ACCURACIES)]
-    sys.stdout.write(WRITERS[options.format](Table(columns, lines, notes)))
+    heads = ["Task", "Problems", "Samples", *(f"Acc {acc:.0%}" for acc in ACCURACIES)]
+    sys.stdout.write(WRITERS[options.format](Table(heads, lines, notes)))
     return 0
 
 

@@ -5,13 +5,14 @@ import copy
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import WRITERS, Table
-from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, plan_calibration
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, plan_calibrations
 from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.rows import PlannedRow, plan_rows
 from lm_eval_takeover.commands.compare.running import read_call, run_calls
@@ -30,17 +31,17 @@ def print_estimate(options: argparse.Namespace) -> int:
     """Print the work by task, the hours by row with `--probe`, the memory by model, and all commands in their order."""
     loads = read_workload(options)
     rows = plan_rows(options)
-    plan = plan_calibration(options, rows, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
+    plans = plan_calibrations(options, rows, loads)
     tables = [lay_out_tasks(loads)]
     if options.probe:
-        tables.append(lay_out_hours(rows, loads, *probe_rows(options, rows, loads, plan)))
+        tables.append(lay_out_hours(rows, loads, *probe_rows(options, rows, loads, plans)))
     texts = [WRITERS[options.format](table) for table in (*tables, lay_out_memory(options, rows, loads))]
-    sys.stdout.write("\n".join([*texts, list_commands(options, rows, loads, plan)]))
+    sys.stdout.write("\n".join([*texts, list_commands(options, rows, loads, plans)]))
     return 0
 
 
 def probe_rows(
-    options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], plan: CalibrationPlan
+    options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], plans: Sequence[CalibrationPlan]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """By label the tokens per second, measured on one problem of the first task with short texts, or why a row has none."""
     short = copy.copy(options)
@@ -51,11 +52,12 @@ def probe_rows(
     for row in rows:
         if row.name == "thinking":
             reasons[row.label] = f"lm-eval's {options.thinking_backend} counts no tokens"
-        elif row.rate is not None and plan.words:
+        elif row.rate is not None and plans[0].words:
             reasons[row.label] = "its calibration is not measured yet"
         else:
             rates = {loads[0].task: options.target_rate or _ASSUMED_RATE} if row.follows else None
-            (planned[row.label],) = plan_calls(short, row, plan.calibration, short.tasks, rates)
+            first = [replace(plans[0], tasks=short.tasks)]
+            (planned[row.label],) = plan_calls(short, row, first, short.tasks, rates)
     run_calls(short, list(planned.values()))
     runs = {label: read_call(call) for label, call in planned.items()}
     return {label: (run.counts.tokens or 0) / max(run.seconds or 0.0, 1e-3) for label, run in runs.items()}, reasons
@@ -63,10 +65,8 @@ def probe_rows(
 
 def lay_out_tasks(loads: Sequence[TaskLoad]) -> Table:
     """The work of each row by task."""
-    lines = [
-        [load.task, *(f"{n:,}" for n in (load.problems, load.samples, load.requests, load.most_tokens))]
-        for load in loads
-    ]
+    names = ("problems", "samples", "requests", "most_tokens")
+    lines = [[load.task, *(f"{getattr(load, name):,}" for name in names)] for load in loads]
     notes = ["Each row does all of this. Tokens at most: every sample at the task's limit."]
     return Table(["Task", "Problems", "Samples", "Requests", "Tokens at most"], lines, notes)
 
@@ -76,11 +76,10 @@ def lay_out_hours(
 ) -> Table:
     """By row the speed and the hours, at most; their sum."""
     tokens = sum(load.most_tokens for load in loads)
-    lines = [[row.label, "", ""] for row in rows]
-    for line in lines:
-        if speed := speeds.get(line[0]):
-            line[1:] = [f"{speed:,.0f}", f"{tokens / speed / 3600:,.2f}"]
-    lines.append(["all of these", "", f"{sum(tokens / speed / 3600 for speed in speeds.values()):,.2f}"])
+    hours = {label: tokens / speed / 3600 for label, speed in speeds.items()}
+    shown = {label: [f"{speed:,.0f}", f"{hours[label]:,.2f}"] for label, speed in speeds.items()}
+    lines = [[row.label, *shown.get(row.label, ["", ""])] for row in rows]
+    lines.append(["all of these", "", f"{sum(hours.values()):,.2f}"])
     notes = [
         "Measured on one problem with short texts and a small batch. Longer texts are slower, larger batches faster."
     ]
@@ -113,14 +112,14 @@ def lay_out_memory(options: argparse.Namespace, rows: Sequence[PlannedRow], load
 
 
 def list_commands(
-    options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], plan: CalibrationPlan
+    options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], plans: Sequence[CalibrationPlan]
 ) -> str:
     """The commands in their order, as one would type them; a comment marks those that are done."""
-    lines = [shlex.join(("lm-eval-takeover", *plan.words))] if plan.words else []
+    lines = [shlex.join(("lm-eval-takeover", *plan.words)) for plan in plans if plan.words]
     tasks = [load.task for load in loads]
     for row in rows:
         late = "  # with the rate that the guided row realizes" if row.follows else ""
         rates = dict.fromkeys(tasks, options.target_rate or _ASSUMED_RATE) if row.follows else None
-        calls = plan_calls(options, row, plan.calibration, tasks, rates)
+        calls = plan_calls(options, row, plans, tasks, rates)
         lines += [call.command + ("  # done" if call.is_done() else late) for call in calls]
     return "\n".join(lines) + "\n"

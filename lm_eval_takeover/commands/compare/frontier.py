@@ -1,26 +1,24 @@
-"""The frontier of a comparison: the gain of each method at each cost, in files, and the costs of each row.
+"""The frontier of a comparison, in the files that docs/frontier.md describes, and the costs of each row."""
 
-RUN_DIR/frontier.csv, .json        a line per row, rate and task, and for their average
-RUN_DIR/frontier_area.csv, .json   a line per axis, task, metric and method, and per method that it is compared with
-RUN_DIR/frontier.svg               the picture
-"""
-
-import sys
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from lm_eval_takeover.commands._output import write_csv, write_json
-from lm_eval_takeover.commands.compare.picture import COSTS, draw_frontier
+from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED
 from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.results.fields import read_document
 from lm_eval_takeover.results.frontier import (
     Area,
     Curve,
     LeastCost,
+    Oracle,
     compare_areas,
     find_band,
     find_cap,
@@ -35,14 +33,16 @@ from lm_eval_takeover.storage.whole_files import write_text
 AREA_COLUMNS = (
     *("axis", "task", "metric", "method", "area", "area_low_step", "area_high_step", "low", "high"),
     *("versus", "difference", "difference_low", "difference_high", "p_holm"),
-    *("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high"),
+    *("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high", "oracle_share"),
 )
 AREA_AXES = ("share", "changed")  # elsewhere a method may have one cost at all rates
 _AGAINST = ("random", "entropy", "ce")
+Oracles = dict[str, tuple[Oracle, Oracle, float]]
 Bands = dict[tuple[str, str, str], Interval]
 STEEP = 0.2  # of Acc, between two neighbouring rates
 AVERAGE = "average"
 METRICS = ("acc", "pass8")
+ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Point:
     def describe(self) -> list[dict[str, Any]]:
         """Its lines of frontier.csv. `pass8` is Pass@k of the k that the task has."""
         named = {"row": self.row.label, "method": self.row.family, "rate": self.row.rate}
-        lines = []
-        for task, summary in self.summaries.items():
-            costs = {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()}
-            lines.append(
-                named | costs | {"task": task} | summary.acc.describe("acc") | summary.passed.describe("pass8")
-            )
-        return lines
+        costs = {
+            task: {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()} for task in self.summaries
+        }
+        return [
+            named | costs[task] | {"task": task} | summary.acc.describe("acc") | summary.passed.describe("pass8")
+            for task, summary in self.summaries.items()
+        ]
 
     def cost(self, axis: str, task: str = AVERAGE) -> float | None:
         """A policy that mixes writes no token alone, so it has no share of written ones."""
-        if axis == "share" and self.row.method is not None and self.row.method.policy.mixes:
+        if axis == "share" and self.row.mixes:
             return None
         rate: float | None = getattr(self.summaries[task].rates, COSTS[axis][0])
         return rate
@@ -74,14 +74,27 @@ class Point:
 
 @dataclass(frozen=True)
 class Frontier:
-    """What is drawn and printed: `averages` are lines of frontier.csv, `areas` those of frontier_area.csv.
+    """The lines of frontier.csv and of frontier_area.csv; `why` says why there are none of the latter."""
 
-    `areas` are of Acc in the average over tasks. `why` says why there are none.
-    """
-
-    averages: Sequence[Mapping[str, Any]]
-    areas: Sequence[Mapping[str, Any]]
+    lines: list[dict[str, Any]]
+    all_areas: list[dict[str, Any]]
     why: str = ""
+
+    @property
+    def averages(self) -> list[dict[str, Any]]:
+        """What is drawn."""
+        return [line for line in self.lines if line["task"] == AVERAGE]
+
+    @property
+    def areas(self) -> list[dict[str, Any]]:
+        """What is printed: of Acc in the average over tasks."""
+        return [area for area in self.all_areas if (area["task"], area["metric"]) == (AVERAGE, "acc")]
+
+    def write(self, run_dir: Path) -> Self:
+        for name, rows in (("frontier", self.lines), ("frontier_area", self.all_areas)):
+            write_text(run_dir / f"{name}.csv", write_csv(list(rows[0] if rows else AREA_COLUMNS), rows))
+            write_text(run_dir / f"{name}.json", write_json(rows))
+        return self
 
 
 def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, Any]]:
@@ -113,8 +126,7 @@ def refine_rows(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[PlannedRow]:
     more = []
     for family in dict.fromkeys(row.family for row in acc if row.rate):
         rows = sorted((row for row in acc if row.family == family and row.rate), key=lambda row: row.rate or 0.0)
-        assert rows[0].method is not None
-        alone = [(0.0, acc[row]) for row in acc if row.name == rows[0].method.policy.host]
+        alone = [(0.0, acc[row]) for row in acc if row.name == rows[0].host]
         stem = rows[-1].label.partition("@")[0]
         for (left, before), (right, after) in pairwise([*alone, *((row.rate or 0.0, acc[row]) for row in rows)]):
             if abs(after - before) > STEEP:
@@ -123,47 +135,65 @@ def refine_rows(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[PlannedRow]:
     return more
 
 
-def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path) -> Frontier:
-    """Write both tables."""
+def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], effects: Path | None = None) -> Frontier:
+    """`effects` is what `lm-eval-takeover effects` wrote of one of these rows. Raises ResultsError."""
     points, averaged = measure_points(runs)
     lines = [line for point in points for line in point.describe()]
     families = [point.row.family for point in points if point.row.rate is not None]
-    areas, why, bands = _measure_areas(points, averaged) if len(set(families)) < len(families) else ([], "", {})
+    oracles = read_oracles(points, averaged, effects) if effects is not None else {}
+    measure = _measure_areas if len(set(families)) < len(families) else lambda *_: ([], "", {})
+    areas, why, bands = measure(points, averaged, oracles)
     for line, metric in product(lines, METRICS):
         line |= Figure.of(bands.get((line["row"], line["task"], metric))).describe(f"{metric}_gain")
-    _write_lines("frontier", list(lines[0]), lines, run_dir)
-    _write_lines("frontier_area", AREA_COLUMNS, areas, run_dir)
-    shown = [area for area in areas if (area["task"], area["metric"]) == (AVERAGE, "acc")]
-    return Frontier([line for line in lines if line["task"] == AVERAGE], shown, why)
+    for (task, (oracle, _, room)), rate in product(oracles.items(), sorted({p.row.rate for p in points if p.row.rate})):
+        named = {"row": f"{ORACLE}@{rate:g}", "method": ORACLE, "rate": rate, "task": task}
+        named |= {"realized_rate": rate, "changed_rate": rate, "acc": 1 - room + oracle.gain(rate)}
+        lines.append(dict.fromkeys(lines[0]) | named)
+    return Frontier(lines, areas, why)
 
 
-def try_to_draw(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> None:
-    """Draw the averages. An error is one line: all tables are there already."""
-    try:
-        draw_frontier(lines, cost, path)
-    except Exception as error:  # matplotlib may be missing, or fail in its own ways
-        print(f"no picture '{path}': {type(error).__name__}: {error}", file=sys.stderr)
+def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path) -> Oracles:
+    """By task the oracle of effects as shrunk and as measured, and what the host gets wrong. Raises ResultsError."""
+    run = read_document(folder / "effect_examples.json", "`lm-eval-takeover effects`").get("run")
+    point = next((point for point in points if point.row.label == run), None)
+    host = next((other for other in points if point and other.row.name == point.row.host), None)
+    if point is None or host is None:
+        raise ResultsError(f"--effects '{folder}' is of the run '{run}'; expected those of a row here, beside its base")
+    effects = json.loads((folder / "effects.json").read_text())
+    oracles = {}
+    for task, part in {AVERAGE: averaged, **{task: [task] for task in averaged}}.items():
+        found = [(each, point.results[each["task"]]) for each in effects if each["task"] in part]
+        weights = np.array([1 / each["inclusion"] / len(part) for each, _ in found])
+        costs = weights / [float(result.counts.tokens or 1) for _, result in found]
+        weights /= [result.count * (result.samples or 1) for _, result in found]
+        room = 1 - (host.summaries[task].acc.value or 0.0)
+        shrunk, measured = (weights * [float(each[name]) for each, _ in found] for name in ("shrunk", "effect"))
+        oracles[task] = Oracle.of(costs, shrunk, room), Oracle.of(costs, measured, room), room
+    return oracles
 
 
-def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[list[dict[str, Any]], str, Bands]:
+def _measure_areas(
+    points: Sequence[Point], averaged: Sequence[str], oracles: Oracles
+) -> tuple[list[dict[str, Any]], str, Bands]:
     """The lines of frontier_area.csv, why there are none, and the bands of frontier.csv by row, task and metric."""
-    methods = [point for point in points if point.row.method is not None]
-    policy = methods[0].row.method.policy  # type: ignore[union-attr]
+    methods = [point for point in points if point.row.host]
     alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}
-    host, donor = alone.get(str(policy.host)), alone.get(str(policy.donor))
+    host, donor = (alone.get(str(name)) for name in (methods[0].row.host, methods[0].row.donor))
     if host is None:
-        return [], f"no areas: they are gains over the {policy.host} alone; add the row {policy.host}", {}
-    problems = _align_problems([*alone.values(), *methods], averaged)
+        return [], f"no areas: they are gains over the {methods[0].row.host} alone; add the row of that name", {}
+    drafted = [point for point in points if point.row.name == DRAFTED]
+    problems = _align_problems([*alone.values(), *methods, *drafted], averaged)
     if problems is None:
         return [], "no areas: the rows have different problems, or no samples", {}
-    families = {
-        point.row.family: [each for each in methods if each.row.family == point.row.family] for point in methods
-    }
+    families: dict[str, list[Point]] = {}
+    for point in methods:
+        families.setdefault(point.row.family, []).append(point)
     parts = {AVERAGE: list(range(len(averaged)))}
     parts |= {task: [place] for place, task in enumerate(averaged)} if len(averaged) > 1 else {}
     lines, bands = [], Bands()
     for axis, (task, part), metric in product(COSTS, parts.items(), METRICS):
-        named = [(place, _name_metric(host.results[averaged[place]], metric)) for place in part]
+        ks = {place: host.results[averaged[place]].k for place in part}  # of the Pass@k that tables show
+        named = [(place, ACC if metric == "acc" else f"pass@{ks[place]}") for place in part]
         if not all(name in of_row[place].values for of_row in problems.values() for place, name in named):
             continue  # a task without Pass@k
 
@@ -176,26 +206,27 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
             for rows in families.values():
                 bands |= _find_bands(rows, gains, samples, (task, *(averaged if len(averaged) == 1 else ())), metric)
         curves: dict[str, Curve] = {}
-        for method, rows in families.items():
-            known = [point for point in rows if point.cost(axis, task) is not None]
-            if known:
+        for method, rows in (families | ({} if axis in AREA_AXES else {p.row.family: [p] for p in drafted})).items():
+            if known := [point for point in rows if point.cost(axis, task) is not None]:
                 curves[method] = _draw_curve(known, gains, samples, axis, task)
         rated = [curves[name] for name in dict.fromkeys(p.row.family for p in methods if p.row.rate) if name in curves]
         areas: Iterable[Area | str] = curves
+        most: list[float] = []  # areas of the oracle
         if axis in AREA_AXES and rated:
-            areas = compare_areas(curves, _AGAINST, find_cap(rated))
+            cap = find_cap(rated)
+            areas = compare_areas(curves, _AGAINST, cap)
+            most = [each.area(cap) for each in oracles.get(task, ())[:2]] if metric == "acc" else []
         start = 0.0 if axis in AREA_AXES else None
         least = {name: find_least_costs(curve, gains(donor), start) for name, curve in curves.items()} if donor else {}
+        head = {"axis": axis, "task": task, "metric": metric}
         for area in areas:
             name = area if isinstance(area, str) else area.method
-            head = {"axis": axis, "task": task, "metric": metric, "method": name}
-            lines.append(head | _describe_area(area, least.get(name)))
+            line = head | {"method": name} | _describe_area(area, least.get(name))
+            lines.append(line | ({"oracle_share": line["area"] / most[0]} if most and most[0] else {}))
+        if most:
+            steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}
+            lines.append(head | {"method": ORACLE, "oracle_share": 1.0} | steps)
     return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], "", bands
-
-
-def _name_metric(result: TaskResult, metric: str) -> str:
-    """`acc`, and for `pass8` the Pass@k that tables show."""
-    return ACC if metric == "acc" else f"pass@{result.k}"
 
 
 def _find_bands(rows: list[Point], gains: Any, samples: Sequence[int], tasks: Sequence[str], metric: str) -> Bands:
@@ -209,9 +240,8 @@ def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[st
     """By row its problems of each task, in one order for all; None if rows have different ones."""
     aligned: dict[str, list[Problems]] = {point.row.label: [] for point in points}
     for task in averaged:
-        given = [point.results[task].problems if task in point.results else None for point in points]
-        known = [problems for problems in given if problems is not None]
-        ids = common_ids(known) if len(known) == len(given) else None
+        known = [each for p in points if task in p.results and (each := p.results[task].problems) is not None]
+        ids = common_ids(known) if len(known) == len(points) else None
         if ids is None:
             return None
         for point, problems in zip(points, known, strict=True):
@@ -233,15 +263,7 @@ def _describe_area(area: Area | str, least: LeastCost | None) -> dict[str, Any]:
     if isinstance(area, Area):
         own, difference = area.area.interval(), Figure.of(area.difference.interval() if area.difference else None)
         line = {"area": own.value, "low": own.low, "high": own.high, "versus": area.versus, "p_holm": area.p_holm}
-        line |= dict(zip(("area_low_step", "area_high_step"), area.steps, strict=True)) | difference.describe(
-            "difference"
-        )
+        line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1]} | difference.describe("difference")
     if least is not None:
-        line |= {"least_cost_50": least.half, "least_cost_90": least.most}
-        line |= {"least_cost_90_low": least.low, "least_cost_90_high": least.high}
+        line |= dict(zip(AREA_COLUMNS[-5:-1], (least.half, least.most, least.low, least.high), strict=True))
     return line
-
-
-def _write_lines(name: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
-    write_text(run_dir / f"{name}.csv", write_csv(columns, lines))
-    write_text(run_dir / f"{name}.json", write_json(list(lines)))

@@ -6,8 +6,10 @@ background, middle lightness. Every point has a title, which a browser shows und
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ COSTS = {  # by the name of an axis its column in frontier.csv, and what it is c
     "weights": ("weights_per_token", "weights read per token"),
     "seconds": ("seconds_per_problem", "seconds per problem"),
 }
+DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 _METRICS = {"acc": "Acc", "pass8": "Pass@8"}
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
 _INK, _COLOURS = "#7a7d82", ("#2f81f7", "#d9730d", "#2da44e", "#b55fe6")  # a contrast of 3 on white and on a dark page
@@ -33,36 +36,52 @@ _SETTINGS = {
 _Lines = Sequence[Mapping[str, Any]]
 
 
+def try_to_draw(lines: _Lines, cost: str, path: Path) -> None:
+    """`draw_frontier`. An error is one line: all tables are there already."""
+    try:
+        draw_frontier(lines, cost, path)
+    except Exception as error:  # matplotlib may be missing, or fail in its own ways
+        print(f"no picture '{path}': {type(error).__name__}: {error}", file=sys.stderr)
+
+
 def draw_frontier(lines: _Lines, axis: str, path: Path) -> None:
-    """`lines` are those of frontier.csv for one task. Raises ArgumentError without matplotlib."""
+    """`lines` are those of frontier.csv for one task, of one pair or several. Raises ArgumentError without matplotlib."""
     column, title = COSTS[axis]
     metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
-    methods: dict[str, list[Mapping[str, Any]]] = {}
-    for line in lines:
-        if line["method"] not in _STYLES and line[column] is not None and metrics:
-            methods.setdefault(line["method"], []).append(line)
-    for of_method in methods.values():
-        of_method.sort(key=lambda line: line[column])
+    methods = _group_methods(lines if metrics else (), column)
     means = {name: sum(line[metrics[0]] or 0.0 for line in known) / len(known) for name, known in methods.items()}
     colours = dict(zip(sorted(means, key=lambda name: -means[name]), _COLOURS, strict=False))
-    curves, points = any(len(known) > 1 for known in methods.values()), dict[str, str]()
+    pairs = dict.fromkeys(line.get("pair") for line in lines)
+    curves, points = any(len(known) > len(pairs) for known in methods.values()), dict[str, str]()
     rows = -(-len(methods) // _COLUMNS) if len(methods) > len(_COLOURS) else 0
     height = 3.3 + 1.15 * rows if curves else 0.6 + 0.3 * len(lines)
+    parts = list(product(pairs, metrics))
 
     def draw(figure: Any) -> None:
-        for block, metric in zip(figure.subfigures(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
-            block.suptitle(_METRICS[metric], x=0.01, ha="left", fontsize=11, fontweight="bold")
+        for block, (pair, metric) in zip(figure.subfigures(len(parts), 1, squeeze=False)[:, 0], parts, strict=True):
+            heading = f"{_METRICS[metric]}, {pair}" if pair else _METRICS[metric]
+            block.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
+            own = [line for line in lines if line.get("pair") == pair and line[metric] is not None]
             if curves:
-                _draw_panels(block, lines, methods, colours, column, metric, points)
+                _draw_panels(block, own, _group_methods(own, column), colours, column, metric, points)
                 block.supxlabel(title, fontsize=10)
             else:
-                _draw_bars(block.subplots(), [line for line in lines if line[metric] is not None], metric)
+                _draw_bars(block.subplots(), own, metric)
 
     def put_title(group: re.Match[str]) -> str:
         return f"{group[0]}<title>{escape(points[group[1]])}</title>"
 
-    text = draw_svg(draw, (_WIDTH, height * len(metrics)), _SETTINGS)
+    text = draw_svg(draw, (_WIDTH, height * len(parts)), _SETTINGS)
     write_text(path, re.sub(r'<g id="(point-\d+)">', put_title, text))
+
+
+def _group_methods(lines: _Lines, column: str) -> dict[str, list[Mapping[str, Any]]]:
+    """By method its lines that have this cost, along it; models alone are no methods."""
+    methods: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        if line[column] is not None and line["method"] not in _STYLES and not line["method"].startswith(DRAFTED):
+            methods.setdefault(line["method"], []).append(line)
+    return {name: sorted(known, key=lambda line: line[column]) for name, known in methods.items()}
 
 
 def _draw_panels(
@@ -78,11 +97,15 @@ def _draw_panels(
     places = [*methods, *["."] * (-len(methods) % _COLUMNS)] if len(methods) > len(colours) else []
     panels = [["best"] * _COLUMNS] + [places[at : at + _COLUMNS] for at in range(0, len(places), _COLUMNS)]
     axes = block.subplot_mosaic(panels, height_ratios=[2.4] + [1] * (len(panels) - 1), sharex=True, sharey=True)
-    for name, colour in colours.items():
+    for panel, line in product(axes.values(), lines if column.partition("_per_")[1] else ()):
+        if line["method"].startswith(DRAFTED):  # what lies to the right of it saves nothing
+            panel.plot(line[column], line[metric], "D", color=_INK, markersize=5, label=line["row"])
+            panel.axvline(line[column], color=_INK, linewidth=0.8)
+    for name, colour in ((name, colour) for name, colour in colours.items() if name in methods):
         _draw_method(axes["best"], methods[name], column, metric, colour, points)
     for panel in axes.values():
         for line in lines:
-            if line["method"] in _STYLES and line[metric] is not None:
+            if line["method"] in _STYLES:
                 style = {"linestyle": _STYLES[line["method"]], "label": line["row"]}
                 panel.axhline(line[metric], color=_INK, linewidth=1.2, **style)
     axes["best"].legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
@@ -99,17 +122,16 @@ def _draw_panels(
 
 def _draw_method(axes: Any, lines: _Lines, column: str, metric: str, colour: str, points: dict[str, str]) -> None:
     """A band, a curve, and a point for each row, whose title `points` gets."""
-    known = [line for line in lines if line[metric] is not None]
-    costs = [line[column] for line in known]
-    axes.plot(costs, [line[metric] for line in known], color=colour, linewidth=1.6, label=lines[0]["method"])
-    banded = [line for line in known if line[f"{metric}_low"] is not None]
+    costs = [line[column] for line in lines]
+    axes.plot(costs, [line[metric] for line in lines], color=colour, linewidth=1.6, label=lines[0]["method"])
+    banded = [line for line in lines if line[f"{metric}_low"] is not None]
     bounds = [[_find_bound(line, metric, end) for line in banded] for end in ("low", "high")]
     axes.fill_between([line[column] for line in banded], *bounds, color=colour, alpha=0.18, linewidth=0)
-    for line in known:
+    for line in lines:
         point, where = f"point-{len(points)}", f"{column.replace('_', ' ')} {line[column]:.3g}"
         points[point] = f"{line['row']}: {_METRICS[metric]} {line[metric]:.1%} at {where}"
         axes.plot([line[column]], [line[metric]], "o", color=colour, markersize=5, gid=point)
-    if column != "weights_per_token" and known:
+    if column != "weights_per_token":
         axes.set_xlim(0, 1.05 * max(axes.dataLim.x1, 1e-9))  # a margin, also if all points have nearly one cost
 
 

@@ -14,8 +14,16 @@ from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.loading import open_method, parse_arguments
 from lm_eval_takeover.storage.paths import make_component
 
-_ORDER = ("base", "guided", "random", "early", "thinking", "guide")  # in which they run; methods stand with guided
-_ALONE = ("base", "guide")
+_ORDER = (
+    "base",
+    "guided",
+    "random",
+    "early",
+    "thinking",
+    "guide",
+    "drafted",
+)  # in which they run; methods stand with guided
+_ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, "drafted": {"policy": "guide", "block_size": "8"}}
 LEADERS = ("guided", "ce")  # whose realized rates the rows that follow take
 _OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
@@ -27,7 +35,7 @@ class PlannedRow:
 
     `rate` is the realized rate that the budget parameter is solved for. It is None for a model alone, for a parameter set by
     hand, and for a row that `follows`: this one takes the rate that the guided row realizes on each task. `covers` is a larger
-    rate that the method cannot reach; this row is the nearest one.
+    rate that the method cannot reach; this row is the nearest one. A model alone has no `host`, `donor` and `method`.
     """
 
     label: str
@@ -35,9 +43,12 @@ class PlannedRow:
     arguments: dict[str, Any] = field(default_factory=dict)  # model arguments of this row alone
     rate: float | None = None
     follows: bool = False
-    method: Method | None = None  # None for a model alone
+    method: Method | None = None
     word: str = ""
     covers: float | None = None
+    host: str | None = None
+    donor: str | None = None
+    mixes: bool = False  # the policy writes no token alone
 
     def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
         """Whether its gate is read off a calibration at a spike ratio that was given."""
@@ -80,10 +91,12 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     if named.name == "thinking":
         yield PlannedRow("thinking", "thinking", dict(named.arguments))
         return
+    pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
+    label = make_component("-".join([named.name, *pairs]))
     if named.name in _ALONE:
-        if named.rates or named.arguments:
+        if named.rates or named.arguments.keys() - ({"block_size"} if named.name == "drafted" else set()):
             raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
-        yield PlannedRow(named.name, named.name, {"policy": named.name})
+        yield PlannedRow(label, named.name, _ALONE[named.name] | dict(named.arguments), word=label)
         return
     own = _name_method(named, options) | dict(named.arguments)
     shared = read_shared(options, own["policy"]) | {"direction": options.direction}
@@ -93,19 +106,29 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     if by_hand and named.rates:
         at = f"{named.name}@{named.rates[0]:g}"
         raise ArgumentError(f"--rows {at}: its arguments set already how many tokens are taken over")
-    pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
-    label = make_component("-".join([named.name, *pairs]))
     rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())
     follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
+    roles = method.policy.host, method.policy.donor, method.policy.mixes
     for rate in rates or [None if by_hand or follows else options.target_rate]:
         at = f"{label}@{rate:g}" if rates else label
-        yield PlannedRow(at, named.name, own, rate, follows, method, _write_word(named, own, shared))
+        yield PlannedRow(at, named.name, own, rate, follows, method, _write_word(named, own, shared), None, *roles)
 
 
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
     """`--model_args`, without those of a gate if the policy has none."""
     gated = issubclass(policies.get(policy), Gated)
     return {name: value for name, value in options.model_args.items() if gated or name not in _OF_GATES}
+
+
+def write_options(options: argparse.Namespace, *names: str) -> list[str]:
+    """The given ones of these options, as words of a command."""
+    words = []
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            shown = f"{value:.12g}" if isinstance(value, float) else str(value)
+            words += [f"--{name}"] if value is True else [f"--{name}", shown]
+    return words
 
 
 def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
@@ -124,7 +147,6 @@ def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], parameter: str = SP
 
 
 def _write_word(named: Named, own: dict[str, Any], shared: dict[str, Any]) -> str:
-    name = own.get("score", own["policy"]) if own["policy"] == DEFAULT_POLICY else own["policy"]
-    name = "ce" if name == DEFAULT_POLICY else name
+    name = own.get("score", "ce") if own["policy"] == DEFAULT_POLICY else own["policy"]
     pairs = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
     return ":".join([name, *(f"{key}={value}" for key, value in pairs.items())])

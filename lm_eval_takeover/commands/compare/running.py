@@ -12,9 +12,11 @@ from typing import Any
 from lm_eval_takeover import stopping
 from lm_eval_takeover.calibration.files import find_calibration, note_tasks
 from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibrations
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
-from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows, try_to_draw
+from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows
+from lm_eval_takeover.commands.compare.merging import write_rows
+from lm_eval_takeover.commands.compare.picture import try_to_draw
 from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
 from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
@@ -64,12 +66,13 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     board = build_board(list(labels), thinking, None, labels)
     runs = read_runs(done)
     for row, of_row in runs.items():
-        if row.method is not None and not any(run.counts.takeovers for run in of_row):
-            _say(options, f"{row.label}: {row.method.policy.donor} wrote nothing")
+        if row.donor and not any(run.counts.takeovers for run in of_row):
+            _say(options, f"{row.label}: {row.donor} wrote nothing")
     costs = describe_costs(runs)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(options.run_dir / TABLE, described)
-    frontier = describe_frontier(runs, options.run_dir)
+    write_rows(options.run_dir, {row: [call.results for call in calls] for row, calls in done.items()})
+    frontier = describe_frontier(runs, options.effects).write(options.run_dir)
     sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
         sys.stdout.write("\n" + write_costs(costs, [row.label for row in runs if row.follows], options.format))
@@ -80,38 +83,43 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:
     """Run all calls and return them by row. Rows that follow run last. Raises CallFailed."""
-    plan = plan_calibration(options, rows, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
-    if plan.words:
-        _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
-        log = str(options.run_dir / "calibration.log")
-        _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
+    plans = plan_calibrations(options, rows, loads)
+    for plan in plans:
+        if plan.words:
+            _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
+            log = str(Path(str(plan.calibration)).with_suffix(".log"))
+            _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
     tasks = [load.task for load in loads]
-    kept = _drop_repeated(options, rows, plan)
-    done = {row: plan_calls(options, row, plan.calibration, tasks) for row in kept if not row.follows}
+    kept = _drop_repeated(options, rows, plans)
+    done = {row: plan_calls(options, row, plans, tasks) for row in kept if not row.follows}
     run_calls(options, [call for calls in done.values() for call in calls])
     if late := [row for row in kept if row.follows]:
-        leader = read_call(next(calls[0] for row, calls in done.items() if row.name in LEADERS))
-        rates = {task: leader.tasks[task].counts.realized_rate or 0.0 for task in tasks}
-        done |= {row: plan_calls(options, row, plan.calibration, tasks, rates) for row in late}
+        leader = next(calls for row, calls in done.items() if row.name in LEADERS)
+        results = (result for call in leader for result in read_call(call).tasks.values())
+        rates = {result.task: result.counts.realized_rate or 0.0 for result in results}
+        done |= {row: plan_calls(options, row, plans, tasks, rates) for row in late}
         run_calls(options, [call for row in late for call in done[row]])
     return {row: done[row] for row in kept}
 
 
-def _drop_repeated(options: argparse.Namespace, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> list[PlannedRow]:
+def _drop_repeated(
+    options: argparse.Namespace, rows: Sequence[PlannedRow], plans: Sequence[CalibrationPlan]
+) -> list[PlannedRow]:
     """Leave out rows of a method that cannot reach a rate, if the nearest one is there already."""
-    if plan.calibration is None:
-        return list(rows)
-    calibration, _ = find_calibration(plan.calibration)
-    seen, kept = set[tuple[str, float]](), list[PlannedRow]()
+    calibrations = [(plan, find_calibration(plan.calibration)[0]) for plan in plans if plan.calibration]
+    seen, kept = set[tuple[object, ...]](), list[PlannedRow]()
     for row in rows:
-        if target := find_row_target(calibration, row, options):
+        targets = [(p, found) for p, each in calibrations if (found := find_row_target(each, row, options))]
+        for plan, target in targets:
             if not target.is_reached:
-                nearest = f"the nearest rate that {row.word} can reach on the calibration prompts is {target.realized_rate:.1%}"
+                on = f"the calibration prompts{f' of {plan.tasks[0]}' if len(plans) > 1 else ''}"
+                nearest = f"the nearest rate that {row.word} can reach on {on} is {target.realized_rate:.1%}"
                 print(f"{row.label}: {nearest}", file=sys.stderr)
-            if (row.word, target.value) in seen:
-                kept[-1] = replace(kept[-1], covers=row.rate)
-                continue
-            seen.add((row.word, target.value))
+        values = row.word, *(target.value for _, target in targets)
+        if targets and values in seen:
+            kept[-1] = replace(kept[-1], covers=row.rate)
+            continue
+        seen.add(values)
         kept.append(row)
     return kept
 

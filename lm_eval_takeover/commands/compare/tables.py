@@ -1,11 +1,11 @@
 """The tables of a comparison below its leaderboard: costs by row, areas and least costs by method."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value
 from lm_eval_takeover.commands.compare.frontier import AREA_AXES, Frontier
-from lm_eval_takeover.commands.compare.picture import COSTS
+from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED
 from lm_eval_takeover.results.runs import TOTALS
 
 
@@ -26,27 +26,30 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
 
 def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
     """Areas and least costs on one axis each, which their titles name; empty if there is nothing to show."""
-    if not frontier.areas:
+    areas = frontier.areas
+    if not areas:
         return f"{frontier.why}\n" if frontier.why else ""
-    return "\n".join(_write_tables(frontier.areas, axis, format_name))
-
-
-def _write_tables(areas: Sequence[Mapping[str, Any]], axis: str, format_name: str) -> Iterator[str]:
     write, mark = WRITERS[format_name], "% " if format_name == "latex" else ""
     over = axis if axis in AREA_AXES else AREA_AXES[0]
-    lines = []
+    lines, has_oracle = [], any(area["oracle_share"] is not None for area in areas)
     for area in areas:
         if area["axis"] == over:
             own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
             against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
-            lines.append([area["method"], *own, *against])
+            lines.append(
+                [area["method"], *own, *against, *([_show(area["oracle_share"], ".0%")] if has_oracle else [])]
+            )
     notes = [
         "Area: the mean gain over the base alone, in percentage points, over costs from 0 to the largest that all methods "
         "reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between measured "
         "costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
     ]
-    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)"]
-    yield f"{mark}Areas by {COSTS[over][1]}\n{write(Table(columns, lines, notes))}"
+    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)", *(["Of oracle"] if has_oracle else [])]
+    if has_oracle:
+        notes.append(
+            "Oracle: the takeovers of largest effect first, if effects of single takeovers add up; as shrunk, and as measured."
+        )
+    shown = f"{mark}Areas by {COSTS[over][1]}\n{write(Table(columns, lines, notes))}"
     least = "asked" if axis == "share" else axis
     form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
     lines = []
@@ -54,7 +57,11 @@ def _write_tables(areas: Sequence[Mapping[str, Any]], axis: str, format_name: st
         half, most, low, high = (_show(area[f"least_cost_{goal}"], form) for goal in ("50", "90", "90_low", "90_high"))
         lines.append([area["method"], half, most, f"{low} to {high or 'not reached'}" if low else ""])
     notes = ["The least cost at which a method has 50 and 90 % of the gain of the guide alone; empty if it never has."]
-    yield f"{mark}Least {COSTS[least][1]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
+    if any(line[0].startswith(DRAFTED) for line in lines):
+        notes.append(
+            "drafted: the guide writes its own text with drafts of the base. A method that costs more saves nothing."
+        )
+    return f"{shown}\n{mark}Least {COSTS[least][1]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
 
 
 def _show(value: float | None, form: str) -> str:
@@ -67,5 +74,5 @@ def _show_points(area: Mapping[str, Any], name: str, to: str = "") -> str:
         return ""
     if to:
         return f"{100 * area[name]:+.1f} to {100 * area[to]:+.1f}"
-    prefix = "" if name == "area" else f"{name}_"
-    return f"{100 * area[name]:+.1f} ({100 * area[f'{prefix}low']:+.1f} to {100 * area[f'{prefix}high']:+.1f})"
+    low, high = (area[end if name == "area" else f"{name}_{end}"] for end in ("low", "high"))
+    return f"{100 * area[name]:+.1f}" + (f" ({100 * low:+.1f} to {100 * high:+.1f})" if low is not None else "")

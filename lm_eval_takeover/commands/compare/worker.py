@@ -68,6 +68,8 @@ def main() -> None:
 
 def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
     """Run each call to its end. Results of an interrupted one are removed; its samples stay."""
+    import torch
+
     from lm_eval_takeover.pair.loading import share_pairs
     from lm_eval_takeover.runs import progress
 
@@ -87,7 +89,8 @@ def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
                 raise
             if results:
                 write_text(results / "call.json", json.dumps({"words": call["words"]}) + "\n")
-            _free_memory()
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def read_harness_once() -> None:
@@ -135,14 +138,6 @@ def _divert(log: Path) -> Iterator[Any]:
             for number, copy in zip((1, 2), kept, strict=True):
                 os.dup2(copy, number)
                 os.close(copy)
-
-
-def _free_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

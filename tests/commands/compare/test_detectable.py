@@ -37,5 +37,5 @@ def test_the_command_prints_a_line_for_each_task_and_runs_nothing(tmp_path, caps
     assert head.replace(" ", "").startswith("|Task|Problems|Samples|Acc20%|")
     assert line.replace(" ", "").startswith("|takeover_demo|50|8|")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ArgumentError, match="--dry_run and --plan print table, md or latex"):
+    with pytest.raises(ArgumentError, match="--dry_run, --plan and --merge print table, md or latex"):
         main([*words, "--format", "csv"])

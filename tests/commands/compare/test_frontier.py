@@ -11,15 +11,16 @@ from helpers.stock import comparing_here
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare import frontier, picture
-from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows, try_to_draw
+from lm_eval_takeover.commands.compare import picture
+from lm_eval_takeover.commands.compare.frontier import AREA_AXES, describe_costs, describe_frontier, refine_rows
+from lm_eval_takeover.commands.compare.picture import try_to_draw
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.commands.compare.tables import write_frontier
-from lm_eval_takeover.method.policies import Ensemble, Random
+from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.runs import read_run
 
+METHOD = {"host": "base", "donor": "guide"}
 STRANGER = """\
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
         for task, correct in counts.items():
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
             runs.append(write_run(tmp_path / name / task, {task: [min(8, one + raised) for one in correct]}, run=run))
-    assert describe_frontier(results, tmp_path).areas == []  # no method has two rates
+    assert describe_frontier(results).write(tmp_path).areas == []  # no method has two rates
     lines = {line["task"]: line for line in read_lines(tmp_path / "frontier.csv") if line["row"] == policy}
     assert list(lines) == [*counts, "average"]
     for name in ("realized_rate", "acc"):
@@ -104,11 +105,19 @@ def make_runs(tmp_path, counts):
     runs = {}
     for label, correct in counts.items():
         name, _, at = label.partition("@")
-        rate, method = float(at or 0), Method(Ensemble() if name == "mix" else Random(rate=0.5)) if at else None
+        rate = float(at or 0)
         asked, covers = None if name == "hand" else rate or None, 0.1 if name == "short" else None
         told = {"tokens": 1000, "realized_rate": rate, "changed": int(1000 * rate), "asked": 1000}
         run = takeover("random" if at else "base", rate=rate, per_task={"takeover_demo": told})
-        row = PlannedRow(label, name, rate=asked, method=method, word=name if at else "", covers=covers)
+        row = PlannedRow(
+            label,
+            name,
+            rate=asked,
+            word=name if at else "",
+            covers=covers,
+            mixes=name == "mix",
+            **(METHOD if at else {}),
+        )
         runs[row] = [write_run(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)]
     return runs
 
@@ -127,9 +136,9 @@ def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
         told = {"tokens": 1000, "realized_rate": float(at or 0), "asked": 1000}
         tasks = dict(zip(("takeover_gsm8k", "takeover_amc23"), correct, strict=True))
         run = takeover("random" if at else name, rate=float(at or 0), per_task=dict.fromkeys(tasks, told))
-        row = PlannedRow(label, name, rate=float(at) if at else None, method=Method(Random(rate=0.5)) if at else None)
+        row = PlannedRow(label, name, rate=float(at) if at else None, **(METHOD if at else {}))
         runs[row] = [write_run(tmp_path / label, {task: [count] * 6 for task, count in tasks.items()}, run=run)]
-    shown = describe_frontier(runs, tmp_path).areas
+    shown = describe_frontier(runs).write(tmp_path).areas
     areas = {task: read_areas(tmp_path, "share", task) for task in ("average", "takeover_gsm8k", "takeover_amc23")}
     assert areas == {"average": {"far": pytest.approx(0.1875)}, "takeover_gsm8k": {"far": pytest.approx(0.375)},
                      "takeover_amc23": {"far": 0.0}}  # fmt: skip
@@ -144,9 +153,9 @@ def test_areas_of_pass_at_k_are_of_the_k_that_the_table_shows(tmp_path):
         name, _, at = label.partition("@")
         told = {"tokens": 1000, "realized_rate": float(at or 0), "asked": 1000}
         run = takeover("random" if at else name, rate=float(at or 0), per_task={"takeover_demo": told})
-        row = PlannedRow(label, name, rate=float(at) if at else None, method=Method(Random(rate=0.5)) if at else None)
+        row = PlannedRow(label, name, rate=float(at) if at else None, **(METHOD if at else {}))
         runs[row] = [write_run(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run, samples=16)]
-    describe_frontier(runs, tmp_path)
+    describe_frontier(runs).write(tmp_path)
     shown = {line["row"]: line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"}
     assert [float(shown["far@0.1"][name]) for name in ("pass8", "pass8_gain")] == pytest.approx([0.5, 0.5])
     assert read_areas(tmp_path, "share", metric="pass8") == {"far": pytest.approx(0.5 * (1 - 0.5 * 0.5))}
@@ -159,7 +168,7 @@ def test_rates_are_added_where_the_curve_is_steep(tmp_path):
 
 def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
     """Its area goes as far as the others' do: who may spend 10 % may spend 2 %."""
-    describe_frontier(make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4}), tmp_path)
+    describe_frontier(make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4})).write(tmp_path)
     areas = read_areas(tmp_path, "share")
     assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})
 
@@ -167,7 +176,7 @@ def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
 def test_each_axis_has_the_methods_that_have_a_cost_there(tmp_path):
     """A gate by hand, at 1 %, does not set the cap of 10 %. A mix writes no token alone, but it changes some."""
     counts = {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4, "hand@0.01": 4, "mix@0.05": 4, "mix@0.1": 4}
-    describe_frontier(make_runs(tmp_path, counts), tmp_path)
+    describe_frontier(make_runs(tmp_path, counts)).write(tmp_path)
     far = 0.5 * (1 - 0.5 * 0.5)
     assert read_areas(tmp_path, "share") == pytest.approx({"far": far, "hand": 0.5 * (1 - 0.5 * 0.1)})
     assert read_areas(tmp_path, "changed")["mix"] == pytest.approx(far)
@@ -179,9 +188,8 @@ def test_each_axis_has_the_methods_that_have_a_cost_there(tmp_path):
 
 def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
     """Of each task and metric; empty for models alone. A gate by hand has one, and a mix, whose cost is another."""
-    describe_frontier(
-        make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5, "mix@0.05": 4, "hand@0.01": 3}), tmp_path
-    )
+    counts = {"base": 1, "far@0.05": 4, "far@0.1": 5, "mix@0.05": 4, "hand@0.01": 3}
+    describe_frontier(make_runs(tmp_path, counts)).write(tmp_path)
     for line in read_lines(tmp_path / "frontier.csv"):
         correct = {"far@0.05": 4, "far@0.1": 5, "mix@0.05": 4, "hand@0.01": 3}.get(line["row"])
         gain, low, high = (line[f"acc_gain{end}"] for end in ("", "_low", "_high"))
@@ -195,7 +203,7 @@ def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
 def test_the_picture_draws_the_bands_that_hold_all_rates_of_a_method(tmp_path, monkeypatch):
     figure = Figure()
     monkeypatch.setattr(picture, "draw_svg", lambda draw, *_: draw(figure) or "")
-    made = describe_frontier(make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5}), tmp_path)
+    made = describe_frontier(make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5}))
     picture.draw_frontier(made.averages, "share", tmp_path / "frontier.svg")
     drawn = figure.findobj(PolyCollection)[0].get_paths()[0].vertices
     for line in made.averages[1:]:
@@ -203,6 +211,30 @@ def test_the_picture_draws_the_bands_that_hold_all_rates_of_a_method(tmp_path, m
             bound = [line["realized_rate"], min(1 / 8 + line[f"acc_gain_{end}"], 1)]
             assert np.isclose(drawn, bound).all(axis=1).any(), (bound, drawn)
             assert line[f"acc_{end}"] != pytest.approx(bound[1])
+
+
+def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
+    """48 texts have 1,000 tokens in all. Each of the two positions stands for two: two takeovers gain a half, two do harm."""
+    runs = make_runs(tmp_path, {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4})
+    known = [{"task": "takeover_demo", "inclusion": 0.5, "shrunk": gain, "effect": 2 * gain} for gain in (0.5, -0.25)]
+    (tmp_path / "effects.json").write_text(json.dumps(known))
+    (tmp_path / "effect_examples.json").write_text(json.dumps({"run": "far@0.05"}))
+    made = describe_frontier(runs, tmp_path)
+    lines = {line["row"]: line for line in made.averages if line["method"] == "oracle"}
+    assert list(lines) == ["oracle@0.05", "oracle@0.1"]
+    assert lines["oracle@0.05"]["acc"] == pytest.approx(2 * 0.5 / 48)
+    areas = {area["method"]: area for area in made.areas if area["axis"] == "share"}
+    area = 2 * 0.5 / 48 * (1 - 0.002 / 0.1 / 2)
+    assert areas["oracle"]["area"] == areas["oracle"]["area_low_step"] == pytest.approx(area)
+    assert areas["oracle"]["area_high_step"] == pytest.approx(2 * area)
+    assert areas["far"]["oracle_share"] == pytest.approx(areas["far"]["area"] / area)
+    table = write_frontier(made, "share", "md")
+    assert f"{100 * area:+.1f}" in table and "Of oracle" in table and "if effects of single takeovers add up" in table
+    try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
+    assert "<title>oracle@0.1: Acc" in (tmp_path / "frontier.svg").read_text()
+    (tmp_path / "effect_examples.json").write_text(json.dumps({"run": "ce@0.05"}))
+    with pytest.raises(ResultsError, match=r"is of the run 'ce@0.05'; expected those of a row here"):
+        describe_frontier(runs, tmp_path)
 
 
 KINDS = ("base", "guide", "thinking", "follows", "rates")
@@ -225,11 +257,11 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, first
                 run = takeover({"rates": "random", "follows": "early"}.get(kind, kind), rate=rate or 0.03)
                 run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": run["realized_rate"]}}
                 model = {"model": "hf"} if kind == "thinking" else {"run": run}
-                method = Method(Random(rate=0.5)) if kind in ("rates", "follows") else None
+                method = METHOD if kind in ("rates", "follows") else {}
                 name = "random" if method else kind
-                row = PlannedRow(label, name, rate=rate, method=method, follows=kind == "follows")
+                row = PlannedRow(label, name, rate=rate, follows=kind == "follows", **method)
                 runs[row] = [write_run(folder, {"takeover_demo": [samples] * problems}, samples=samples, **model)]
-        made = describe_frontier(runs, tmp_path)
+        made = describe_frontier(runs)
         try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
         assert len(made.averages) == len(runs)
         table, has_areas = write_frontier(made, "share", "table"), "rates" in kinds and "base" in kinds
@@ -244,9 +276,29 @@ def test_an_error_of_drawing_is_one_line_after_all_tables(harness, tmp_path, cap
     def fail(*_):
         raise ValueError("axis limits are NaN")
 
-    monkeypatch.setattr(frontier, "draw_frontier", fail)
+    monkeypatch.setattr(picture, "draw_frontier", fail)
     words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide", "--run_dir", str(tmp_path), "--quiet"]
     assert main(words) == 0
     printed = capsys.readouterr()
     assert "base" in printed.out and (tmp_path / "frontier.csv").exists()
     assert printed.err == f"no picture '{tmp_path}/frontier.svg': ValueError: axis limits are NaN\n"
+
+
+def test_a_drafted_guide_is_a_point_where_passes_are_counted(tmp_path, capsys):
+    """Of the bundled pair: the guide's own texts, in fewer passes of the guide than tokens; right of it nothing is saved."""
+    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,drafted,drafted:block_size=2,random@0.1:0.4"]
+    words += ["--limit", "2", "--num_prompts", "2", "--num_held_out", "3", "--batch_size", "16", "--cost", "passes"]
+    with comparing_here():
+        assert main([*words, "--quiet", "--run_dir", str(tmp_path)]) == 0
+    assert "A method that costs more saves nothing." in " ".join(capsys.readouterr().out.split())
+    lines = {line["row"]: line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"}
+    assert list(lines) == ["base", "random@0.1", "random@0.4", "guide", "drafted", "drafted-block_size-2"]
+    guide, drafted, short = (float(lines[row]["donor_passes_per_token"]) for row in list(lines)[3:])
+    assert drafted < short < 0.8 * guide and lines["drafted"]["realized_rate"] == "1.0"
+    texts = [read_run(next((tmp_path / row).glob("results-*/**/results_*.json"))) for row in ("guide", "drafted")]
+    assert len({run.tasks["takeover_demo"].problems.texts for run in texts}) == 1
+    areas = json.loads((tmp_path / "frontier_area.json").read_text())
+    costs = {(a["axis"], a["metric"]): a["least_cost_90"] for a in areas if a["method"] == "drafted"}
+    assert costs["passes", "acc"] == pytest.approx(drafted) and {axis for axis, _ in costs}.isdisjoint(AREA_AXES)
+    picture = (tmp_path / "frontier.svg").read_text()
+    assert ">drafted</text>" in picture and "<title>drafted" not in picture

@@ -1,0 +1,161 @@
+"""`compare --merge RUN…`: comparisons of other methods, seeds or pairs as one frontier.
+
+They must agree in problems, settings of tasks, verifiers and calibration prompts, and all rows of a pair in their seeds. Rows of
+several seeds become one row, the mean over them problem by problem; the spread between seeds stands beside it.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
+from lm_eval_takeover.commands._output import write_json
+from lm_eval_takeover.commands.compare.frontier import Frontier, describe_frontier, measure_points
+from lm_eval_takeover.commands.compare.picture import try_to_draw
+from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.tables import write_frontier
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.runs import Counts, Run, TaskResult, find_results, read_run
+from lm_eval_takeover.results.settings import list_differences
+from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.whole_files import make_folder, write_text
+
+ROWS = "rows.json"
+_FIELDS = ("label", "name", "rate", "follows", "word", "covers", "host", "donor", "mixes")
+_OF_MODELS = (
+    "chat_template",
+    "end_tokens",
+    "system_instruction",
+    "thinking",
+    "limit",
+    "verifier",
+)  # may differ, or are compared
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A folder that `compare` wrote. `pair` names base and guide; `prompts` are digests of the problems of calibrations."""
+
+    folder: Path
+    rows: Mapping[PlannedRow, Sequence[Run]]
+    pair: str
+    prompts: frozenset[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Comparison":
+        """Raises ResultsError, ArgumentError."""
+        if not (folder / ROWS).exists():
+            raise ArgumentError(f"--merge '{folder}' has no {ROWS}; give the compare command that made it again")
+        rows = {
+            PlannedRow(**{name: row[name] for name in _FIELDS}): [
+                read_run(find_results(folder / path)[-1]) for path in row["results"]
+            ]
+            for row in json.loads((folder / ROWS).read_text())
+        }
+        runs = list(chain(*rows.values()))
+        pair = [{str(run.settings[role]) for run in runs if run.settings.get(role)} for role in ("base", "guide")]
+        names = {name for run in runs if (name := run.takeover.get("calibration"))}
+        files = [packaged_calibrations().get(name, folder / f"{name}.json") for name in names]
+        prompts = {digest_of(read_calibration(path).prompts["problems"]) for path in files if path.exists()}
+        return cls(folder, rows, " + ".join(min(each, default="?") for each in pair), frozenset(prompts))
+
+    @property
+    def tasks(self) -> dict[str, TaskResult]:
+        return {task: result for run in chain(*self.rows.values()) for task, result in run.tasks.items()}
+
+
+def write_rows(run_dir: Path, results: Mapping[PlannedRow, Sequence[Path]]) -> None:
+    """Keep what a merge reads: the rows, and where their results are."""
+    paths = {row: [str(path.relative_to(run_dir)) for path in of_row] for row, of_row in results.items()}
+    rows = [{name: getattr(row, name) for name in _FIELDS} | {"results": of_row} for row, of_row in paths.items()]
+    write_text(run_dir / ROWS, write_json(rows))
+
+
+def merge(options: argparse.Namespace) -> int:
+    """Write and print the frontier of all folders; returns the exit status. Raises ArgumentError for what differs."""
+    comparisons, whole = [Comparison.read(folder) for folder in options.merge], Frontier([], [])
+    for other in comparisons[1:]:
+        if differences := list(_list_differences(comparisons[0], other)):
+            folders = f"'{comparisons[0].folder}' and '{other.folder}'"
+            raise ArgumentError(f"--merge {folders} differ in {'; '.join(differences)}; merge what is alike")
+    for pair in (pairs := list(dict.fromkeys(one.pair for one in comparisons))):
+        frontier, named = _merge_pair([one for one in comparisons if one.pair == pair]), {}
+        if len(pairs) > 1:
+            short = " + ".join(name.partition("@")[0].rstrip("/").rpartition("/")[2] for name in pair.split(" + "))
+            named = {"pair": pair if short in {line["pair"] for line in whole.lines} else short}
+            print(named["pair"])
+        whole.lines.extend(line | named for line in frontier.lines)
+        whole.all_areas.extend(area | named for area in frontier.all_areas)
+        print(write_frontier(frontier, options.cost, options.format))
+    make_folder(options.run_dir)
+    whole.write(options.run_dir)
+    try_to_draw(whole.averages, options.cost, options.run_dir / "frontier.svg")
+    print(f"{len(comparisons)} comparisons -> {options.run_dir}")
+    return 0
+
+
+def _list_differences(one: Comparison, other: Comparison) -> Sequence[str]:
+    """What keeps two comparisons from standing in one figure."""
+    if one.tasks.keys() != other.tasks.keys():
+        return [f"tasks: {', '.join(one.tasks)} -> {', '.join(other.tasks)}"]
+    found = ["calibration prompts"] if one.prompts and other.prompts and one.prompts != other.prompts else []
+    for task, first, second in ((task, result, other.tasks[task]) for task, result in one.tasks.items()):
+        ids = [set(result.problems.ids) if result.problems else set() for result in (first, second)]
+        found += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
+        found += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
+        found += list_differences(first.settings, second.settings, _OF_MODELS)
+    return list(dict.fromkeys(found))
+
+
+def _merge_pair(comparisons: Sequence[Comparison]) -> Frontier:
+    """The frontier of one pair, with the number of seeds of each row and the spread between them."""
+    found: dict[str, dict[Any, tuple[PlannedRow, Sequence[Run]]]] = {}
+    for one in comparisons:
+        for row, runs in one.rows.items():
+            kept = found.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]
+            if _digest_texts(kept) != _digest_texts(runs):
+                print(f"{row.label} of '{one.folder}' has other texts than before; those before count", file=sys.stderr)
+    seeds = {label: sorted(of_seed) for label, of_seed in found.items() if None not in of_seed}
+    for label, own in seeds.items():
+        if own != (first := next(iter(seeds.values()))):
+            raise ArgumentError(f"--merge: rows differ in seeds: {next(iter(seeds))} has {first}, {label} has {own}")
+    rows = {label: list(of_seed.values()) for label, of_seed in found.items()}
+    means = {each[0][0]: [_average([r for _, r in each])] if len(each) > 1 else each[0][1] for each in rows.values()}
+    frontier = describe_frontier(means)
+    single = {
+        label: [measure_points({row: runs})[0][0].summaries for row, runs in each] for label, each in rows.items()
+    }
+    for line in frontier.lines:
+        summaries = [of_seed[line["task"]] for of_seed in single[line["row"]]]
+        line["seeds"] = len(summaries)
+        for metric, figures in (("acc", [s.acc for s in summaries]), ("pass8", [s.passed for s in summaries])):
+            values = [figure.value for figure in figures if figure.value is not None]
+            line[f"{metric}_between_seeds"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return frontier
+
+
+def _digest_texts(runs: Sequence[Run]) -> list[str]:
+    return sorted(result.problems.texts for run in runs for result in run.tasks.values() if result.problems)
+
+
+def _average(seeds: Sequence[Sequence[Run]]) -> Run:
+    """One run of the means over seeds, problem by problem. Its samples are those of all seeds, its seconds those of one."""
+    tasks, spent = {}, [run.seconds for run in chain(*seeds)]
+    for task, first in {task: result for run in seeds[0] for task, result in run.tasks.items()}.items():
+        results = [run.tasks[task] for run in chain(*seeds) if task in run.tasks]
+        own = [each.problems.ordered_as(first.problems.ids) for each in results if each.problems and first.problems]
+        samples, counts = sum(each.samples for each in own), Counts.add([each.counts for each in results])
+        values = {name: np.mean([each.values[name] for each in own], axis=0) for name in own[0].values}
+        means = {name: float(np.mean([each.means[name] for each in results])) for name in first.means}
+        problems = replace(own[0], values=values, samples=samples)
+        tasks[task] = replace(first, means=means, problems=problems, samples=samples, counts=counts)
+    seconds = None if None in spent else sum(each or 0.0 for each in spent) / len(seeds)
+    counts = Counts.add([each.counts for each in tasks.values()])
+    return replace(seeds[0][0], tasks=tasks, seconds=seconds, counts=counts)
