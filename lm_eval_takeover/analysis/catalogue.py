@@ -43,6 +43,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "cross": _name(
         "task run direction threshold near_share replaced replaced_share acc acc_host acc_donor changed changed_share"
     ),
+    "examples": _name("task run rule doc_id sample position score problem text"),
     "ranks": _name("task run rank takeovers share"),
 }
 

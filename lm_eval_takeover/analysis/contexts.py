@@ -77,12 +77,8 @@ def draw_contexts(
                 for at in np.flatnonzero(here & inside).tolist():
                     key = blake2b(f"{seed} {sample.name} {at}".encode(), digest_size=8).digest()
                     named = {"set": name, **dict(zip(("task", "doc_id", "sample"), sample.name, strict=True))}
-                    beside = {
-                        "token": int(ids[at]),
-                        "before": ids[max(0, at - BESIDE) : at],
-                        "after": ids[at + 1 : at + 1 + BESIDE],
-                    }
-                    yield key, {**named, "position": at, "value": float(values[at]), **beside}
+                    beside = {"before": ids[max(0, at - BESIDE) : at], "after": ids[at + 1 : at + 1 + BESIDE]}
+                    yield key, {**named, "position": at, "value": float(values[at]), "token": int(ids[at]), **beside}
 
     best: dict[str, list[tuple[bytes, int, dict[str, Any]]]] = {name: [] for name in SETS}
     for number, (key, row) in enumerate(list_all()):

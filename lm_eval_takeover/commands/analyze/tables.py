@@ -14,15 +14,15 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED
-from lm_eval_takeover.analysis.contexts import HIGH, LOW, SETS, Words, count_words, draw_contexts
 from lm_eval_takeover.analysis.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import Rules, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.pooling import make_frame
 from lm_eval_takeover.analysis.takeovers import measure_cross, measure_ranks, tabulate_cross, tabulate_ranks
-from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
+from lm_eval_takeover.analysis.tokens import list_parts
 from lm_eval_takeover.commands._output import draw_svg, write_csv, write_json, writing
+from lm_eval_takeover.commands.analyze.examples import make_contexts, make_examples
 from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
@@ -80,6 +80,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "contexts": lambda: make_contexts(inputs),
         "guides": lambda: make_guides(inputs, steps=False),
         "checkpoints": lambda: make_guides(inputs, steps=True),
+        "examples": lambda: make_examples(inputs),
         "budget": lambda: tabulate_budget(inputs.samples),
         "rates": lambda: tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
@@ -124,37 +125,14 @@ def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
 
 
-def make_contexts(inputs: Inputs) -> pl.DataFrame:
-    """One word at low and at high scores, by js where it is scored."""
-    parts, score = list_parts(inputs.score_files), "js" if "js" in inputs.scores else inputs.scores[0]
-    read = partial(read_scored_samples, parts, [score])
-    words = Words.read(inputs.pieces.list_names())
-    counts = count_words(read(), words, score)
-    if inputs.word is None:
-        place = int(counts.min(axis=0).argmax()) if words.names else -1
-    else:
-        place = {name: at for at, name in enumerate(words.names)}.get(inputs.word.lower(), -1)
-    if place < 0 or not counts[:, place].any():
-        raise CannotShow(
-            f"no token is the word '{inputs.word or 'any'}', below {LOW:g} or from {HIGH:g} nats of {score}"
-        )
-    rows = draw_contexts(read(), words, place, score, inputs.seed)
-    of_sets = dict(zip(SETS, counts[:, place].tolist(), strict=True))
-    for row in rows:
-        texts = {side: "".join(inputs.pieces.split(row[side].tolist())) for side in ("before", "after")}
-        row |= {"word": words.names[place], "score": score, "occurrences": of_sets[row["set"]], **texts}
-        row["token"] = inputs.pieces.name(row["token"])
-    return pl.DataFrame(rows)
-
-
 def make_guides(inputs: Inputs, *, steps: bool) -> pl.DataFrame:
     """Guides side by side, without a step or with one, in its order."""
     chosen = sorted(
         ((step or 0, name, files) for name, (step, files) in inputs.guides.items() if (step is None) != steps)
     )
     if len(chosen) < 2:
-        reason = f"a second {'checkpoint' if steps else 'guide'}; run: lm-eval-takeover score {inputs.scored.folder} "
-        raise CannotShow(f"it needs scores by {reason}--guide … --name {'STEP' if steps else 'NAME'}")
+        way_out = f"lm-eval-takeover score {inputs.scored.folder} --guide … --name …"
+        raise CannotShow(f"it needs scores by a second guide, or of two checkpoints; run: {way_out}")
     found = [(measure_rollouts(inputs, ["guides"], files), step, name) for step, name, files in chosen]
     frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, _, name in found if of]
     numbers = {name: step if steps else None for _, step, name in found}

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.tuning import SPIKE_RATIO
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, plan_calibrations
 from lm_eval_takeover.commands.compare.calls import plan_calls
@@ -19,11 +20,13 @@ from lm_eval_takeover.commands.compare.running import read_call, run_calls
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.vllm.block_rule import count_parameters
 
 _ROWS_OF_AUTO = 64
 _ASSUMED_RATE = 0.05  # of rows that follow, if the gate of the guided row is set by hand
+_ASSUMED_TAU = 0.1  # nats, of gates whose calibration is not measured yet
 _TOKENS = 256  # of a sample, in a probe
 
 
@@ -50,17 +53,27 @@ def probe_rows(
     short.gen_kwargs = {**options.gen_kwargs, "max_gen_toks": str(min(_TOKENS, loads[0].tokens))}
     planned, reasons = {}, {}
     for row in rows:
+        is_open = bool(plans[0].words) and (row.rate is not None or row.reads_spike_ratio(options))
         if row.name == "thinking":
             reasons[row.label] = f"lm-eval's {options.thinking_backend} counts no tokens"
-        elif row.rate is not None and plans[0].words:
+        elif (probed := _set_by_hand(row) if is_open else row) is None:
             reasons[row.label] = "its calibration is not measured yet"
         else:
             rates = {loads[0].task: options.target_rate or _ASSUMED_RATE} if row.follows else None
             first = [replace(plans[0], tasks=short.tasks)]
-            (planned[row.label],) = plan_calls(short, row, first, short.tasks, rates)
+            (planned[row.label],) = plan_calls(short, probed, first, short.tasks, rates)
     run_calls(short, list(planned.values()))
     runs = {label: read_call(call) for label, call in planned.items()}
     return {label: (run.counts.tokens or 0) / max(run.seconds or 0.0, 1e-3) for label, run in runs.items()}, reasons
+
+
+def _set_by_hand(row: PlannedRow) -> PlannedRow | None:
+    """The row without its calibration, which is still to be measured: a gate at a usual tau, or the rate itself."""
+    policy = row.method.policy if row.method is not None else None
+    if isinstance(policy, Gated) and not policy.scorer.binary:
+        own = {name: value for name, value in row.arguments.items() if name != SPIKE_RATIO}
+        return replace(row, rate=None, arguments=own | {"tau": _ASSUMED_TAU, "kappa": 0})
+    return replace(row, rate=None, arguments=row.arguments | {"rate": row.rate}) if row.name == "random" else None
 
 
 def lay_out_tasks(loads: Sequence[TaskLoad]) -> Table:
@@ -79,9 +92,10 @@ def lay_out_hours(
     hours = {label: tokens / speed / 3600 for label, speed in speeds.items()}
     shown = {label: [f"{speed:,.0f}", f"{hours[label]:,.2f}"] for label, speed in speeds.items()}
     lines = [[row.label, *shown.get(row.label, ["", ""])] for row in rows]
-    lines.append(["all of these", "", f"{sum(hours.values()):,.2f}"])
+    lines.append(["all that are measured" if reasons else "all of these", "", f"{sum(hours.values()):,.2f}"])
     notes = [
-        "Measured on one problem with short texts and a small batch. Longer texts are slower, larger batches faster."
+        "Measured on one problem with short texts and a small batch. Longer texts are slower, larger batches faster. "
+        f"A gate without a calibration is measured at tau={_ASSUMED_TAU} nats."
     ]
     notes += [f"{label} is not measured: {reason}." for label, reason in reasons.items()]
     return Table(["Row", "Tokens/s", "Hours at most"], lines, notes)

@@ -33,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--source_url", metavar="URL", help="for hub: a page that shows these results")
     add("--effects", type=Path, metavar="DIR", help="for pairs: the folder that effects had as --out")
     add("--tokens_only", action="store_true", help="for pairs: single tokens, not whole continuations")
+    add("--weights", metavar="SCORE", help="for pairs: add this score at each token, by the run's models, as weights")
     add("--min_effect", type=float, default=0.25, metavar="X", help="for pairs: least effect, 0 to 1 (default: 0.25)")
     add("--confidence", type=float, default=0.9, metavar="C", help="for pairs: of an effect's sign (default: 0.9)")
 
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     with writing("out", options.out):
         if options.to == "pairs":
             choice = pairs.Choice(options.tokens_only, options.min_effect, options.confidence)
-            files, more = pairs.export(options.results[0], options.out, options.effects, choice)
+            files, more = pairs.export(options.results[0], options.out, options.effects, choice, options.weights)
         elif options.to == "eee":
             files, more = eee.export(sources, options.out, options.organization)
         elif options.to == "hub":

@@ -17,8 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_eval_takeover.analysis.effects import TAKEOVER, measure_position
+from lm_eval_takeover.backends import Backend
+from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.commands.effects.tables import TEXTS
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.registry import Score
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
 from lm_eval_takeover.storage.regular_files import open_input
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
@@ -38,6 +42,7 @@ SCHEMA = pa.schema(
         pa.field("same_ids", pa.bool_()),
     ]
 )
+_WEIGHTS = [pa.field(f"{name}_weights", pa.list_(pa.float32())) for name in _TEXT[1:]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,9 @@ class Pair:
     high: float | None = None
 
 
-def export(folder: Path, out: Path, effects: Path | None, choice: Choice) -> tuple[list[Path], list[str]]:
+def export(
+    folder: Path, out: Path, effects: Path | None, choice: Choice, weights: str | None = None
+) -> tuple[list[Path], list[str]]:
     """`(files, notes)`: the pairs as JSONL and as parquet, and `train_pairs.py`. Raises ArgumentError without pairs, OSError."""
     run = read_run_folder(folder)
     if effects is None and not choice.tokens_only:
@@ -74,20 +81,41 @@ def export(folder: Path, out: Path, effects: Path | None, choice: Choice) -> tup
     def write_both(lines: Any, groups: Any) -> None:
         nonlocal count, same
         rows = describe_pairs(run, tokenizer, pairs)
-        with pq.ParquetWriter(groups, SCHEMA, compression="zstd") as writer:
+        schema = SCHEMA if score is None else pa.schema([*SCHEMA, *_WEIGHTS])
+        with pq.ParquetWriter(groups, schema, compression="zstd") as writer:
             while part := list(islice(rows, _ROWS)):
+                if readers and score:
+                    add_weights(part, readers.backend, score)
                 lines.writelines(json.dumps(row).encode() + b"\n" for row in part)
-                writer.write_table(pa.Table.from_pylist(part, schema=SCHEMA))
+                writer.write_table(pa.Table.from_pylist(part, schema=schema))
                 count, same = count + len(part), same + sum(row["same_ids"] for row in part)
         if not count:
             raise ArgumentError(f"'{effects or folder}' has no pair; lower --min_effect, --confidence, or measure more")
 
-    write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
+    score = registered.get(weights) if weights else None
+    readers = Readers(restore_arguments(run, {})) if weights else None
+    try:
+        write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
+    finally:
+        if readers:
+            readers.close()
     write_text(out / TRAINING.name, TRAINING.read_text())
     notes = [f"{count:,} pairs; the tokenizer gives the same ids for {same:,}; for others train on the ids"]
     withheld = sorted({row["task"] for rows in run.prompts.values() for row in rows if row["prompt"] is None})
     notes += [f"{task}: left out, since its questions are withheld" for task in withheld]
     return [*paths, out / TRAINING.name], notes
+
+
+def add_weights(rows: Sequence[dict[str, Any]], backend: Backend, score: Score) -> None:
+    """`chosen_weights` and `rejected_weights`: the score at each token of the text, as both models read it."""
+    asked = [(row, side) for row in rows for side in _TEXT[1:]]
+    longest = max(len(row["prompt_ids"]) + len(row[f"{side}_ids"]) for row, side in asked)
+    for start in range(0, len(asked), size := backend.fit_rows(longest)):
+        part = asked[start : start + size]
+        before, texts = [row["prompt_ids"] for row, _ in part], [row[f"{side}_ids"] for row, side in part]
+        found = backend.compare([score], before, texts, [f"pair at token {row['position']}" for row, _ in part])
+        for (row, side), values in zip(part, found, strict=True):
+            row[f"{side}_weights"] = values[score.name].tolist()
 
 
 Name = tuple[str, int, int]  # task, document, sample

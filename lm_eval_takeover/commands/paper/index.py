@@ -22,20 +22,8 @@ from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_poli
 from lm_eval_takeover.results.published import read_tables
 
 SPIKE_RATIOS = (0.01, 0.03, 0.05)  # of Table 13
-_SHARES = (
-    "share_base",
-    "share_set",
-    "iou",
-    "share",
-    "acc",
-    "acc_host",
-    "acc_donor",
-    "near_share",
-    "replaced_share",
-    "top1",
-    "top5",
-    "top8",
-)
+_SHARES = {"share_base", "share_set", "iou", "share", "acc", "acc_host", "acc_donor", "near_share", "replaced_share"}
+_SHARES |= {"top1", "top5", "top8"}
 _PAGE = files("lm_eval_takeover.commands.paper") / "page"
 _METRICS = ("acc", "pass8")
 

@@ -3,6 +3,7 @@
 RUN_DIR/PAIR                     the folder of compare, with leaderboard.json and frontier.json
 RUN_DIR/PAIR/analysis/ROWS       what analyze wrote of these rows
 RUN_DIR/PAIR/report.html         what report wrote
+RUN_DIR/PAIR/weights             pairs with weights that export wrote
 RUN_DIR/PAIR/thresholds          the calibration files of Table 13
 RUN_DIR/index.html, index.md     the papers' items
 """
@@ -56,7 +57,8 @@ def plan_commands(
     chat = ["--apply_chat_template", "--enable_thinking", "True"] if pair.chat else []
     if rows := list_rows(pair, items.values()):
         compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, "--rows", ",".join(rows), *limit]
-        yield [*compare, "--run_dir", str(folder), *options.rest]
+        device = [] if pair.base else ["--device", "cpu"]  # lm-eval's own models look for a GPU
+        yield [*compare, "--run_dir", str(folder), *device, *options.rest]
     analyses: dict[str, dict[str, Item]] = {}
     for name, item in items.items():
         if item.analyses and item.is_made(pair):
@@ -74,6 +76,9 @@ def plan_commands(
         yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only]
         if any(item.report for item in those.values()):
             yield ["report", str(out), "--out", str(folder / "report.html")]
+    for item in (item for item in items.values() if item.weights):
+        words = ["--to", "pairs", "--tokens_only", "--weights", "js", "--out", str(folder / "weights")]
+        yield ["export", str(folder / item.labels[-1] / "samples"), *words]
     for task in (pair.calibrate or (pair.tasks,)) if any(item.calibrate for item in items.values()) else ():
         out = folder / "thresholds" / f"{make_component(task)}.json"
         if not out.exists():
@@ -84,7 +89,8 @@ def plan_commands(
 def list_rows(pair: Pair, items: Iterable[Item]) -> list[str]:
     """The rows of all these items, each once."""
     rows = dict.fromkeys(row for item in items for row in item.rows)
-    named = (f"thinking={pair.thinking}" if row == "thinking" else row for row in rows)
+    thinking = DEMO.get(pair.thinking or "", pair.thinking)
+    named = (f"thinking={thinking}" if row == "thinking" else row for row in rows)
     return [row for row in named if row != "thinking=None"]
 
 

@@ -18,14 +18,15 @@ def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys)
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("rows", ["base,guided", f"base,ce@0.07,thinking={DEMO['guide']}"])
+@pytest.mark.parametrize("rows", ["base,guided", f"base,ce@0.07,lossy@0.03,thinking={DEMO['guide']}"])
 def test_a_probe_measures_hours_and_says_why_a_row_has_none(harness, tmp_path, capsys, rows):
     assert main([*WORDS, "--run_dir", str(tmp_path), "--probe", "--rows", rows]) == 0
     printed = capsys.readouterr().out
     assert "| base | 17 | 1.07 |" in printed  # 1,000 tokens in 60 s
     measured = rows.endswith("guided")
     assert ("| guided | 17 | 1.07 |" in printed) is measured
-    assert ("- ce@0.07 is not measured: its calibration is not measured yet." in printed) is not measured
+    assert ("| ce@0.07 | 17 | 1.07 |" in printed) is not measured and "measured at tau=0.1 nats" in printed
+    assert ("- lossy@0.03 is not measured: its calibration is not measured yet." in printed) is not measured
     assert ("| thinking | 1.6 M |" in printed) is not measured
     assert ("- thinking is not measured: lm-eval's hf counts no tokens." in printed) is not measured
     for call in harness.started:
