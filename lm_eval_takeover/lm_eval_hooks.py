@@ -179,9 +179,12 @@ def _shorten_option_errors() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         raised_in = [Path(frame.filename).name for frame in extract_tb(trace)[-1:]]
-        if isinstance(error, Exception) and raised_in == ["evaluate_config.py"]:
-            unknown = "; `lm_eval ls tasks` lists them, and --include_path adds yours" * ("Tasks not" in str(error))
-            kind, error = ArgumentError, ArgumentError(f"{first_line(error)}{unknown}")
+        if isinstance(error, Exception):
+            line = first_line(error).strip('"')
+            unknown = "Tasks not found" in line or "not a registered task" in line  # in lm-eval 0.4, 0.5
+            if raised_in == ["evaluate_config.py"] or (unknown and raised_in == ["manager.py"]):
+                hint = "; `lm_eval ls tasks` lists them, and --include_path adds yours" * unknown
+                kind, error = ArgumentError, ArgumentError(f"{line}{hint}")
         previous(kind, error, trace)
 
     if getattr(previous, "takeover", False):  # under the command

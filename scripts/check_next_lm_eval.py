@@ -4,6 +4,8 @@
     python scripts/check_next_lm_eval.py 0.5.0.dev1      this version
     python scripts/check_next_lm_eval.py --installed     the lm-eval of this environment, for comparison; installs nothing
 
+With --tests, the tests of the stock command run on it, too.
+
 Only lm-eval and this checkout are installed; everything else is seen through the environment that runs the script. One line
 per check: `ok`, or the error that it ended with. Exit status 1 where something breaks.
 """
@@ -133,6 +135,7 @@ def main() -> int:
     parser.add_argument("version", nargs="?", help="of lm-eval (default: the newest, pre-releases included)")
     parser.add_argument("--installed", action="store_true", help="check the lm-eval of this environment")
     parser.add_argument("--only", default="", metavar="TEXT", help="only checks with this in their name")
+    parser.add_argument("--tests", action="store_true", help="run the tests of the stock command, too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         python = Path(sys.executable) if options.installed else install(Path(folder), options.version)
@@ -142,6 +145,9 @@ def main() -> int:
         for name, outcome in check(python, options.only):
             broken += outcome != "ok"
             print(f"  {name}: {outcome}", flush=True)
+        if options.tests:
+            tests = [str(python), "-m", "pytest", "-q", "-p", "no:randomly", "tests/test_lm_eval_command.py"]
+            broken += subprocess.run(tests, cwd=ROOT).returncode
     return int(bool(broken))
 
 
