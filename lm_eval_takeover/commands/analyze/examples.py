@@ -55,7 +55,10 @@ def _list_largest(inputs: Inputs, run: RunReader) -> Iterator[tuple[float, tuple
 
 def _describe(inputs: Inputs, run: RunReader, one: Answered, at: int | None = None) -> dict[str, Any]:
     """The text with its takeovers marked as `show` does; beside a position, if there is one."""
-    ((_, table),) = run.read_traces(_SHOWN, [one])
+    traces = [table for _, table in run.read_traces(_SHOWN, [one])]
+    if not traces:
+        raise CannotShow(f"the traces of '{run.label}' lack a sample; give its command again, which repairs them")
+    table = traces[0]
     if at is not None:
         table = table.slice(start := max(0, at - _BESIDE), at + 1 + _BESIDE - start)
     text = mark_takeovers(lambda ids: "".join(inputs.pieces.split(ids)), table, run.donor).plain
