@@ -144,12 +144,3 @@ def forked_at_hub(hub, tmp_path_factory, shared_folder):
     server = ForkServer(folder, shared_folder, pointed_at(hub, folder / "hf-home"))
     yield server
     server.close()
-
-
-@pytest.fixture
-def lm_eval_command():
-    """The stock command of this environment."""
-    command = shutil.which("lm_eval", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if command is None:
-        pytest.fail("the lm_eval command is not installed beside this Python")
-    return command

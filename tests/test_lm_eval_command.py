@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from helpers.processes import run
@@ -9,10 +11,10 @@ from helpers.processes import run
 pytestmark = pytest.mark.slow
 
 
-def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_command, tmp_path):
+def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(tmp_path):
     done = run(
-        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", "1", "--batch_size", "8",
-         "--output_path", tmp_path, "--log_samples"]
+        [Path(sys.executable).with_name("lm_eval"), "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", "1",
+         "--batch_size", "8", "--output_path", tmp_path, "--log_samples"]
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "|takeover_demo|" in done.stdout

@@ -47,7 +47,6 @@ from lm_eval_takeover.runs.traces import SCHEMA as TRACED
 from lm_eval_takeover.storage.digests import digest_of
 
 TASKS = ("takeover_gsm8k", "takeover_math500")
-ANALYSES = tuple(COLUMNS)
 _METADATA = b"takeover_scores"
 
 
@@ -215,7 +214,7 @@ def _read_calibration(folder):
 def _read_runs(folder):
     runs = [folder / "base", folder / "disagreement"]
     inputs = Inputs.read(runs, None)
-    make_tables(inputs, ANALYSES, 0.1)
+    make_tables(inputs, tuple(COLUMNS), 0.1)
     for run in inputs.runs.values():
         run.find_prompt(run.answered[0])
         for _, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
@@ -282,17 +281,15 @@ def _read_score_files(folder):
         return header, keys, read_table(path, make_schema(header.scores)).to_pylist()
 
 
-def _read_journal(run):
-    return run.answered, run.takeover, run.arguments, run.settings, run.decoding
-
-
-def _read_traces(run):
-    return [(one, table.to_pylist()) for one, table in run.read_traces(TRACED.names)]
+def _read_run(folder):
+    run = read_run_folder(folder / "base")
+    traces = [(one, table.to_pylist()) for one, table in run.read_traces(TRACED.names)]
+    return run.answered, run.takeover, run.arguments, run.settings, run.decoding, traces
 
 
 FLIPPED = {
-    "journal": ("base/journal-000.sqlite", lambda folder: _read_journal(read_run_folder(folder / "base"))),
-    "traces": ("base/traces/000-000001.parquet", lambda folder: _read_traces(read_run_folder(folder / "base"))),
+    "journal": ("base/journal-000.sqlite", _read_run),
+    "traces": ("base/traces/000-000001.parquet", _read_run),
     "scores": ("base/scores/000001.parquet", _read_score_files),
     "prompts": ("base/prompts.parquet", lambda folder: read_prompts(folder / "base")),
 }

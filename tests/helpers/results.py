@@ -11,6 +11,8 @@ import numpy as np
 
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
+TASK = "takeover_math500"
+SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}  # problems by task
 REASONS = ("no_answer", "unparsed", "timed_out", "unclosed_think")
 
 

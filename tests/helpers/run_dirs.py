@@ -1,5 +1,6 @@
 """Samples with traces, and run_dirs that they go into."""
 
+import json
 import shutil
 import sqlite3
 from array import array
@@ -17,16 +18,12 @@ from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 HEADER = TraceHeader("s", ("base", "guide"), 10)
 
 
-def make_generation(count, start=0):
-    generation = Generation(observed=array("f", [0.5] * (len(OBSERVED) * count)))
-    generation.tokens = list(range(start, start + count))
-    generation.taken_over = [place % 3 == 0 for place in range(count)]
-    generation.scores = [place / 8 for place in range(count)]
-    return generation
-
-
 def make_sample(number, text="x", tokens=5, header=HEADER):
-    trace = pack_trace(make_generation(tokens), header)
+    generation = Generation(observed=array("f", [0.5] * (len(OBSERVED) * tokens)))
+    generation.tokens = list(range(tokens))
+    generation.taken_over = [place % 3 == 0 for place in range(tokens)]
+    generation.scores = [place / 8 for place in range(tokens)]
+    trace = pack_trace(generation, header)
     return Sample(number.to_bytes(16, "big"), "task", number, 0, text, tokens, 2, 1, 4, 5, 3, False, trace=trace)
 
 
@@ -55,6 +52,16 @@ def plant(folder, table, **values):
             rowid = new.pop("number")
             marks = ", ".join(f"{name} = ?" for name in new)
             connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])
+
+
+def plant_facts(folder, **parts):
+    """The same of what each attempt says of itself: values in its `arguments` and its `takeover`."""
+
+    def change(text):
+        facts = json.loads(text)
+        return json.dumps(facts | {part: facts[part] | values for part, values in parts.items()})
+
+    plant(folder, "attempts", facts=change)
 
 
 def copy_few(run, folder, problems=2):

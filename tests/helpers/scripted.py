@@ -7,14 +7,14 @@ import json
 import sys
 
 from lm_eval import simple_evaluate
-from lm_eval.api.model import LM
+from lm_eval.models.dummy import DummyLM
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
-class Scripted(LM):
+class Scripted(DummyLM):
     def __init__(self):
         super().__init__()
         self.asked = {}
@@ -26,12 +26,6 @@ class Scripted(LM):
         sample = self.asked[id(request)] = self.asked.get(id(request), -1) + 1
         gold = request.doc["answer"].replace("\\$", "").replace("$", "")
         return "I cannot tell" if sample == 3 else f"{request.doc['problem']}\nSo it is $\\boxed{{{gold}}}$."
-
-    def loglikelihood(self, requests, **_):
-        raise NotImplementedError
-
-    def loglikelihood_rolling(self, requests, **_):
-        raise NotImplementedError
 
 
 def evaluate(model, tasks, metadata=None, limit=None):

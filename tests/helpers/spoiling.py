@@ -2,19 +2,12 @@
 
 import json
 import random
-
-
-def _deep(levels):
-    value = []
-    for _ in range(levels):
-        value = [value]
-    return value
-
+from functools import reduce
 
 _LEAVES = (
     None, True, False, 0, -1, 1, 2, 10**18, 10**30, 10**400, -(10**9), 0.5, 1e308, -0.0, float("nan"), float("inf"), "", "x",
     "0", "1e9", "NaN", "../../x", "\x1b[31m\n", "\ud800", "9" * 400, "x" * 5000, [], {}, [[]], [None], [1, 2], {"": 1},
-    {"id": 3}, {"a": {"b": []}}, _deep(60), _deep(900),
+    {"id": 3}, {"a": {"b": []}}, *(reduce(lambda inner, _: [inner], range(levels), []) for levels in (60, 900)),
 )  # fmt: skip
 
 

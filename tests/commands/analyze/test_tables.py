@@ -156,18 +156,9 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
         assert gini["mean", score]["samples"] == 96 - 2 * gini["twin", score]["skipped"]
 
 
-def forget_traces(run):
-    plant(run, "samples", part=None)
-
-
-def forget_verdicts(run):
+def forget(run, rows):
     with sqlite3.connect(run / "journal-000.sqlite") as journal:
-        journal.execute("DELETE FROM verdicts WHERE rowid % 2 = 0")
-
-
-def forget_samples(run):
-    with sqlite3.connect(run / "journal-000.sqlite") as journal:
-        journal.execute("DELETE FROM samples WHERE doc_id = 5")
+        journal.execute(f"DELETE FROM {rows}")
 
 
 def use_other_tokens(run):
@@ -186,11 +177,11 @@ def use_other_tokens(run):
         (lambda runs: None, ["base"], "ranks", "needs a run in which two models write, and none is given"),
         (lambda runs: None, ["base", "guided"], "cross", "needs a run with score=js, and none is given"),
         (lambda runs: None, ["base"], "flips", "no other run has problems of the base run"),
-        (lambda runs: forget_traces(runs["guided"]), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
+        (lambda runs: plant(runs["guided"], "samples", part=None), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
         (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
-        (lambda runs: forget_verdicts(runs["base"]), ["base"], "lorenz,failure",
+        (lambda runs: forget(runs["base"], "verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
          r"failure cannot be shown: \d+ of 48 samples of 'base' have no verdict: it was stopped before"),
-        (lambda runs: forget_samples(runs["guided"]), ["base", "guided"], None,
+        (lambda runs: forget(runs["guided"], "samples WHERE doc_id = 5"), ["base", "guided"], None,
          "40 of 48 samples are finished; wait for it, or give its command again"),
         (lambda runs: None, ["base"], "lorentz", "'lorentz' is not an analysis; did you mean 'lorenz'"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),

@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers.results import takeover, write_results
+from helpers.results import SIZES, takeover, write_results
 
 from lm_eval_takeover.cli import main
 
-SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}
 SHIFTS = {"base": -0.4, "random": -0.35, "guided": -0.05, "thinking": -0.1, "guide": 0.2}
 
 

@@ -1,9 +1,7 @@
 """Recovery of a row: its reference, its value, and the reason why there is none."""
 
 import pytest
-from helpers.results import takeover, write_results
-
-SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}
+from helpers.results import SIZES, takeover, write_results
 
 
 def test_recovery_is_against_the_thinking_model_else_the_guide(results, board):

@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from helpers.results import takeover, write_results
+from helpers.results import SIZES, takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
-
-SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}
 
 
 def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, board):

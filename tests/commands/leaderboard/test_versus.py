@@ -4,19 +4,18 @@ import csv
 import io
 
 import pytest
+from helpers.results import SIZES
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.statistics import holm
-
-TASKS = ("takeover_amc23", "takeover_aime24", "takeover_gpqa_diamond_50")
 
 
 def test_differences_are_paired_by_problem(results, board):
     rows, _ = board(results / "base", results / "guided", "--vs", results / "base")
     assert "vs" not in rows["Small-Base"]
     contrasts = rows["Small-Base + Guided"]["vs"]["acc"]
-    assert set(contrasts) == {*TASKS, "average"}
-    for task in TASKS:
+    assert set(contrasts) == {*SIZES, "average"}
+    for task in SIZES:
         contrast = contrasts[task]
         assert contrast["how"] == "paired by problem"
         assert contrast["low"] < contrast["difference"] < contrast["high"]
@@ -40,7 +39,7 @@ def test_csv_has_the_comparison(results, board, printed):
     words = [results / "base", results / "guided", "--vs", results / "base"]
     contrasts = board(*words)[0]["Small-Base + Guided"]["vs"]
     lines = [row for row in csv.DictReader(io.StringIO(printed(*words, "--format", "csv"))) if row["vs"]]
-    assert [line["task"] for line in lines] == [*TASKS, "average"] and {line["vs"] for line in lines} == {"Small-Base"}
+    assert [line["task"] for line in lines] == [*SIZES, "average"] and {line["vs"] for line in lines} == {"Small-Base"}
     for line in lines:
         for metric in ("acc", "pass8"):
             contrast = contrasts[metric][line["task"]]

@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from helpers.results import draw_counts, takeover, write_results
+from helpers.results import TASK, draw_counts, takeover, write_results
 
 from lm_eval_takeover.cli import main
-
-TASK = "takeover_math500"
 
 
 @pytest.fixture

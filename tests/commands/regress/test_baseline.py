@@ -4,13 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from helpers.results import draw_counts, takeover, write_results
+from helpers.results import TASK, draw_counts, takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import read_baseline
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-
-TASK = "takeover_math500"
 
 
 def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):

@@ -1,12 +1,10 @@
 """Calls of `regress`: what is refused, what is never written over, and the exit status."""
 
 import pytest
-from helpers.results import draw_counts, takeover, write_results
+from helpers.results import TASK, draw_counts, takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-
-TASK = "takeover_math500"
 
 
 @pytest.mark.parametrize(

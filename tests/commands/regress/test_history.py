@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from helpers.results import draw_counts
+from helpers.results import TASK, draw_counts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ResultsError
-
-TASK = "takeover_math500"
 
 
 @pytest.fixture

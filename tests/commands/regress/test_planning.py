@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from difficulties import table3
+from helpers.results import TASK
 from regression_alarms import measure, rate_alarms, rate_quiet
 
 from lm_eval_takeover.commands.regress.planning import Design, draw_difficulties, lower, measure_margins
 from lm_eval_takeover.commands.regress.verdicts import compare
-
-TASK = "takeover_math500"
 
 
 def test_a_plan_prints_the_power_of_each_drop(check, regress):

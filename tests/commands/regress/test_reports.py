@@ -2,11 +2,9 @@
 
 from xml.etree import ElementTree
 
-from helpers.results import draw_counts, takeover, write_results
+from helpers.results import TASK, draw_counts, takeover, write_results
 
 from lm_eval_takeover.cli import main
-
-TASK = "takeover_math500"
 
 
 def test_several_metrics_are_judged_in_one_call(check):

@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.results import draw_counts, takeover, write_results
+from helpers.results import TASK, draw_counts, takeover, write_results
 from regression_alarms import measure
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import TaskRuns
 from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-
-TASK = "takeover_math500"
 
 
 def test_a_point_beyond_the_limit_is_no_regression_where_the_interval_is_not(check):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from helpers.demo_runs import run_demo
-from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
+from lm_eval.models.dummy import DummyLM
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.cli import main
@@ -16,7 +16,7 @@ from lm_eval_takeover.errors import ArgumentError
 SAID = "It may be eighteen after all"
 
 
-class Scripted(LM):
+class Scripted(DummyLM):
     """Says yes to one response, no to others that are short, and rambles about the rest; keeps what it was asked."""
 
     def __init__(self, affirmed=SAID, device=None):
@@ -31,11 +31,6 @@ class Scripted(LM):
         if self.affirmed in prompt:
             return "<think>no, or is it?</think>\n**Yes**, it is."
         return " no" if len(prompt) < 1000 else "The response says yes and no."
-
-    def loglikelihood(self, requests, disable_tqdm=False):
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
 
 
 def row(doc_id, *samples):

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from helpers.demo_runs import run_demo
-from helpers.run_dirs import copy_few, plant
+from helpers.run_dirs import copy_few, plant, plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._stored_pair import restore_arguments
@@ -133,13 +133,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     (evil / "config.json").write_text(json.dumps(config | {"auto_map": classes, "model_type": "evil"}))
     (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     changed = {"trust_remote_code": True, "device_map": "auto", "offload_folder": "/elsewhere", "guide_device": "meta"}
-
-    def name_evil(facts):
-        facts = json.loads(facts)
-        facts["arguments"] |= changed | {"base": str(evil), "guide": str(evil)}
-        return json.dumps(facts)
-
-    plant(run, "attempts", facts=name_evil)
+    plant_facts(run, arguments=changed | {"base": str(evil), "guide": str(evil)})
     with pytest.raises(ArgumentError, match="contains custom code which must be executed"):
         main(["score", str(run)])
     assert f"loading base={evil} and guide={evil}, without remote code" in caplog.text
@@ -148,13 +142,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     given = {"base": "one", "guide": "other", "trust_remote_code": True}
     arguments = restore_arguments(read_run_folder(run), given)  # what the command line says counts
     assert (arguments.trust_remote_code, arguments.device_map, arguments.guide_device) == (True, None, None)
-
-    def quantise(facts):
-        facts = json.loads(facts)
-        facts["arguments"] |= {"guide_peft": "their/adapter", "base": "x", "guide": "y"}
-        return json.dumps(facts)
-
-    plant(run, "attempts", facts=quantise)
+    plant_facts(run, arguments={"guide_peft": "their/adapter", "base": "x", "guide": "y"})
     with pytest.raises(
         ArgumentError, match=r"guide_peft=their/adapter, which is not taken .* give --model_args guide_peft="
     ):

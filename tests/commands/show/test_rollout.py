@@ -1,13 +1,12 @@
 """One rollout on a terminal: takeovers with what they replaced, and nothing of the text that a terminal would obey."""
 
-import json
 import re
 import shutil
 from functools import partial
 
 import pyarrow as pa
 import pytest
-from helpers.run_dirs import plant
+from helpers.run_dirs import plant, plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
@@ -71,13 +70,8 @@ def test_what_is_not_there_is_said(demo_runs, options, message):
 def test_a_terminal_obeys_nothing_of_a_stranger_s_run(demo_runs, tmp_path, capsys):
     """Its label, its policy, what was read as the answer: of nothing an escape sequence comes through."""
     folder = shutil.copytree(demo_runs["guided"], tmp_path / "run")
-
-    def poison(facts):
-        facts = json.loads(facts)
-        facts["arguments"]["model"] = facts["takeover"]["policy"] = "\x1b]0;title\x07"
-        return json.dumps(facts)
-
-    plant(folder, "attempts", facts=poison)
+    title = "\x1b]0;title\x07"
+    plant_facts(folder, arguments={"model": title}, takeover={"policy": title})
     plant(folder, "verdicts", answer="\x1b[2J")
     plant(folder, "samples", text="\x1b[31m", part=None)
     assert main(["show", str(folder)]) == 0
