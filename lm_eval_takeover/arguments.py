@@ -284,7 +284,10 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     if name == "batch_size" and str(value).partition(":")[0] == "auto":
         return "auto"
     if dict in kinds and (isinstance(value, Mapping) or str(value).lstrip().startswith("{")):
-        return _read_map(name, value)
+        try:
+            return dict(value) if isinstance(value, Mapping) else dict(json.loads(value))
+        except ValueError as error:
+            raise ArgumentError(f"{name}={value!r} is not a map in JSON: {error}") from error
     if bool in kinds:
         if isinstance(value, bool):
             return value
@@ -305,14 +308,6 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     if str in kinds and texts:
         return str(value)
     raise ArgumentError(f"{name}={value!r} is not {_named(kinds)}")
-
-
-def _read_map(name: str, value: Any) -> dict[str, Any]:
-    """A map, or one in JSON."""
-    try:
-        return dict(value) if isinstance(value, Mapping) else dict(json.loads(value))
-    except ValueError as error:
-        raise ArgumentError(f"{name}={value!r} is not a map in JSON: {error}") from error
 
 
 def _named(kinds: tuple[Any, ...]) -> str:

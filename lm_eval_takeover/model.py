@@ -103,12 +103,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """Of this evaluation's texts, on which the weights have their part."""
         if self.run is None:
             return Recorder(None, {}, {}, self.policy)
+        backend, trusted = self.engine.identity, self.arguments.trust_remote_code
         settings = collect_text_settings(
-            self.pair,
-            self.policy,
-            backend=self.engine.identity,
-            seed=self.seed,
-            trust_remote_code=self.arguments.trust_remote_code,
+            self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted
         )
         facts = collect_facts(self.arguments, settings, self._description())
         return Recorder(self.run, settings, facts, self.policy)

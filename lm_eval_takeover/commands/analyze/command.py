@@ -34,10 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--token_classes", type=Path, metavar="FILE", help="for planning: your own token_classes.toml")
     add("--word", help="for contexts: the word (default: the one with most contexts in the rarer of its two sets)")
     add("--seed", type=int, default=0, metavar="N", help="for contexts and examples: which are shown (default: 0)")
-    add(
-        "--tokenizer",
-        help="for planning and contexts: hub id or local folder, if the run's own tokenizer cannot be loaded",
-    )
+    named = "for planning and contexts: hub id or local folder, if the run's own tokenizer cannot be loaded"
+    add("--tokenizer", help=named)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -76,11 +76,6 @@ class Inputs:
             )
         return found[0]
 
-    @cached_property
-    def second_bases(self) -> list[str]:
-        """Other seeds of the base run."""
-        return [name for name, run in self.runs.items() if run.written_by == "base" and name != self.base_name]
-
     @property
     def scored(self) -> RunReader:
         return self.runs[self.scored_name]

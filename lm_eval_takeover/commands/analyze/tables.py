@@ -182,7 +182,8 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 def make_flips(inputs: Inputs) -> pl.DataFrame:
     """Every other run beside the base run."""
-    table = tabulate_flips(inputs.samples, inputs.base_name, inputs.second_bases)
+    seeds = [name for name, run in inputs.runs.items() if run.written_by == "base" and name != inputs.base_name]
+    table = tabulate_flips(inputs.samples, inputs.base_name, seeds)
     if table.is_empty():
         raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
     return table
@@ -197,8 +198,9 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
     ]
     table = tabulate_ranks(_tabulate_traces(rows).sort("task", maintain_order=True))
     if table.is_empty():
-        reason = "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)"
-        raise CannotShow(reason)
+        raise CannotShow(
+            "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)"
+        )
     return table
 
 

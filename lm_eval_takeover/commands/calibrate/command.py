@@ -20,39 +20,12 @@ EXAMPLE = """examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    _add_pair_options(parser)
-    _add_prompt_options(parser)
-    _add_rollout_options(parser)
-    _add_rate_options(parser)
-    parser.add_argument_group("comparison").add_argument(
-        "--compare", nargs="+", metavar="NAME", help="instead of measuring: compare calibration files or packaged names"
-    )
-
-
-def run(options: argparse.Namespace) -> int:
-    if options.compare is not None:
-        _check_comparison(options)
-        _check_gate(options)
-        from lm_eval_takeover.commands.calibrate.page import print_comparison
-
-        return print_comparison(options)
-    _check_prompt_options(options)
-    _check_measurement(options)
-    _check_gate(options)
-    from lm_eval_takeover.commands.calibrate.measurement import measure
-
-    return measure(options)
-
-
-def _add_pair_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "base", "guide")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write, NAME.json; its page is NAME.md")
     add_shared(parser, "overwrite", overwrite={"help": "replace these two files if they exist"})
     parser.add_argument("--extend", action="store_true", help="if they exist: keep them, and solve only missing rates")
     add_shared(parser, "direction")
 
-
-def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompts")
     add = group.add_argument
     add("--prompts", metavar="PROMPTS", help="JSONL file, or hub data set 'id[:config]'; not your benchmark")
@@ -67,8 +40,6 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     allowed = "allow benchmark problems (without --prompts: those of --task); runs on these benchmarks refuse the file"
     add("--diagnostic", action="store_true", help=allowed)
 
-
-def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("rollouts")
     add = group.add_argument
     add("--temperature", type=float, help="sampling temperature, 0 for greedy (default: the task's, else 0.6)")
@@ -82,8 +53,6 @@ def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
         batch_size={"help": "rollouts at a time, a number or auto (default: auto)"},
     )
 
-
-def _add_rate_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("realized rate")
     add = group.add_argument
     add("--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="solve for this share of guide tokens")
@@ -98,6 +67,23 @@ def _add_rate_options(parser: argparse.ArgumentParser) -> None:
     add("--kappa_rule", default="threshold_to_mean", metavar="RULE", help=rules)
     add_shared(group, "plugins", plugins={"help": "files or modules with your own scores; they are collected too"})
     add("--window", type=int, default=10, metavar="N", help="window of the gate for --target_rate (default: 10)")
+
+    measured = "instead of measuring: compare calibration files or packaged names"
+    parser.add_argument_group("comparison").add_argument("--compare", nargs="+", metavar="NAME", help=measured)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.compare is not None:
+        _check_comparison(options)
+        _check_gate(options)
+        from lm_eval_takeover.commands.calibrate.page import print_comparison
+
+        return print_comparison(options)
+    _check_measurement(options)
+    _check_gate(options)
+    from lm_eval_takeover.commands.calibrate.measurement import measure
+
+    return measure(options)
 
 
 _COMPARED = ("compare", "score", "kappa_rule", "plugins")  # what a comparison reads
@@ -126,7 +112,17 @@ def _check_gate(options: argparse.Namespace) -> None:
 
 
 def _check_measurement(options: argparse.Namespace) -> None:
-    """Raise ArgumentError for rates and files that can be known to be wrong."""
+    """Raise ArgumentError for prompts, rates and files that can be known to be wrong."""
+    if options.prompts is None and not (options.task and options.diagnostic):
+        raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
+    _options.check_prompts(options.prompts)
+    if options.task and options.template:
+        raise ArgumentError(f"--task {options.task} brings its own template; leave out --template, or --task")
+    if options.include_path is not None and not options.task:
+        raise ArgumentError("--include_path goes with --task, and no --task is given")
+    _options.check_include_path(options)
+    if options.enable_thinking is not None and not options.apply_chat_template:
+        raise ArgumentError(f"--enable_thinking {options.enable_thinking} needs --apply_chat_template")
     _options.check_least(options, 1, "num_prompts", "max_gen_toks", "num_held_out", "window")
     for rate in options.target_rate:
         if not 0 < rate < 1:
@@ -141,17 +137,3 @@ def _check_measurement(options: argparse.Namespace) -> None:
             check_replaceable("out", path, "a calibration")
         if path.exists() and not (options.overwrite or options.extend):
             raise ArgumentError(f"--out: '{path}' exists; give another name, --overwrite, or --extend to add rates")
-
-
-def _check_prompt_options(options: argparse.Namespace) -> None:
-    """Raise ArgumentError for options about prompts that do not go together."""
-    if options.prompts is None and not (options.task and options.diagnostic):
-        raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
-    _options.check_prompts(options.prompts)
-    if options.task and options.template:
-        raise ArgumentError(f"--task {options.task} brings its own template; leave out --template, or --task")
-    if options.include_path is not None and not options.task:
-        raise ArgumentError("--include_path goes with --task, and no --task is given")
-    _options.check_include_path(options)
-    if options.enable_thinking is not None and not options.apply_chat_template:
-        raise ArgumentError(f"--enable_thinking {options.enable_thinking} needs --apply_chat_template")

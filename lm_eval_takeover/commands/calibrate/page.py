@@ -32,7 +32,6 @@ def rate_table(calibration: Calibration, scores: Sequence[str] | None = None) ->
 
 
 def target_table(calibration: Calibration) -> Table:
-    """The solved realized rates."""
     columns = ["method", "argument", "target rate", "value", "realized on held-out prompts", "prompts", "tokens"]
     rows = []
     for target in calibration.targets:

@@ -99,21 +99,16 @@ def _describe_model(source: Source) -> dict[str, Any]:
     return {"name": name, "id": source.model, "developer": owner, **shown, "additional_details": details}
 
 
-def _describe_score(metric: str) -> str:
-    name, _, k = metric.partition("@")
-    said = {"pass": f"a sample of {k} is correct", "maj": "the majority is correct"}
-    return said.get(name, "mean accuracy over samples")
-
-
 def _describe_metric(source: Source, task: str, metric: str) -> dict[str, Any]:
-    result = source.run.tasks[task]
+    result, (name, _, k) = source.run.tasks[task], metric.partition("@")
+    said = {"pass": f"a sample of {k} is correct", "maj": "the majority is correct"}
     details = {"samples_per_problem": str(result.samples), "task_version": str(result.settings.get("task_version"))}
     return {
         "evaluation_result_id": f"{task}/{metric}",
         "evaluation_name": task,
         "source_data": _describe_data(task, result),
         "metric_config": {
-            "evaluation_description": _describe_score(metric),
+            "evaluation_description": said.get(name, "mean accuracy over samples"),
             "metric_id": metric,
             "metric_name": metric,
             "lower_is_better": False,

@@ -31,7 +31,6 @@ def export(sources: Sequence[Source], out: Path) -> tuple[list[Path], list[str]]
 
 
 def describe_log(source: Source, task: str, identity: str) -> dict[str, Any]:
-    """The whole log of one task."""
     result, date = source.run.tasks[task], source.date.isoformat()
     count = result.count * (result.samples or 1)
     return {

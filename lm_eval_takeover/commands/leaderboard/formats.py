@@ -37,7 +37,6 @@ _CELL_RATES |= {name: name for name in (*_PARTS["reading"], "unparsed")}
 
 
 def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> str:
-    """Write the board in this format."""
     if format_name == "json":
         return write_json(describe_board(board))
     if format_name == "csv":
@@ -51,7 +50,11 @@ def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> s
 
 def describe_board(board: Board) -> dict[str, Any]:
     """`rows` and `warnings`, as `--format json` prints them."""
-    rows = [_describe_row(row) | _describe_contrasts(row, board.versus) for row in board.rows]
+    rows = [_describe_row(row) for row in board.rows]
+    for described, row in zip(rows, board.rows, strict=True):
+        for contrast in row.contrasts:
+            versus = described.setdefault("vs", {"model": board.versus})
+            versus.setdefault(_field(contrast.metric), {})[contrast.task] = _describe_contrast(contrast)
     return {"rows": rows, "warnings": list(board.warnings), **({"legend": list(board.legend)} if board.legend else {})}
 
 
@@ -84,15 +87,6 @@ def _describe_cell(cell: Summary) -> dict[str, Any]:
     described |= {field: getattr(cell.rates, name) for name, field in _CELL_RATES.items()}
     described |= {f"scorer_{name}": value for name, value in cell.scorers.items()}
     return described | {"problems": cell.problems, "samples": cell.samples}
-
-
-def _describe_contrasts(row: BoardRow, versus: str | None) -> dict[str, Any]:
-    if not row.contrasts:
-        return {}
-    described: dict[str, Any] = {"model": versus}
-    for contrast in row.contrasts:
-        described.setdefault(_field(contrast.metric), {})[contrast.task] = _describe_contrast(contrast)
-    return {"vs": described}
 
 
 def _describe_contrast(contrast: Contrast) -> dict[str, Any]:
@@ -140,7 +134,8 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
     What stands in one cell as `27.6 / 67.0` has columns of its own where `parted`.
     """
     rows = board.rows
-    headings = _order_headings(rows)
+    shown = dict.fromkeys(_heading(task) for row in rows for task in row.tasks)
+    headings = list(dict.fromkeys([*(_HEADINGS[task] for task in MATHEMATICAL if _HEADINGS[task] in shown), *shown]))
     published = any(row.source != MEASURED for row in rows)
     table = {"Model": [row.name for row in rows], "Rate": [_show_rate(row) for row in rows]}
     cells = [{_heading(task): cell for task, cell in row.tasks.items()} for row in rows]
@@ -154,10 +149,10 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
             table |= {f"{heading} {label}": [parts.get(label, "") for parts in column] for label in labels}
         else:
             # More than two figures are labelled.
-            shown = (
-                [f"{label} {p}" for label, p in parts.items()] if len(parts) > 2 else parts.values() for parts in column
+            cell = (
+                [f"{label} {p}" for label, p in each.items()] if len(each) > 2 else each.values() for each in column
             )
-            table[heading] = list(map(" / ".join, shown))
+            table[heading] = list(map(" / ".join, cell))
     for name, heading in _COSTS.items() if "cost" in extras else ():
         table[heading] = [_show_cost(getattr(row.rates, name)) for row in rows]
     if published:
@@ -198,7 +193,6 @@ def _unique(names: Iterable[str | None]) -> list[str]:
 
 
 def _name_parts(k: int | None, samples: int | None, extras: Sequence[str]) -> list[str]:
-    """Name the figures of a cell."""
     majority = [f"Maj@{samples}"] if "maj8" in extras else []
     majority += ["range over scorers"] if "scorers" in extras else []
     words = [word for name, parts in _PARTS.items() if name in extras for word in parts.values()]
@@ -235,12 +229,6 @@ def _list_measures(cell: Summary | None) -> list[tuple[str, str]]:
     """`(metric, label)` of Acc and of the Pass@k that is shown of a cell."""
     k = cell.k if cell else 8
     return [(ACC, "Acc"), *([(f"pass@{k}", f"Pass@{k}")] if k is not None and k > 1 else [])]
-
-
-def _order_headings(rows: Sequence[BoardRow]) -> list[str]:
-    shown = list(dict.fromkeys(_heading(task) for row in rows for task in row.tasks))
-    known = [_HEADINGS[task] for task in MATHEMATICAL]
-    return [name for name in known if name in shown] + [name for name in shown if name not in known]
 
 
 def _heading(task: str) -> str:

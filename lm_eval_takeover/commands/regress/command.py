@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_eval_takeover.commands._options import add_shared, check_least, read_share
-from lm_eval_takeover.commands._output import WRITERS, check_replaceable, write_file, write_json, write_terminal
+from lm_eval_takeover.commands._output import (
+    WRITERS,
+    check_replaceable,
+    write_file,
+    write_json,
+)
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 
@@ -158,10 +163,9 @@ def _plan(options: argparse.Namespace, chosen: "SeedRuns") -> int:
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     rows = plan(chosen, metric, limit, options.confidence, options.drop, options.samples)
+    as_json = options.format == "json"
     found = {"rows": [asdict(row) for row in rows]}
-    sys.stdout.write(
-        write_json(found) if options.format == "json" else WRITERS[options.format](lay_out_plan(rows, limit))
-    )
+    sys.stdout.write(write_json(found) if as_json else WRITERS[options.format](lay_out_plan(rows, limit)))
     return 0
 
 
@@ -188,14 +192,13 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
     if options.history:
         reports.add_run(options.history, old, new, [check.tasks for check in checks])
     verdict = verdicts.worst([judged for check in checks for judged in check.tasks.values()])
-    summary = reports.write_summary(verdict, checks, options.confidence, allowed)
+    table = reports.lay_out(verdict, checks, options.confidence, allowed)
+    summary = f"### lm-eval-takeover regress: {verdict}\n\n{WRITERS['md'](table)}\n"
     if options.format == "json":
         described = reports.describe(verdict, checks, old, options.confidence, allowed)
         sys.stdout.write(write_json(described))
-    elif options.format == "md":
-        sys.stdout.write(summary)
     else:
-        sys.stdout.write(write_terminal(reports.lay_out(verdict, checks, options.confidence, allowed)))
+        sys.stdout.write(summary if options.format == "md" else WRITERS["table"](table))
     if options.history:
         print(_describe_history(len(known), options.runs), file=sys.stderr)
     _write_files(options, reports.write_junit(checks, strict=options.strict), summary)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from lm_eval_takeover.commands._output import Table, show_p_value, write_markdown, writing
+from lm_eval_takeover.commands._output import Table, show_p_value, writing
 from lm_eval_takeover.commands.regress.baseline import SeedRuns
 from lm_eval_takeover.commands.regress.planning import MOST_PROBLEMS, Power
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, TaskVerdict
@@ -19,7 +19,6 @@ from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.regular_files import open_regular
 
 WRITER = "`lm-eval-takeover regress --history FILE`"
-TWICE = ("power_twice_samples", "power_twice_problems")
 logger = logging.getLogger(__name__)
 
 
@@ -82,12 +81,6 @@ def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) ->
     return notes + [f"setting that was allowed to differ: {line}" for line in allowed]
 
 
-def write_summary(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> str:
-    """Write Markdown for `$GITHUB_STEP_SUMMARY`."""
-    table = write_markdown(lay_out(verdict, checks, confidence, allowed))
-    return f"### lm-eval-takeover regress: {verdict}\n\n{table}\n"
-
-
 def list_failing(*, strict: bool) -> tuple[str, ...]:
     """The verdicts that fail the check."""
     return ("regressed", "inconclusive") if strict else ("regressed",)
@@ -128,8 +121,8 @@ def lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
         ]
         for row in rows
     ]
-    samples, problems = (sum(getattr(row, name) for row in rows) / len(rows) for name in TWICE)
-    if abs(samples - problems) < 0.02:
+    samples, problems = (sum(row.power_twice_samples for row in rows), sum(row.power_twice_problems for row in rows))
+    if abs(samples - problems) < 0.02 * len(rows):
         advice = "More samples of each problem buy as much power as more problems"
     else:
         advice = f"More {'samples of each problem' if samples > problems else 'problems'} buy more power"

@@ -131,7 +131,6 @@ def _place(analysis: Analysis, index: dict[str, Any], packed: Mapping[tuple[str,
 def render(
     analysis: Analysis, index: Mapping[str, Any], blocks: list[str], total: int, effects: Effects | None = None
 ) -> str:
-    """The HTML of the page."""
     style, script = _read("report.css"), _read("report.js")
     temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

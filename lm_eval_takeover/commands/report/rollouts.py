@@ -126,21 +126,15 @@ def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, piec
     header = {"text": pieces.split(ids.tolist()), "taken": taken.tolist(), "host": replaced, "same": same}
     text = json.dumps(header, separators=(",", ":")).encode()
     score, host, donor_logprob, rank = measured
-    planes = [_pack_milli(score), _pack_milli(-host), _pack_milli(-donor_logprob), _pack_ranks(rank)]
+    planes = [
+        *(_pack(nats, 1000) for nats in (score, -host, -donor_logprob)),
+        _pack(np.where(rank < 0, np.nan, rank), 1),
+    ]
     return base64.b64encode(zlib.compress(struct.pack("<I", len(text)) + text + b"".join(planes), 9)).decode()
 
 
-def _pack_milli(nats: NDArray[Any]) -> bytes:
-    values = np.asarray(nats, dtype=np.float64)
-    rounded = np.clip(np.round(np.nan_to_num(values, posinf=1e3, neginf=0.0) * 1000), 0, UNKNOWN - 1)
-    return _planes(np.where(np.isnan(values), UNKNOWN, rounded))
-
-
-def _pack_ranks(ranks: NDArray[Any]) -> bytes:
-    values = np.nan_to_num(np.asarray(ranks, dtype=np.float64), nan=-1)
-    return _planes(np.where(values < 0, UNKNOWN, np.clip(values, 0, UNKNOWN - 1)))
-
-
-def _planes(values: NDArray[Any]) -> bytes:
-    packed = values.astype("<u2").view(np.uint8).reshape(-1, 2)
+def _pack(values: NDArray[Any], scale: int) -> bytes:
+    values = np.asarray(values, dtype=np.float64)
+    rounded = np.round(np.nan_to_num(values * scale, posinf=UNKNOWN)).clip(0, UNKNOWN - 1)
+    packed = np.where(np.isnan(values), UNKNOWN, rounded).astype("<u2").view(np.uint8).reshape(-1, 2)
     return packed.T.tobytes()

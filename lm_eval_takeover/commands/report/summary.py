@@ -1,7 +1,6 @@
 """The page's table: a row per task and run, with Recovery and what it cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lm_eval_takeover.analysis.outcomes import K
 from lm_eval_takeover.analysis.pooling import MEAN
@@ -24,15 +23,6 @@ MISSING = "–"
 _Counts = dict[int, tuple[int, int]]  # by problem how many of how many samples are correct
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One line of the table, as texts."""
-
-    task: str
-    run: str
-    cells: list[str]
-
-
 def find_k(analysis: Analysis) -> int:
     """Of Pass@k: 8, or as many samples as every problem has where those are fewer."""
     return min([K, *(len(found) for problems in analysis.samples.values() for found in problems.values())])
@@ -52,8 +42,8 @@ def list_columns(k: int) -> list[tuple[str, str]]:
     ]
 
 
-def list_rows(analysis: Analysis) -> list[TableRow]:
-    """By task, `mean` last, and run."""
+def list_rows(analysis: Analysis) -> list[tuple[str, str, list[str]]]:
+    """`(task, run, cells)` by task, `mean` last, and run."""
     k = find_k(analysis)
     tasks = sorted({task for run in analysis.runs.values() for task in run.tasks})
     rows = []
@@ -66,7 +56,7 @@ def list_rows(analysis: Analysis) -> list[TableRow]:
             summary = average(parts) if len(parts) > 1 else parts[0]
             scores = [_show(figure, ".1%") for figure in (summary.acc, summary.score(f"pass@{k}"))]
             recoveries = [_show(_recover(analysis, name, inside, of), "z.0%") for of in (None, k)]
-            rows.append(TableRow(task, name, [*scores, *recoveries, *_show_costs(summary.rates, run)]))
+            rows.append((task, name, [*scores, *recoveries, *_show_costs(summary.rates, run)]))
     return rows
 
 
@@ -127,5 +117,4 @@ def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None)
 
 def _measure_problems(counts: _Counts, k: int | None) -> Values:
     """Acc or Pass@k of each problem, in their order."""
-    ordered = [counts[doc] for doc in sorted(counts)]
-    return as_values([right / n if k is None else pass_at_k(n, right, k) for right, n in ordered])
+    return as_values([right / n if k is None else pass_at_k(n, right, k) for _, (right, n) in sorted(counts.items())])

@@ -48,11 +48,9 @@ def _read_verifiers(text: str) -> list[str]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run_dir", type=Path, metavar="RUN_DIR", help="the folder that a run had as run_dir=, or a row of compare")
-    tasks, folder = (
-        "tasks or groups (default: all tasks of the run)",
-        "a folder of task files that replace the installed ones",
-    )
-    add_shared(parser, "tasks", "include_path", tasks={"default": [], "help": tasks}, include_path={"help": folder})
+    tasks = {"default": [], "help": "tasks or groups (default: all tasks of the run)"}
+    folder = {"help": "a folder of task files that replace the installed ones"}
+    add_shared(parser, "tasks", "include_path", tasks=tasks, include_path=folder)
     add("--verifier", type=_read_verifiers, metavar="NAME,…", default=["takeover"], help=_VERIFIERS)
     add("--judge", metavar="MODEL", help=_JUDGE)
     add("--judge_args", metavar="NAME=VALUE,…", default="", help="the judge's arguments, as lm_eval's --model_args")

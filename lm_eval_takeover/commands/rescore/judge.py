@@ -48,7 +48,6 @@ class JudgeModel:
     loaded: LM
 
     def ask(self, prompts: Sequence[str]) -> list[str]:
-        """The reply to each prompt."""
         requests = []
         for number, prompt in enumerate(prompts):
             if self.chat_template:

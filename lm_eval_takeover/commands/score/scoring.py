@@ -55,7 +55,12 @@ class Text:
 def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool, name: str = "") -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
-    runs = [(run, restore_arguments(run, given)) for folder in folders for run in _choose_runs(folder)]
+    found = []
+    for of_folder in (
+        read_run_folders([folder]) for folder in folders
+    ):  # of a comparison the base's, which analyses read
+        found += [run for run in of_folder if run.written_by == "base"] or of_folder
+    runs = [(run, restore_arguments(run, given)) for run in found]
     readers: Readers | None = None
     try:
         for run, arguments in runs:
@@ -70,12 +75,6 @@ def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: 
         if readers is not None:
             readers.close()
     return 0
-
-
-def _choose_runs(folder: Path) -> list[RunReader]:
-    """The run of a folder; of several, as `compare` leaves them, the base's, which analyses read."""
-    runs = read_run_folders([folder])
-    return [run for run in runs if run.written_by == "base"] or runs
 
 
 def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False, name: str = "") -> int:
