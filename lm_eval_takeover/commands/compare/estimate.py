@@ -20,7 +20,7 @@ from lm_eval_takeover.commands.compare.running import read_call, run_calls
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.method.policies import Gated
+from lm_eval_takeover.method.policies import Gated, Random
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.vllm.block_rule import count_parameters
 
@@ -73,7 +73,7 @@ def _set_by_hand(row: PlannedRow) -> PlannedRow | None:
     if isinstance(policy, Gated) and not policy.scorer.binary:
         own = {name: value for name, value in row.arguments.items() if name != SPIKE_RATIO}
         return replace(row, rate=None, arguments=own | {"tau": _ASSUMED_TAU, "kappa": 0})
-    return replace(row, rate=None, arguments=row.arguments | {"rate": row.rate}) if row.name == "random" else None
+    return replace(row, rate=None, arguments=row.arguments | {"rate": row.rate}) if isinstance(policy, Random) else None
 
 
 def lay_out_tasks(loads: Sequence[TaskLoad]) -> Table:
