@@ -18,7 +18,7 @@ from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.tasks.benchmarks import Document
-from lm_eval_takeover.tasks.loading import load_tasks
+from lm_eval_takeover.tasks.loading import load_named_tasks
 
 
 def forms(gold: str) -> Iterator[str]:
@@ -128,7 +128,7 @@ def check(
 
 def main() -> None:
     print("|benchmark|golds|forms|golds not verified|near misses|accepted|\n|---|--:|--:|--:|--:|--:|")
-    for task_name, task in load_tasks("takeover_math", "takeover_gpqa_diamond").items():
+    for task_name, task in load_named_tasks(["takeover_math", "takeover_gpqa_diamond"]).items():
         name = task_name.removeprefix("takeover_")
         with Judge() as judge:
             golds, tried, misses, failed, accepted = check(name, list(task.test_docs()), judge)

@@ -18,7 +18,7 @@ import math_verify
 from gold_forms import forms, near_misses
 
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.tasks.loading import load_tasks
+from lm_eval_takeover.tasks.loading import load_named_tasks
 from lm_eval_takeover.tasks.metrics import score_samples
 
 CHARACTERS = 8_000
@@ -28,7 +28,7 @@ EXTRACTORS = [math_verify.LatexExtractionConfig(boxed_match_priority=0), math_ve
 
 def problems() -> list[tuple[str, list[str]]]:
     """`(gold, 8 responses)` of each problem, the same on every run."""
-    (task,) = load_tasks("takeover_olympiadbench").values()
+    (task,) = load_named_tasks(["takeover_olympiadbench"]).values()
     rows = task.dataset[task.config.test_split]
     rng = random.Random(0)
     golds = [str(doc["answer"]) for doc in task.test_docs()]

@@ -7,13 +7,13 @@ python scripts/digest_test_problems.py        reads the six data sets from the h
 import json
 
 from lm_eval_takeover.tasks.known_problems import DIGESTS, problem_digest
-from lm_eval_takeover.tasks.loading import load_tasks
+from lm_eval_takeover.tasks.loading import load_named_tasks
 
 
 def digests() -> dict[str, list[str]]:
     return {
         name: sorted({problem_digest(doc["problem"]) for doc in task.test_docs()})
-        for name, task in load_tasks("takeover_math").items()
+        for name, task in load_named_tasks(["takeover_math"]).items()
     }
 
 

@@ -45,19 +45,12 @@ def tabulate_guides(measured: pl.DataFrame) -> pl.DataFrame:
 def _pair_guides(measured: pl.DataFrame) -> Iterator[pl.DataFrame]:
     for one, other in combinations(measured["guide"].unique(maintain_order=True), 2):
         joined = measured.filter(guide=one).join(measured.filter(guide=other), on=_KEYS, maintain_order="left")
-        bits = [[np.frombuffer(sets, np.uint8) for sets in joined[name]] for name in ("sets", "sets_right")]
-        iou = [
-            [_count(a & b) / _count(a | b) for a, b in zip(*map(_split, two), strict=True)]
-            for two in zip(*bits, strict=True)
-        ]
-        if iou:
+        sets = ([_read_sets(bits) for bits in joined[name]] for name in ("sets", "sets_right"))
+        if iou := [(a & b).sum(axis=1) / (a | b).sum(axis=1) for a, b in zip(*sets, strict=True)]:
             values = pl.Series(np.array(iou))
             yield joined.select(*_KEYS, guide=pl.lit(one), versus=pl.lit(other), iou=values, samples=pl.lit(1))
 
 
-def _split(sets: Any) -> Any:
-    return sets.reshape(len(SHARES), -1)
-
-
-def _count(bits: Any) -> int:
-    return int(np.unpackbits(bits).sum())
+def _read_sets(bits: bytes) -> Any:
+    """The top sets `[shares, tokens]`, 0 or 1, filled up to whole bytes."""
+    return np.unpackbits(np.frombuffer(bits, np.uint8).reshape(len(SHARES), -1), axis=1)

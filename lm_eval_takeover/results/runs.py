@@ -335,16 +335,9 @@ def _read_results(path: Path, reading: Reading) -> Run:
     said = {name: takeover.get(name) for name in takeover}
     versions = {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
     left_out = left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"])
-    known = (
-        model_settings(document),
-        said,
-        Counts.read(takeover),
-        versions,
-        tasks,
-        seconds,
-        _parameters(config, takeover),
-    )
-    return Run(path, name_model(config, takeover, kind), kind, *known, left_out, _find_given_label(takeover))
+    model, settings = name_model(config, takeover, kind), model_settings(document)
+    known = said, Counts.read(takeover), versions, tasks, seconds, _parameters(config, takeover), left_out
+    return Run(path, model, kind, settings, *known, _find_given_label(takeover))
 
 
 def _find_given_label(takeover: Fields) -> str | None:

@@ -80,14 +80,6 @@ def _policy_settings(policy: Policy) -> dict[str, Any]:
 
 def sample_key(settings: str, request: Request) -> bytes:
     """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `collect_text_settings`."""
-    parts = [
-        settings,
-        request_digest(request.prompt).hex(),
-        len(request.prompt),
-        request.sample,
-        asdict(request.sampling),
-        request.until,
-        request.max_new_tokens,
-        *([request.begun, request.begun_scores] if request.begun else []),
-    ]
-    return bytes.fromhex(digest_of(parts))
+    asked = request_digest(request.prompt).hex(), len(request.prompt), request.sample, asdict(request.sampling)
+    begun = (request.begun, request.begun_scores) if request.begun else ()
+    return bytes.fromhex(digest_of([settings, *asked, request.until, request.max_new_tokens, *begun]))

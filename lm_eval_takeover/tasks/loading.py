@@ -36,12 +36,7 @@ def find_tasks(
     return manager
 
 
-def load_tasks(*names: str) -> dict[str, Any]:
-    """These tasks, and those of these groups, by name, in their order."""
-    return dict(make_task_manager(names).load(list(names))["tasks"])
-
-
-def load_named_tasks(names: Sequence[str], include: Path | None, option: str = "--tasks") -> dict[str, Any]:
+def load_named_tasks(names: Sequence[str], include: Path | None = None, option: str = "--tasks") -> dict[str, Any]:
     """The tasks and groups that an option of a command names. Raises ArgumentError for what is unknown or cannot be loaded."""
     try:
         return dict(find_tasks(names, include, option=option).load(list(names))["tasks"])

@@ -88,13 +88,13 @@ def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(write, wrap
 
 def test_prompts_of_a_task_are_those_that_lm_eval_asks(write):
     """Its own requests for documents with the same problems, with and without a chat template."""
-    from lm_eval_takeover.tasks.loading import load_tasks
+    from lm_eval_takeover.tasks.loading import load_named_tasks
 
     rows = [{"problem": f"How much is {i} and {i}?", "answer": "1"} for i in range(4)]
     path = write((row["problem"] for row in rows), "problem")
     form = load_task_form("takeover_demo", None, 99)
     assert (form.sampling.temperature, form.sampling.top_p, form.max_gen_toks) == (0.6, 0.95, 320)
-    (task,) = load_tasks("takeover_demo").values()
+    (task,) = load_named_tasks(["takeover_demo"]).values()
     task.dataset["test"] = datasets.Dataset.from_list(rows)
     task.config.repeats = 1
 
