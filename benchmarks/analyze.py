@@ -8,7 +8,6 @@ the command on it in a process of its own and prints seconds and peak memory. Go
 
 import argparse
 import contextlib
-import mmap
 import os
 import resource
 import subprocess
@@ -19,13 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
-from lm_eval_takeover.runs.parquet import seal
-from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, make_scores, read_header, write_scores
+from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, list_score_files, make_schema, write_scores
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 
@@ -60,8 +57,8 @@ def write_journal(folder: Path, count: int, tokens: int) -> None:
         journal.add_verdicts(verdicts)
 
 
-def write_scores_file(folder: Path, count: int, tokens: int) -> Path:
-    """One file, a row group of whole samples after the other."""
+def write_scores_files(folder: Path, count: int, tokens: int) -> None:
+    """Files of whole samples."""
     rng = np.random.default_rng(1)
     schema, at_once = make_schema(SCORES), max(1, GROUP // tokens)
     floats = {f.name: rng.exponential(size=(at_once, tokens)) ** 4 for f in schema if pa.types.is_floating(f.type)}
@@ -74,37 +71,13 @@ def write_scores_file(folder: Path, count: int, tokens: int) -> Path:
     }
     ids = rng.integers(0, VOCABULARY, (at_once, tokens))
     header = ScoresHeader({"id": "b", "dtype": "f"}, {"id": "g", "dtype": "f"}, dict.fromkeys(SCORES))
-    path: Path | None = None
-    writer: pq.ParquetWriter | None = None
     for start in range(0, count, at_once):
         samples = [
             ScoredSample(number.to_bytes(16, "big"), name_sample(number), ids[place],
                          {name: values[place] for name, values in {**floats, **integers}.items()})
             for place, number in enumerate(range(start, min(start + at_once, count)))
         ]  # fmt: skip
-        if path is None:
-            path = write_scores(folder, header, samples)
-            keys = [number.to_bytes(16, "big") for number in range(count)]
-            metadata = pq.read_schema(path).metadata
-            first = read_header(path)[1]
-            listed = b",".join(b'"%s"' % key.hex().encode() for key in keys)
-            old = metadata[b"takeover_scores"]
-            metadata[b"takeover_scores"] = old[: old.index(b'"keys": [') + 9] + listed + b"]}"
-            assert len(first) == len(samples)
-            writer = pq.ParquetWriter(
-                path,
-                schema.with_metadata(metadata),
-                compression="zstd",
-                use_dictionary=["task"],
-                column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
-            )
-        assert writer is not None
-        writer.write_table(make_scores(samples, SCORES).replace_schema_metadata(metadata), row_group_size=GROUP * 2)
-    assert writer is not None and path is not None
-    writer.close()
-    with path.open("r+b") as stream, mmap.mmap(stream.fileno(), 0) as data:
-        seal(data)
-    return path
+        write_scores(folder, header, samples)
 
 
 def main() -> None:
@@ -122,8 +95,8 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             started = time.perf_counter()
             write_journal(folder, count, options.tokens)
-            path = write_scores_file(folder, count, options.tokens)
-            size = path.stat().st_size / 1e9
+            write_scores_files(folder, count, options.tokens)
+            size = sum(path.stat().st_size for path in list_score_files(folder)) / 1e9
             print(f"{count:,} samples, {count * options.tokens:,} rows, {size:.1f} GB", end=" ")
             print(f"written in {time.perf_counter() - started:.0f} s", flush=True)
         started = time.perf_counter()

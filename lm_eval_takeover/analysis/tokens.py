@@ -1,4 +1,4 @@
-"""The tokens of a run, one sample at a time: memory is bounded by a row group of the files, whatever their size."""
+"""The tokens of a run, one sample at a time: memory is bounded by the largest of its files."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, open_parquet, read_groups, reading
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, open_parquet, read_table, reading
 from lm_eval_takeover.runs.run_reader import split_samples
 from lm_eval_takeover.runs.scores import column_of, make_schema
 
@@ -83,73 +82,36 @@ def ceil_percent(count: int, percent: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A row group of a scores file. A sample belongs to the part in which its first row lies."""
+    """A scores file, which has whole samples."""
 
     path: Path
-    group: int
     rows: int
 
 
 def list_parts(paths: Iterable[Path]) -> list[Part]:
-    """A part for each row group of these scores files, in their order. Raises RunDirError for a file that cannot be read."""
+    """These scores files with their rows, empty ones left out. Raises RunDirError for a file that cannot be read."""
     parts = []
     for path in paths:
         with reading(path, "scores"), open_parquet(path) as file:
-            rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            parts += [Part(path, group, count) for group, count in enumerate(rows) if count]
-    return parts
+            parts.append(Part(path, file.metadata.num_rows))
+    return [part for part in parts if part.rows]
 
 
 def read_scored_samples(
     parts: Iterable[Part], scores: Sequence[str], columns: Sequence[str] = ()
 ) -> Iterator[SampleTokens]:
-    """The samples of parts of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
+    """The samples of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
     wanted = list(dict.fromkeys(["token_id", *map(column_of, scores), *columns]))
     for part in parts:
-        with reading(part.path, "scores"), open_parquet(part.path) as file:
-            yield from split_tables(_read_tables(file, part.group, [*NAME_COLUMNS, *wanted]), wanted)
+        with reading(part.path, "scores"):
+            yield from read_samples(part.path, wanted)
 
 
-def _read_tables(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of the samples that begin in this group: without the end of one before, with the end of the last."""
-
-    def read(group: int, columns: Sequence[str]) -> pa.Table:
-        return read_groups(file, [group], columns, SCHEMA)
-
-    def name_last(group: int) -> Name:
-        *_, (name, _, _) = split_samples(read(group, NAME_COLUMNS))
-        return name
-
-    table = read(group, columns)
-    *_, (last, _, _) = stretches = list(split_samples(table))
-    first, _, stop = stretches[0]
-    begun_before = group > 0 and name_last(group - 1) == first
-    if begun_before and last == first:
-        return
-    yield table.slice(stop) if begun_before else table
-    for following in range(group + 1, file.num_row_groups):
-        name, _, stop = next(split_samples(names := read(following, NAME_COLUMNS)), (None, 0, 0))
-        if name != last:
-            return
-        yield read(following, columns).slice(0, stop)
-        if stop < len(names):
-            return
-
-
-def split_tables(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[SampleTokens]:
-    """The samples of consecutive tables; one that goes on in the next table is put together."""
-    rest: tuple[Name, pa.Table] | None = None
-    for table in tables:
-        pieces = [(name, table.slice(start, stop - start)) for name, start, stop in split_samples(table)]
-        if rest is not None and pieces and pieces[0][0] == rest[0]:
-            pieces[0] = rest[0], pa.concat_tables([rest[1], pieces[0][1]], promote_options="none")
-        elif rest is not None:
-            pieces.insert(0, rest)
-        rest = pieces.pop() if pieces else None
-        for name, piece in pieces:
-            yield make_sample(name, piece, columns)
-    if rest is not None:
-        yield make_sample(*rest, columns)
+def read_samples(path: Path, columns: Sequence[str]) -> Iterator[SampleTokens]:
+    """The samples of one file. To be used under `reading`."""
+    table = read_table(path, SCHEMA, [*NAME_COLUMNS, *columns])
+    for name, start, stop in split_samples(table):
+        yield make_sample(name, table.slice(start, stop - start), columns)
 
 
 def make_sample(name: Name, table: pa.Table, columns: Sequence[str]) -> SampleTokens:

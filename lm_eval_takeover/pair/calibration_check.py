@@ -56,18 +56,15 @@ class CalibrationFit:
                 forms[prompt] = self.pair.is_chat_prompt(prompt)
             asked.setdefault((forms[prompt], sampling), Asked(task, forms[prompt], sampling))
         for form in asked.values():
-            self._compare(form)
+            if differences := self.list_differences(form):
+                measured, wanted = (" and ".join(side) for side in zip(*differences, strict=True))
+                named = f"calibration '{self.calibration.name}' was measured with {measured}"
+                command = self.command(task=form.task, options=self._options(form))
+                self.refuse(f"{named}, and task {form.task} asks with {wanted}", f"make one that fits with `{command}`")
 
     def list_differences(self, asked: Asked) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""
         return [*self._compare_prompts(asked), *self._compare_decoding(asked.sampling)]
-
-    def _compare(self, asked: Asked) -> None:
-        if not (differences := self.list_differences(asked)):
-            return
-        measured, wanted = (" and ".join(side) for side in zip(*differences, strict=True))
-        text = f"calibration '{self.calibration.name}' was measured with {measured}, and task {asked.task} asks with {wanted}"
-        self.refuse(text, f"make one that fits with `{self.command(task=asked.task, options=self._options(asked))}`")
 
     def refuse(self, text: str, advice: str = "give one that was measured on others, such as a train split") -> None:
         """Raise CalibrationError with this text and advice; a notice where a mismatch is allowed."""

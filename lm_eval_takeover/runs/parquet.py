@@ -134,26 +134,20 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
-    """Columns of a whole file, all of `schema` by default, in its types. To be used under `reading`."""
+    """Columns of a file, all of `schema` by default, in its types; others are float32. To be used under `reading`."""
+    names = list(dict.fromkeys(schema.names if columns is None else columns))
     with open_parquet(path) as file:
-        return read_groups(file, range(file.num_row_groups), schema.names if columns is None else columns, schema)
-
-
-def read_groups(file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Columns of some row groups in the types of `schema`; those that it does not know are float32. Under `reading`."""
-    names = list(dict.fromkeys(columns))
-    if missing := [name for name in names if name not in file.schema_arrow.names]:
-        raise ValueError(f"it has no column '{missing[0]}'")
-    _check_size(file, groups, set(names))
-    table = file.read_row_groups(list(groups), columns=names)
+        if missing := [name for name in names if name not in file.schema_arrow.names]:
+            raise ValueError(f"it has no column '{missing[0]}'")
+        _check_size(file.metadata, set(names))
+        table = file.read(names)
     fields = [schema.field(name) if name in schema.names else pa.field(name, pa.float32()) for name in names]
     return pa.table([_convert(table[one.name], one) for one in fields], schema=pa.schema(fields))
 
 
-def _check_size(file: pq.ParquetFile, groups: Sequence[int], names: set[str]) -> None:
-    rows = size = 0
-    for group in map(file.metadata.row_group, groups):
-        rows += group.num_rows
+def _check_size(metadata: pq.FileMetaData, names: set[str]) -> None:
+    rows, size = metadata.num_rows, 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
             if column.path_in_schema.partition(".")[0] in names:
                 # At least 4 bytes a value, however little its encoding takes.

@@ -13,11 +13,12 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) 
         handle = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
-            raise _refuse(path, "it is a symbolic link; remove it") from None
+            raise OSError(errno.EINVAL, "it is a symbolic link; remove it", str(path)) from None
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise _refuse(path, f"it is a folder, a pipe or a device{'' if follow else '; remove it'}")
+        why = f"it is a folder, a pipe or a device{'' if follow else '; remove it'}"
+        raise OSError(errno.EINVAL, why, str(path))
     return handle
 
 
@@ -33,7 +34,3 @@ def read_bounded(path: Path, most: int = 2**26) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most // 2**20} MB", str(path))
     return data
-
-
-def _refuse(path: Path, why: str) -> OSError:
-    return OSError(errno.EINVAL, why, str(path))

@@ -1,4 +1,4 @@
-"""Samples of scores files: each once, however row groups and tables cut it."""
+"""Samples of scores files."""
 
 import pytest
 from helpers.analyses import write_scores
@@ -9,12 +9,11 @@ from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
 from lm_eval_takeover.errors import RunDirError
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 12))
-def test_a_sample_belongs_to_the_part_in_which_it_begins(tmp_path_factory, lengths, group):
-    path = write_scores(tmp_path_factory.getbasetemp() / "cut.parquet", lengths, group)
-    parts = list_parts([path])
-    assert sum(part.rows for part in parts) == sum(lengths)
-    found = [one for part in parts for one in read_scored_samples([part], ["ce"])]
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_the_samples_of_a_file_are_told_apart(tmp_path_factory, lengths):
+    (part,) = list_parts([write_scores(tmp_path_factory.getbasetemp() / "cut.parquet", lengths)])
+    found = list(read_scored_samples([part], ["ce"]))
+    assert part.rows == sum(lengths)
     assert [one.name[1] for one in found] == list(range(len(lengths)))
     expected = [list(range(sum(lengths[:n]), sum(lengths[: n + 1]))) for n in range(len(lengths))]
     assert [one.columns["token_id"].tolist() for one in found] == expected

@@ -52,8 +52,6 @@ CELL = {"tau": 1, "kappa": 1}
         (lambda c: c["targets"][0]["method"].update(window=0), "field 'targets[0].method.window' is 0"),
         (lambda c: c.update(vocabulary=None), "field 'vocabulary' is null, expected an object"),
         (lambda c: c["prompts"].pop("chat_template"), "field 'prompts.chat_template' is missing"),
-        (lambda c: c["decoding"].pop("top_k"), "field 'decoding.top_k' is missing"),
-        (lambda c: c.pop("dtypes"), "field 'dtypes' is missing"),
         (lambda c: c.update(source="published"), "field 'columns' is empty"),
         (lambda c: published(c, {"ce": {}}), "has no row"),
         (lambda c: published(c, {"ce": {"A": [{"tau": 1}]}}), "field 'columns.ce.A[0].kappa' is missing"),

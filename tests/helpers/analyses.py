@@ -70,14 +70,14 @@ def write_analysis(out, *runs):
     return out
 
 
-def write_scores(path, lengths, group):
-    """Samples of these lengths, in row groups of so many rows."""
+def write_scores(path, lengths):
+    """A scores file with samples of these lengths."""
     names = [("a" if n < 2 else "b", n, n % 2) for n, length in enumerate(lengths) for _ in range(length)]
     task, doc_id, sample = (list(column) for column in zip(*names, strict=True))
     rng = np.random.default_rng(len(names))
     floats = {name: pa.array(rng.exponential(size=len(names)), pa.float32()) for name in ("ce", "base_entropy")}
     columns = {"task": task, "doc_id": doc_id, "sample": sample, "token_id": list(range(len(names)))} | floats
-    write_parquet(path, pa.table(columns), rows=group)
+    write_parquet(path, pa.table(columns))
     return path
 
 

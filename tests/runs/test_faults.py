@@ -117,14 +117,6 @@ def finished(drills, undisturbed, tmp_path_factory):
     return folder / "run"
 
 
-def test_a_run_that_has_ended_generates_nothing_twice(drills, undisturbed, finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    assert ends_well(drills, tmp_path, undisturbed) == LIMIT * 8
-    takeover = json.loads((tmp_path / "out.json").read_text())["takeover"]
-    assert takeover["attempts"] == 2
-    assert takeover["seconds"] > 0
-
-
 def test_kills_at_random_instants(drills, undisturbed, tmp_path):
     """Each attempt finds what those before it have finished, and nothing is ever lost again."""
     chance, kept, landed = random.Random(7), 0, 0
@@ -247,20 +239,6 @@ def test_a_clock_that_jumps(drills, undisturbed, tmp_path):
     assert drills.run(tmp_path, fault="a clock that jumps") == 0, log(tmp_path)
     assert outcome(tmp_path) == undisturbed
     assert 0 < json.loads((tmp_path / "out.json").read_text())["takeover"]["seconds"] < 600
-
-
-def test_a_damaged_journal_is_moved_aside_and_its_samples_are_written_again(drills, undisturbed, finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    (path,) = list_journals(tmp_path / "run")
-    content = bytearray(path.read_bytes())
-    content[content.rindex(b"boxed")] ^= 1
-    path.write_bytes(content)
-    assert drills.run(tmp_path) == 0, log(tmp_path)
-    assert outcome(tmp_path) == undisturbed
-    assert "is damaged (a row of the table " in log(tmp_path)
-    assert "its samples are generated again" in log(tmp_path)
-    assert (tmp_path / "run" / "damaged-1" / path.name).exists()
-    assert agreement(tmp_path) == LIMIT * 8
 
 
 def test_a_run_dir_that_is_read_only(forked, undisturbed, finished, tmp_path):

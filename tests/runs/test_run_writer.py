@@ -1,7 +1,6 @@
 """One process's hold on a folder: who is sent away, what is found, attempts and their time."""
 
-import subprocess
-import sys
+import os
 import time
 from pathlib import Path
 
@@ -10,22 +9,15 @@ from helpers.run_dirs import make_sample, open_run
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.storage.locks import Lock
 
 
 def test_another_process_is_sent_away_and_told_who_is_there(folder):
-    script = (
-        "import pathlib, sys, time; from lm_eval_takeover.storage.locks import Lock; "
-        "lock = Lock(pathlib.Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
-    )
     folder.mkdir()
-    command = [sys.executable, "-c", script, str(folder / "journal-000.lock")]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "locked\n"
-    with pytest.raises(RunDirError, match=rf"is in use by process {holder.pid} on \S+; wait, or give another"):
+    held = Lock(folder / "journal-000.lock")
+    with pytest.raises(RunDirError, match=rf"is in use by process {os.getpid()} on \S+; wait, or give another"):
         open_run(folder)
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
+    held.release()
     open_run(folder).close()
 
 

@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 import torch
 from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
-from helpers.run_dirs import HEADER, make_sample, open_run
+from helpers.run_dirs import HEADER, make_sample
 
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.method.scores import entropy
-from lm_eval_takeover.runs.traces import SCHEMA, make_part, pack_trace, window_means
+from lm_eval_takeover.runs.traces import SCHEMA, pack_trace, window_means, write_part
 
 
 def test_window_means_are_those_of_the_gate():
@@ -29,21 +29,6 @@ def test_window_means_are_those_of_the_gate():
     # An infinite score counts in its windows only.
     scores = np.array([1.0, np.inf, 2.0, 3.0, 4.0], np.float32)
     np.testing.assert_array_equal(window_means(scores, 2), np.array([np.nan, 1.0, np.inf, np.inf, 2.5], np.float32))
-
-
-def test_traces_are_read_by_pandas_polars_and_duckdb(folder):
-    run = open_run(folder)
-    for number in range(3):
-        run.add(make_sample(number))
-    run.close()
-    (path,) = (folder / "traces").iterdir()
-    by_pandas = pd.read_parquet(path)
-    by_polars = pl.read_parquet(path)
-    by_duckdb = duckdb.sql(f"SELECT * FROM '{path}'").fetchall()
-    assert len(by_pandas) == len(by_polars) == len(by_duckdb) == 15
-    assert by_pandas["token_id"].tolist() == by_polars["token_id"].to_list() == [row[4] for row in by_duckdb]
-    assert by_pandas["chosen_from"].tolist() == by_polars["chosen_from"].to_list() == [row[5] for row in by_duckdb]
-    assert list(by_pandas) == by_polars.columns == SCHEMA.names
 
 
 @pytest.mark.parametrize("block_size", [1, "auto"])
@@ -97,7 +82,7 @@ def test_observations_are_those_of_full_passes(demo_pair, prompts, name, directi
         np.testing.assert_array_equal(~np.isnan(seen[:, OBSERVED.index("host_token")]), asked)
 
 
-def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
+def test_a_part_holds_what_was_generated_for_pandas_polars_and_duckdb(demo_pair, prompts, tmp_path):
     requests = [Request(prompt, 0, 20, GREEDY, label="r") for prompt in prompts]
     policy = POLICIES["disagreement"]
     made = dict(engine.generate(demo_pair, policy, requests, batch_size=4, traced=True))
@@ -105,7 +90,13 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
     samples = [
         replace(make_sample(i, tokens=len(g.tokens)), task=task, trace=pack_trace(g, HEADER)) for i, g in made.items()
     ]
-    table = make_part(samples).to_pandas()
+    path = tmp_path / "part.parquet"
+    write_part(path, samples, {})
+    table, by_polars = pd.read_parquet(path), pl.read_parquet(path)
+    by_duckdb = duckdb.sql(f"SELECT token_id, chosen_from FROM '{path}'").fetchall()
+    assert list(table) == by_polars.columns == SCHEMA.names
+    assert by_polars.select("token_id", "chosen_from").rows() == by_duckdb
+    assert by_polars["token_id"].to_list() == table["token_id"].tolist()
     for i, g in made.items():
         mine = table[table["doc_id"] == i]
         assert mine["token_id"].tolist() == g.tokens

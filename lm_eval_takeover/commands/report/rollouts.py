@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.tokens import SCHEMA, SampleTokens, make_sample, split_tables
+from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample, read_samples
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.pair.pieces import Pieces
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, open_parquet, read_groups, reading
+from lm_eval_takeover.runs.parquet import open_parquet, reading
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.runs.scores import column_of, list_score_files, read_header
 
@@ -101,12 +101,11 @@ def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -
     for path in list_score_files(run.folder):
         if not read_header(path)[1] & samples.keys():
             continue
-        with reading(path, "scores"), open_parquet(path) as file:
-            if column not in file.schema_arrow.names:
-                continue
-            columns = ["token_id", column, "base_logprob", "guide_logprob", "base_rank"]
-            groups = (read_groups(file, [i], [*NAME_COLUMNS, *columns], SCHEMA) for i in range(file.num_row_groups))
-            for tokens in split_tables(groups, columns):
+        with reading(path, "scores"):
+            with open_parquet(path) as file:
+                if column not in file.schema_arrow.names:
+                    continue
+            for tokens in read_samples(path, ["token_id", column, "base_logprob", "guide_logprob", "base_rank"]):
                 if tokens.name in by_name:
                     arrays = dict(tokens.columns) | {"score": tokens.columns[column]}
                     found[by_name[tokens.name]] = SampleTokens(tokens.name, arrays)
