@@ -225,9 +225,7 @@ class Blocks(Stepwise):
         else:  # the models that were asked give distributions
             sound = torch.stack([logits.amax(-1).isfinite() for _, logits in models]).all(0)
         *verdict, is_sound = HostCopy(emitted.tokens, emitted.records, counts, ended, (sound | ~stands).all()).fetch()
-        if not bool(
-            is_sound
-        ):  # names the model or plug-in at fault; an infinite score of sound logits is a spike like any other
+        if not bool(is_sound):  # an infinite score of sound logits is a spike like any other
             for role, logits in models:
                 self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
             self.policy.refuse_nan(scores[stands])

@@ -161,7 +161,8 @@ class StepCosts:
     def step_seconds(self, drafted: Count, rows: int) -> Count:
         columns = rows * self.columns
         drafting = np.maximum(drafted, 1) * self.drafter.draft_seconds(rows, columns)
-        again = self.drafter.seconds(rows * (1 + self._count_reread(drafted))) - self.drafter.seconds(rows)
+        reread: Any = (drafted + 1) * (np.asarray(drafted) > 0) if self.rereads else self.bonus
+        again = self.drafter.seconds(rows * (1 + reread)) - self.drafter.seconds(rows)
         read: Any = self.count_read(drafted)
         reading = self.target.seconds(rows * read, columns)
         looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
@@ -176,9 +177,6 @@ class StepCosts:
         if self.rereads:
             return drafted + 1
         return _PADDED[drafted + self.bonus] if self.target.padded else drafted + self.bonus
-
-    def _count_reread(self, drafted: Any) -> Any:
-        return (drafted + 1) * (np.asarray(drafted) > 0) if self.rereads else self.bonus
 
     def _positions(self, drafted: Any) -> Any:
         return drafted + 1 if self.bonus else np.maximum(drafted, 1)

@@ -6,7 +6,7 @@ Blocks of the transformers engines and the gate inside vLLM are decided by it. N
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -75,18 +75,10 @@ def emit(
         tokens = forced
         records[..., REST : REST + len(FORCED)] = _judge(policy, taken, host, donor, forced)
     else:
-        asked = (
-            live if host is None else taken if live is None else taken & live
-        )  # of the donor; None: of it alone, everywhere
-        tokens = _by_pieces(
-            lambda table, *rows: _replace_taken(policy, rules._replace(table=table), *rows),
-            rules.table,
-            host,
-            donor,
-            drafted,
-            asked,
-            at,
-        )
+        # Of the donor; None: of it alone, everywhere.
+        asked = live if host is None else taken if live is None else taken & live
+        replace_taken = partial(_replace_taken, policy, rules)
+        tokens = _by_pieces(replace_taken, rules.table, host, donor, drafted, asked, at)
     if policy.mixes and hosted is not None:
         taken = taken & (tokens != hosted)
     records[..., SCORE], records[..., TAKEN] = scores, taken
@@ -181,18 +173,19 @@ def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
 def _replace_taken(
     policy: Policy,
     rules: Rules,
+    table: Tensor,
     host: Tensor | None,
     donor: Tensor | None,
     drafted: Tensor | None,
     asked: Tensor | None,
     at: Tensor,
 ) -> Tensor:
-    """The drafted tokens, and the donor's where it is asked for them: only those are drawn."""
+    """The drafted tokens, and the donor's where it is asked for them: only those are drawn. table: of `rules` for these rows."""
     if donor is None or (donor.device.type == "cpu" and asked is not None and not bool(asked.any())):
         assert drafted is not None
         return drafted
     words = at if asked is None else policy.choose_words(at, asked)
-    drawn = draw_rows(_mix(policy, host, donor), words, rules, asked)
+    drawn = draw_rows(_mix(policy, host, donor), words, rules._replace(table=table), asked)
     return drawn if asked is None or drafted is None else torch.where(asked, drawn, drafted)
 
 

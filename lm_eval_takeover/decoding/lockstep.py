@@ -75,9 +75,7 @@ def _decode(
         alive = []
         for place, row in enumerate(rows):
             if row.is_ended(ends):
-                passes = (
-                    row.position - 1 - len(row.request.begun)
-                )  # every model has read all its tokens but the last one
+                passes = row.position - 1 - len(row.request.begun)  # each model has read all its tokens but the last
                 row.generation.base_passes = passes * ("base" in policy.roles)
                 row.generation.guide_passes = passes * ("guide" in policy.roles)
                 yield row.index, row.generation

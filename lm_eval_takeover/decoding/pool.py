@@ -225,7 +225,7 @@ class Pool(ABC):
             last = len(self.slots) - 1
             if slot != last:
                 for reader in self.readers.values():
-                    reader.move_row(last, slot)
+                    reader.copy_row(reader, last, slot)
                 self.slots[slot] = self.slots[last]
             self.slots.pop()
             for reader in self.readers.values():

@@ -65,12 +65,6 @@ def _read_blocks(
         yield logits
 
 
-def _reads_blocks(member: Member, rows: int) -> bool:
-    """Whether so many rows can be read a few columns at a time."""
-    reading = choose_reading(member)
-    return reading.cached and reading.chunked and (reading.padded or rows == 1)
-
-
 def read_aligned(
     pair: Pair, roles: Sequence[str], prompts: Texts, continuations: Texts, labels: Sequence[str]
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
@@ -84,8 +78,9 @@ def read_aligned(
     kept = max(map(len, continuations))
     tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
     columns, column = max(1, BLOCK // (len(prompts) * pair.vocab_size)), 0
-    if not all(_reads_blocks(member, len(prompts)) for member in members):
-        columns = kept
+    for reading in map(choose_reading, members):
+        if not (reading.cached and reading.chunked and (reading.padded or len(prompts) == 1)):
+            columns = kept  # at once
     given = (pair.vocab_size, prompts, continuations, labels, columns)
     for blocks in zip(*(_read_blocks(member, *given) for member in members), strict=True):
         device = blocks[0].device

@@ -182,9 +182,8 @@ class GraphedPass:
         plan = self.cache.plan = GraphedPlan(self._positions[:rows, :new], columns)
         hidden = self.lean.compute_hidden(self._ids[:rows, :new], self.forward.build_masks(plan), self.cache)
         if not every:
-            places = self._logits_at[:rows].clamp(
-                max=new - 1
-            )  # slots that do not take part have that of an earlier pass
+            # Slots that do not take part have the place of an earlier pass.
+            places = self._logits_at[:rows].clamp(max=new - 1)
             hidden = hidden.gather(1, places[:, None, None].expand(-1, 1, hidden.shape[-1]))
         logits = self._logits[:rows, : hidden.shape[1]]
         return logits.copy_(self.lean.compute_logits(hidden, self.vocab))

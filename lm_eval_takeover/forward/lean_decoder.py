@@ -15,7 +15,7 @@ from torch.nn import Linear, Parameter
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from lm_eval_takeover.forward.projection import Projection, packed_dtype
-from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache
+from lm_eval_takeover.forward.ragged_cache import RaggedCache
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _PACKED_SHARE = 0.25  # of the free memory that a second copy of the weights may take
@@ -111,18 +111,12 @@ class LeanDecoder:
             self._rotations = (cos[0][:, None].contiguous(), signed[:, None].contiguous())
         return self._rotations
 
-    def _select_rotations(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        """cos and signed sin of the new positions: `[rows or 1, new, 1, head_dim]` each."""
-        cos, sin = self.prepare_rotations(plan.columns)
-        if plan.aligned_start is not None:
-            return cos[plan.aligned_start : plan.columns], sin[plan.aligned_start : plan.columns]
-        return cos[plan.positions], sin[plan.positions]
-
     def compute_hidden(self, ids: Tensor, masks: list[Tensor | None], cache: RaggedCache) -> Tensor:
         """Last hidden states `[rows, new, hidden]`. One mask `[rows, 1, new, columns]` per layer, None to attend to all."""
-        rows, new = ids.shape
+        (rows, new), plan = ids.shape, cache.plan
         x = embedding(ids.reshape(-1), self.embed)  # `[tokens, hidden]`
-        cos, sin = self._select_rotations(cache.plan)
+        places = plan.positions if plan.aligned_start is None else slice(plan.aligned_start, plan.columns)
+        cos, sin = (table[places] for table in self.prepare_rotations(plan.columns))  # `[rows or 1, new, 1, head_dim]`
         if new > 1:
             masks = _repeat_for_groups(masks, self.layers[0].group)
         for layer, mask, cached in zip(self.layers, masks, cache.layers, strict=True):

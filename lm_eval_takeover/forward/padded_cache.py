@@ -68,7 +68,7 @@ def create_cache(config: Any) -> DynamicCache:
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """A new cache with these rows, in this order; a row may be taken more than once. The original stays as it is.
 
-    Layers select keys, values and states by their `reorder_cache`. What a layer leaves out of it is selected here.
+    Layers select keys, values and states by their `reorder_cache`. What a layer (DeepSeek V4's) leaves out is selected here.
     """
     selected = copy.copy(cache)
     selected.layers = [_copy_layer(layer) for layer in cache.layers]

@@ -115,10 +115,6 @@ class Reader:
         self.cache.copy_row(source.cache, row, slot, source.lengths[row])
         self.lengths[slot] = source.lengths[row]
 
-    def move_row(self, from_: int, to: int) -> None:
-        """Put what one slot has read into another, over whatever is there."""
-        self.copy_row(self, from_, to)
-
 
 class StateReader(Reader):
     """A `Reader` of one slot for a model whose layers keep a state.

@@ -204,7 +204,7 @@ class SelfCheck:
         some = [0, 2]
         logits = reader.read(some, torch.stack([self._tokens(some, 2), self._tokens(some, 3)], 1))
         steps += [self._compare(logits[:, place], some, 2 + place) for place in range(2)]
-        reader.move_row(3, 1)
+        reader.copy_row(reader, 3, 1)
         logits = reader.read([1], self._tokens([3], 2)[:, None])
         return [*steps, self._compare(logits[:, 0], [3], 2)]
 

@@ -34,11 +34,6 @@ class Batch:
     drafts: Sequence[int]
     whole: Sequence[bool]
 
-    @property
-    def needs_host(self) -> bool:
-        """Whether a token is emitted of a row without a draft."""
-        return any(whole and not count for whole, count in zip(self.whole, self.drafts, strict=True))
-
 
 class Verifier:
     """Takes the place of vLLM's rejection sampler.

@@ -125,15 +125,8 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
     def capture(self) -> None:
         if self._graphs is not None:
             self.idx_mapping.fill_(-1)
-            self._graphs.capture(
-                self._draft_token,
-                self.model_state,
-                self.input_buffers,
-                self.block_tables,
-                self.attn_groups,
-                self.kv_cache_config,
-                "Capturing drafts",
-            )
+            tables = (self.input_buffers, self.block_tables, self.attn_groups, self.kv_cache_config)
+            self._graphs.capture(self._draft_token, self.model_state, *tables, "Capturing drafts")
 
     def _draft_token(self, rows: int, tokens: int, *attention: Any, **options: Any) -> None:
         """What is captured: the next token of each row. attention: its metadata, places of keys, and ranks' numbers of tokens."""
@@ -199,7 +192,8 @@ class DraftSampler(Sampler):  # type: ignore[misc]
             self.verifier.rehearse(self.state.settings.block, logits.dtype)
             return super().__call__(logits, input_batch)
         batch, last, scheduled = self._describe_batch(input_batch, tracks)
-        if self.state.drafted is not None and batch.needs_host:
+        bare = (whole and not count for whole, count in zip(batch.whole, batch.drafts, strict=True))
+        if self.state.drafted is not None and any(bare):  # rows without a draft emit what the host draws
             behind = [-1 if drafted else count for drafted, count in zip(batch.drafts, scheduled, strict=True)]
             slots = [int(slot) for slot, count in zip(input_batch.idx_mapping_np, batch.drafts, strict=True) if count]
             self.state.speculator.read_next(input_batch, last, behind, slots)

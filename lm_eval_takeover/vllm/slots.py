@@ -371,14 +371,9 @@ class WorkerExtension:
 
     vllm_config: Any
 
-    @property
-    def takeover_slots(self) -> Slots:
-        """The state of this worker's gate. Raises KeyError where the engine runs without one."""
-        return Slots._opened[self.vllm_config.instance_id]
-
     def read_takeover_records(
         self, wishes: list[tuple[str, int, int, bool]]
     ) -> list[tuple[bytes, dict[str, int]] | None]:
         """For each `(request, start, stop, last)` the records of these positions, and its passes; `last` forgets them."""
-        slots = self.takeover_slots
+        slots = Slots._opened[self.vllm_config.instance_id]
         return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]

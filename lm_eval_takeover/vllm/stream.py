@@ -128,7 +128,9 @@ class Stream:
         """An event of one sample as the client gets it; None where it does not."""
         data = event.removeprefix(b"data: ")
         if data == b"[DONE]":
-            await self._end(index)
+            ids, usage = self._tokens[index], self._usages[index]
+            known = ids if len(ids) == usage.get("completion_tokens") else None
+            self._told[index] = await self._engine.tell_whole(self._asked[index], usage, known)
             return None
         if not data.startswith(b"{"):  # a comment
             return event
@@ -148,12 +150,6 @@ class Stream:
             self._tokens[index] += ids
             hide_ids(sample, chunk)
         return b"data: " + json.dumps(chunk).encode()
-
-    async def _end(self, index: int) -> None:
-        sample, usage = self._asked[index], self._usages[index]
-        ids = self._tokens[index]
-        known = ids if len(ids) == usage.get("completion_tokens") else None
-        self._told[index] = await self._engine.tell_whole(sample, usage, known)
 
     async def _close(self) -> None:
         events = []

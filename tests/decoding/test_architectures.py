@@ -34,6 +34,7 @@ PAIRS = {
         ({"max_position_embeddings": 1024}, FULL),
     ),
     "two dtypes": (({"kind": "llama"}, FULL), ({}, HALF)),
+    "half precision": (({"kind": "llama"}, HALF), ({"vocab_size": 544, "hidden_size": 48, "layers": 3}, HALF)),
 }
 
 

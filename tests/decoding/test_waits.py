@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
-from helpers.pairs import METHODS, POLICIES, SAMPLED, save_small_pair, texts
+from helpers.pairs import METHODS, POLICIES, SAMPLED, texts
 from helpers.simulated_gpu import CUDA, OTHER, simulated_gpu
 
 from lm_eval_takeover.decoding import blockwise, lockstep, stepwise
@@ -14,14 +14,9 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return save_small_pair(tmp_path_factory.mktemp("waits"))
-
-
 @pytest.fixture
-def own_pair(folders):
-    return Pair(Member("base", str(folders["base"])), Member("guide", str(folders["guide"])))
+def own_pair(small_pair):
+    return Pair(*(Member(member.role, member.path) for member in small_pair.members))
 
 
 @contextmanager

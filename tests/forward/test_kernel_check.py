@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.pairs import POLICIES, SAMPLED, save_small_pair, texts
+from helpers.pairs import POLICIES, SAMPLED, texts
 from helpers.simulated_gpu import simulated_gpu
 
 from lm_eval_takeover.decoding import engine, lockstep
@@ -15,8 +15,8 @@ from lm_eval_takeover.pair.pair import Pair
 
 
 @pytest.fixture
-def own_pair(tmp_path):
-    return Pair(*(Member(role, str(folder)) for role, folder in save_small_pair(tmp_path).items()))
+def own_pair(small_pair):
+    return Pair(*(Member(member.role, member.path) for member in small_pair.members))
 
 
 def forget_lengths(monkeypatch):

@@ -75,15 +75,6 @@ def test_ranges_say_the_table(lengths):
     assert len(ranges) == 1 + sum(one != other for one, other in pairwise(lengths))
 
 
-@pytest.mark.parametrize("columns", [0, 1000, 4000])
-@pytest.mark.parametrize("bonus", [False, True])
-def test_for_a_small_base_no_longer_draft_would_be_faster_under_more_load(columns, bonus):
-    costs = pair_of(columns=columns, bonus=bonus)
-    for rows, length in list(enumerate(choose_lengths(costs, 1024), 1))[::97]:
-        times = [costs.token_seconds(drafted, rows) for drafted in range(LONGEST + 1)]
-        assert times.index(min(times)) == length
-
-
 @settings(max_examples=25)
 @given(pairs, st.sampled_from([1, 16, 256]))
 def test_drafts_are_chosen_where_they_gain_with_one_request_and_lose_little_with_any(costs, most):
