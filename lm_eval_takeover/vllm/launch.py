@@ -163,6 +163,8 @@ def _check_names(given: Mapping[str, Any]) -> dict[str, Any]:
             f"pipeline_parallel_size={stages}: the gate compares the logits of both models in one process; give "
             f"tensor_parallel_size={stages} instead"
         )
+    if given.get("enable_batch_sharded_sampling"):
+        raise ArgumentError("enable_batch_sharded_sampling=True: the gate needs both models on one rank; leave it out")
     known = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
     for name, value in given.items():
         if name in _OURS:

@@ -96,6 +96,10 @@ def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, runner_v2, caplog):
         ({"guide_dtype": "bfloat16", "dtype": "float32"}, "guide_dtype=bfloat16 beside dtype=float32: backend=vllm"),
         ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
         ({"pipeline_parallel_size": 2}, "give tensor_parallel_size=2 instead"),
+        (
+            {"enable_batch_sharded_sampling": True},
+            "enable_batch_sharded_sampling=True: the gate needs both models",
+        ),
         ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
     ],
 )
