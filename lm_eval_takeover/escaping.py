@@ -9,8 +9,6 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # control, format, surrogates, p
 _LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
           "^": r"\^{}", "~": r"\textasciitilde{}", "–": "--", "†": r"\textdagger{}"}  # fmt: skip
 _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "[": r"\[", "]": r"\]", "`": r"\`", "\\": r"\\"}
-
-
 _COMMAND = re.compile(r"(?<!\S)(?=::|##\[)")  # of a CI's log, at the start of a line
 
 

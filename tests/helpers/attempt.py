@@ -5,6 +5,7 @@ perhaps `fault`, the name of one below, its `number`, and `part`, the size of a 
 of our commands, that is attempted instead, with files of `part` tokens.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -32,11 +33,10 @@ def die():
 
 def at_call(number, owner, name, action=lambda *_: die()):
     """Have something happen to the arguments of the so-many-th call of a function, before it."""
-    plain, calls = getattr(owner, name), []
+    plain, calls = getattr(owner, name), itertools.count(1)
 
     def counted(*arguments, **options):
-        calls.append(1)
-        if len(calls) == number:
+        if next(calls) == number:
             action(*arguments)
         return plain(*arguments, **options)
 
@@ -49,13 +49,8 @@ def die_inside(number, method):
 
 
 def jumping_clock():
-    plain, calls = time.time, []
-
-    def jumping():
-        calls.append(1)
-        return plain() + (-1) ** len(calls) * 10**7 * len(calls)
-
-    time.time = jumping
+    plain, calls = time.time, itertools.count(1)
+    time.time = lambda: plain() + (-1) ** (call := next(calls)) * 10**7 * call
 
 
 def raising(number):

@@ -97,12 +97,9 @@ class SimulatedGpu(TorchFunctionMode):
                 self._blame("to", "an upload that waits")
             found = found.clone() if found is given[0] else found
             self.place(found, device=target)
-        elif name == "copy_" and home and _place(given[0]) == "pinned":
+        elif name == "copy_" and home and "pinned" in (_place(given[0]), _place(given[1])):
             if not kwargs.get("non_blocking"):
-                self._blame(name, "to the host")
-        elif name == "copy_" and home and _place(given[1]) == "pinned":
-            if not kwargs.get("non_blocking"):
-                self._blame(name, "an upload that waits")
+                self._blame(name, "to the host, or an upload that waits")
         elif (
             name == "to" and home and not asked and any(one == CPU for one in args[1:] if isinstance(one, torch.device))
         ):

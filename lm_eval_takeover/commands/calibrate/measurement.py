@@ -55,7 +55,12 @@ def measure(options: argparse.Namespace) -> int:
         unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
         kept = tuple(target for target in calibration.targets if target not in unsolved)
         calibration = replace(calibration, name=options.out.stem, targets=kept)
-        _write_files(calibration, options)
+        include = str(options.include_path) if options.include_path else None
+        given = {name: value for name in ("base", "guide", "plugins") if (value := getattr(options, name))}
+        with writing("out", options.out, left := "what was measured is kept"):
+            write_calibration(calibration, options.out)
+        page = render_page(calibration, str(options.out), given, include)
+        write_file("out", options.out.with_suffix(".md"), page, left)
         if not unsolved:
             parts.clear()
     _print_report(calibration, options, work)
@@ -145,14 +150,6 @@ def _describe_kept(out: Path) -> str:
     if any(out.parent.glob(f".{out.name}.*.partial/*.npz")):
         return "what was finished is kept, and the same command goes on from there"
     return "nothing was written"
-
-
-def _write_files(calibration: Calibration, options: argparse.Namespace) -> None:
-    include = str(options.include_path) if options.include_path else None
-    given = {name: value for name in ("base", "guide", "plugins") if (value := getattr(options, name))}
-    with writing("out", options.out, kept := "what was measured is kept"):
-        write_calibration(calibration, options.out)
-    write_file("out", options.out.with_suffix(".md"), render_page(calibration, str(options.out), given, include), kept)
 
 
 def _print_report(calibration: Calibration, options: argparse.Namespace, work: Work) -> None:

@@ -53,8 +53,7 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
 
 
 def _write_lines(stream: Any, rows: Iterator[dict[str, Any]]) -> None:
-    for row in rows:
-        stream.write(json.dumps(row, ensure_ascii=False).encode(errors="surrogatepass") + b"\n")
+    stream.writelines(json.dumps(row, ensure_ascii=False).encode(errors="surrogatepass") + b"\n" for row in rows)
 
 
 def describe_run(source: Source, organization: str) -> dict[str, Any]:

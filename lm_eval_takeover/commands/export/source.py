@@ -103,7 +103,10 @@ class Source:
         """One problem in memory at a time; none where samples were not logged. Raises ResultsError."""
         path, first = runs.samples_path(self.path, task), None
         for row in read_lines(path, WRITER) if path.exists() else ():
-            texts, verdicts = _inner(row, "resps"), row.require("filtered_resps", list)
+            outer, verdicts = row.require("resps", list), row.require("filtered_resps", list)
+            if not outer or not isinstance(outer[0], list):
+                row.fail("resps", "is not a list of one list")
+            texts = outer[0]
             if verdicts and isinstance(verdicts[0], list):
                 (verdicts,) = verdicts
             elif row.get("filter") == (first := first or row.get("filter")):  # lm-eval's own: one text is judged
@@ -118,14 +121,6 @@ class Source:
             answers, outcomes = ([str(verdict[i]) for verdict in verdicts] for i in range(2))
             ids = row.require("doc_id", int), row.require("doc_hash", str)
             yield LoggedProblem(*ids, str(prompt or ""), str(row.get("target")), [*map(str, texts)], answers, outcomes)
-
-
-def _inner(row: Fields, field: str) -> list[Any]:
-    outer = row.require(field, list)
-    if not outer or not isinstance(outer[0], list):
-        row.fail(field, "is not a list of one list")
-    inner: list[Any] = outer[0]
-    return inner
 
 
 def read_sources(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:

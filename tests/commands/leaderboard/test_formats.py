@@ -5,19 +5,9 @@ import io
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from helpers.results import takeover, write_results
-
-DATA = Path(__file__).parents[2] / "results" / "data"
-
-
-def test_the_demo_runs_of_the_stock_command_make_a_table(printed, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    said = printed(*(DATA / name for name in ("base", "guided", "guide", "hf")))
-    assert "adds intervals" in said and "95 %" not in said
-    assert "6.2 / 50.0" in said and "Recovery is measured against demo-guide (guide)." in said
 
 
 def test_columns_stand_in_each_cell(tmp_path, board, printed):
