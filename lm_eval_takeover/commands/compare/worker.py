@@ -25,8 +25,6 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.errors import install_error_hook
 from lm_eval_takeover.storage.whole_files import write_text
 
-_PARENT_DIED = 1  # PR_SET_PDEATHSIG of Linux's prctl
-
 
 class CallFailed(Exception):
     """A process ended with this exit status; it has said why."""
@@ -36,10 +34,10 @@ class CallFailed(Exception):
         self.status = status
 
 
-def start_worker(words: Sequence[str]) -> None:
-    """Run `python -m WORDS` to its end; its standard output goes to stderr. Raises CallFailed."""
+def start_worker(words: Sequence[str], stdout: int = 2) -> None:
+    """Run `python -m WORDS` to its end; its standard output goes to stderr, or to this descriptor. Raises CallFailed."""
     first = _end_with_parent if sys.platform == "linux" else None
-    process = subprocess.Popen([sys.executable, "-m", *words], stdout=2, preexec_fn=first)
+    process = subprocess.Popen([sys.executable, "-m", *words], stdout=stdout, preexec_fn=first)
     try:
         status = process.wait()
     except BaseException:
@@ -52,7 +50,7 @@ def start_worker(words: Sequence[str]) -> None:
 
 def _end_with_parent() -> None:
     """Ask the kernel to stop this process if its parent is killed, so that it holds no run_dir."""
-    ctypes.CDLL(None).prctl(_PARENT_DIED, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
@@ -79,10 +77,7 @@ def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
             if results:
                 shutil.rmtree(results, ignore_errors=True)
             try:
-                with (
-                    _divert(Path(call["log"])) as terminal,
-                    progress.show_on(None if quiet else terminal, call["row"]),
-                ):
+                with _divert(Path(call["log"])) as terminal, progress.show_on(None if quiet else terminal, call["row"]):
                     run_stock(call["words"]) if results else run_calibrate(call["words"][1:])
             except (Exception, SystemExit):
                 print(f"{call['row']}: failed; all that it printed is in '{call['log']}'", file=sys.stderr)

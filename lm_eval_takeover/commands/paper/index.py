@@ -4,9 +4,8 @@ Every number is one of leaderboard.json, of an analysis, or of a calibration fil
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from markupsafe import Markup
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import Table, write_file, write_markdown
 from lm_eval_takeover.commands.paper.figures import draw_rates
-from lm_eval_takeover.commands.paper.manifest import RATES, Item, Pair, Part
+from lm_eval_takeover.commands.paper.manifest import RATES, Item, Manifest, Pair, Part
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
 from lm_eval_takeover.results.published import read_tables
@@ -24,7 +23,7 @@ from lm_eval_takeover.results.published import read_tables
 SPIKE_RATIOS = (0.01, 0.03, 0.05)  # of Table 13
 _SHARES = {"share_base", "share_set", "iou", "share", "acc", "acc_host", "acc_donor", "near_share", "replaced_share"}
 _SHARES |= {"top1", "top5", "top8"}
-_PAGE = files("lm_eval_takeover.commands.paper") / "page"
+_PAGE = Path(__file__).with_name("page")
 _METRICS = ("acc", "pass8")
 
 
@@ -41,17 +40,17 @@ class Shown:
 
 def write_index(
     run_dir: Path,
-    pairs: Mapping[str, Pair],
+    manifest: Manifest,
     folders: Mapping[str, Path],
     chosen: Mapping[str, Mapping[str, Item]],
     failed: Mapping[str, Sequence[str]],
 ) -> None:
     """`index.html` and `index.md`. `failed` says of a set-up which commands did not end well."""
-    names = {name: item for items in chosen.values() for name, item in items.items()}
-    shown = []
-    for name, item in sorted(names.items(), key=lambda entry: ("TFS".index(entry[0][0]), int(entry[0][1:]))):
+    pairs, shown = {name: manifest.pairs[name] for name in chosen}, []
+    for name, item in manifest.items.items():
         own = [show_item(item, pair, folders[pair], failed.get(pair, ())) for pair in chosen if name in chosen[pair]]
-        shown.append((name, item, own, _read_printed(item.printed) if item.printed else None))
+        if own:
+            shown.append((name, item, own, _read_printed(item.printed) if item.printed else None))
     write_file("run_dir", run_dir / "index.md", _write_markdown(run_dir, pairs, shown))
     write_file("run_dir", run_dir / "index.html", _write_page(run_dir, pairs, shown))
 
@@ -85,7 +84,8 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
 
 def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
     """Rows of the item in its order, in percent: by task, the average alone, or Recovery."""
-    by_label = {_find_label(row): row for row in board["rows"]}
+    # A thinking row is called by its model there.
+    by_label = {row["kind"] if row["kind"] == "thinking" else row["model"]: row for row in board["rows"]}
     rows = {label: by_label[label] for label in item.rows if label in by_label}
     realized = {label: _percent(row["realized_rate"]) for label, row in rows.items()}
     recovery = {label: _pair(row["recovery"]) for label, row in rows.items()}
@@ -99,11 +99,6 @@ def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
         lines.append([label, realized[label], *cells, _pair(row["average"]), recovery[label]])
     notes = ["Each cell is Acc / Pass@8 in percent."]
     return Table(["Row", "Realized", *shown, "Average", "Recovery"], lines, notes)
-
-
-def _find_label(row: Mapping[str, Any]) -> str:
-    """The row's name in compare; a thinking row is called by its model there."""
-    return str(row["kind"] if row["kind"] == "thinking" else row["model"])
 
 
 def _pair(cell: Mapping[str, Any] | None) -> str:
@@ -120,14 +115,10 @@ def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
     shares: list[str] = []
     for before, name in zip(("", *part.columns), part.columns, strict=False):
         shares += [name] if name in _SHARES or (name in ("low", "high") and before in shares) else []
-    names = sum(not _is_number(kept[0][name]) for name in part.columns) if kept else 1
+    names = sum(isinstance(kept[0][name], (str, bool)) for name in part.columns) if kept else 1
     notes = [f"In percent: {', '.join(shares).replace('_', ' ')}."] if shares else []
     rows = [[_show(line[name], name in shares) for name in part.columns] for line in kept]
     return Table([name.replace("_", " ") for name in part.columns], rows, notes, names)
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _show(value: Any, is_share: bool) -> str:
@@ -149,15 +140,11 @@ def lay_out_thresholds(paths: Sequence[Path]) -> Table:
 Listed = Sequence[tuple[str, Item, Sequence[Shown], Table | None]]
 
 
-def _list_notes(item: Item) -> Iterator[str]:
-    yield from filter(None, (item.note, item.missing and f"Missing: {item.missing}"))
-
-
 def _write_markdown(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> str:
     lines = ["# The papers' tables and figures", ""]
     lines += [f"- {for_markdown(name)}: {for_markdown(pair.note)}" for name, pair in pairs.items()]
     for name, item, own, printed in shown:
-        lines += ["", f"## {name} {item.title}", "", *_list_notes(item)]
+        lines += ["", f"## {name} {item.title}", "", *item.notes]
         for one in own:
             lines += ["", f"### {for_markdown(one.pair)}", *(f"\n{for_markdown(note)}" for note in one.notes)]
             lines += [f"\n{title}\n\n{write_markdown(table)}" for title, table in one.tables.items()]
@@ -169,8 +156,8 @@ def _write_markdown(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> 
 
 def _write_page(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"visible": for_terminal, "figure": read_figure, "notes": _list_notes}
-    style = (_PAGE / "paper.css").read_text(encoding="utf-8").replace("\r\n", "\n")
+    environment.filters |= {"visible": for_terminal, "figure": read_figure}
+    style = (_PAGE / "paper.css").read_text(encoding="utf-8")
     template = environment.from_string((_PAGE / "index.html.jinja").read_text(encoding="utf-8"))
     policy = make_page_policy([], style)
     page = {"version": __version__, "policy": policy, "style": Markup(style), "pairs": pairs, "items": shown}

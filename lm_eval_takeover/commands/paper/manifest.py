@@ -15,7 +15,6 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.storage.schema import check
 
-FILE = Path(__file__).with_name("manifest.toml")
 RATES = "rates_by_task"  # the figure that is drawn of a comparison, not of an analysis
 DEMO = "demo"  # the bundled pair stands in for every other one
 Board = Literal["tasks", "average", "recovery"]
@@ -68,6 +67,10 @@ class Item:
     missing: str = ""
 
     @property
+    def notes(self) -> list[str]:
+        return [*filter(None, (self.note, self.missing and f"Missing: {self.missing}"))]
+
+    @property
     def labels(self) -> list[str]:
         """The folders of its rows that have a journal."""
         return [re.sub("[:=]", "-", row) for row in self.rows if row != "thinking"]
@@ -108,14 +111,13 @@ class Manifest:
                 if name in names and pair in (None, own):
                     chosen.setdefault(own, {})[name] = self.items[name]
         if not chosen:
-            raise ArgumentError(f"--pair '{pair}' has none of {', '.join(names)}; it has {self._list_items(str(pair))}")
+            own = ", ".join(name for name, item in self.items.items() if pair in item.pairs)
+            raise ArgumentError(f"--pair '{pair}' has none of {', '.join(names)}; it has {own}")
         return chosen
 
-    def _list_items(self, pair: str) -> str:
-        return ", ".join(name for name, item in self.items.items() if pair in item.pairs)
 
-
-def read_manifest(path: Path = FILE) -> Manifest:
-    """The package's own."""
-    manifest: Manifest = check(tomllib.loads(path.read_text(encoding="utf-8")), Manifest)
+def read_manifest() -> Manifest:
+    """The one in the package."""
+    text = Path(__file__).with_name("manifest.toml").read_text(encoding="utf-8")
+    manifest: Manifest = check(tomllib.loads(text), Manifest)
     return manifest

@@ -10,9 +10,8 @@ RUN_DIR/index.html, index.md     the papers' items
 
 import argparse
 import shlex
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
@@ -35,7 +34,10 @@ def make_paper(options: argparse.Namespace) -> int:
             command = shlex.join(["lm-eval-takeover", *words])
             print(command, file=sys.stdout if options.dry_run else sys.stderr, flush=True)
             try:
-                _run(words, options)
+                if not options.dry_run:
+                    start_worker([CLI, *words])
+                elif words[0] == "compare":  # the others have nothing to estimate
+                    start_worker([CLI, *words, "--dry_run", *(["--probe"] if options.probe else [])], stdout=1)
             except CallFailed as failure:
                 failed.setdefault(name, []).append(f"not complete: `{command}` ended with exit status {failure.status}")
                 print(f"{name}: {failed[name][-1]}", file=sys.stderr)
@@ -43,7 +45,7 @@ def make_paper(options: argparse.Namespace) -> int:
                 if words[0] == "compare":
                     break  # the others read what it makes
     if not options.dry_run:
-        write_index(options.run_dir, {name: manifest.pairs[name] for name in chosen}, folders, chosen, failed)
+        write_index(options.run_dir, manifest, folders, chosen, failed)
         print(f"{len({item for items in chosen.values() for item in items})} items -> {options.run_dir / 'index.html'}")
     return status
 
@@ -55,8 +57,10 @@ def plan_commands(
     limit = [] if options.limit is None else ["--limit", f"{options.limit:g}"]
     models = [word for role in ("base", "guide") if (model := getattr(pair, role)) for word in (f"--{role}", model)]
     chat = ["--apply_chat_template", "--enable_thinking", "True"] if pair.chat else []
-    if rows := list_rows(pair, items.values()):
-        compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, "--rows", ",".join(rows), *limit]
+    if rows := dict.fromkeys(row for item in items.values() for row in item.rows if row != "thinking" or pair.thinking):
+        thinking = f"thinking={DEMO.get(pair.thinking or '', pair.thinking)}"
+        named = ",".join(thinking if row == "thinking" else row for row in rows)
+        compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, "--rows", named, *limit]
         device = [] if pair.base else ["--device", "cpu"]  # lm-eval's own models look for a GPU
         yield [*compare, "--run_dir", str(folder), *device, *options.rest]
     analyses: dict[str, dict[str, Item]] = {}
@@ -84,22 +88,3 @@ def plan_commands(
         if not out.exists():
             prompts = ["--num_prompts", limit[1]] if limit and options.limit >= 1 else []
             yield ["calibrate", *models, "--task", task, "--diagnostic", *chat, *prompts, "--out", str(out)]
-
-
-def list_rows(pair: Pair, items: Iterable[Item]) -> list[str]:
-    """The rows of all these items, each once."""
-    rows = dict.fromkeys(row for item in items for row in item.rows)
-    thinking = DEMO.get(pair.thinking or "", pair.thinking)
-    named = (f"thinking={thinking}" if row == "thinking" else row for row in rows)
-    return [row for row in named if row != "thinking=None"]
-
-
-def _run(words: Sequence[str], options: argparse.Namespace) -> None:
-    """Raises CallFailed. Of a dry run only compare has something to estimate."""
-    if not options.dry_run:
-        start_worker([CLI, *words])
-    elif words[0] == "compare":
-        probe = ["--probe"] if options.probe else []
-        done = subprocess.run([sys.executable, "-m", CLI, *words, "--dry_run", *probe])
-        if done.returncode:
-            raise CallFailed(done.returncode)
