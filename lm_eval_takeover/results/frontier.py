@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, sqrt
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.special import ndtri
@@ -61,8 +61,7 @@ class Area:
     p_holm: float | None = None
 
 
-@dataclass(frozen=True)
-class LeastCost:
+class LeastCost(NamedTuple):
     """At which a method first has half of the donor's gain, and 90 % of it, with an interval; None if it never has."""
 
     half: float | None
@@ -128,9 +127,8 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
         widths, gains = curve.steps(cap)
         steps = float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
         own = Area(name, _widen(average_differences(areas[name], curve.samples), grids[name]), steps)
-        pairs = [pair for pair in differences if pair[0] == name]
-        results += [replace(own, versus=p[1], difference=differences[p], p_holm=adjusted[frozenset(p)]) for p in pairs]
-        results += [] if pairs else [own]
+        pairs = [(pair[1], found, adjusted[frozenset(pair)]) for pair, found in differences.items() if pair[0] == name]
+        results += [replace(own, versus=v, difference=found, p_holm=p) for v, found, p in pairs] or [own]
     return results
 
 

@@ -42,15 +42,12 @@ def plan_calibrations(
 ) -> list[CalibrationPlan]:
     """The calibrations of these rows: one for all tasks, in the form of the first; with `--match task` one for each."""
     if options.match == "task":
-        own = set(options.task_prompts)
-        if unknown := own - {load.task for load in loads}:
-            raise ArgumentError(
-                f"--task_prompts {min(unknown)}=…: the tasks are {', '.join(load.task for load in loads)}"
-            )
-        if options.base and not options.prompts and (bare := [load.task for load in loads if load.task not in own]):
-            raise ArgumentError(
-                f"--match task needs calibration prompts of each task; give --task_prompts {bare[0]}=PROMPTS"
-            )
+        tasks = [load.task for load in loads]
+        if unknown := set(options.task_prompts) - set(tasks):
+            raise ArgumentError(f"--task_prompts {min(unknown)}=…: the tasks are {', '.join(tasks)}")
+        bare = [f"--task_prompts {task}=PROMPTS" for task in tasks if task not in options.task_prompts]
+        if options.base and not options.prompts and bare:
+            raise ArgumentError(f"--match task needs calibration prompts of each task; give {bare[0]}")
         return [_plan_calibration(options, rows, load, load.tokens, [load.task]) for load in loads]
     return [_plan_calibration(options, rows, loads[0], max(load.tokens for load in loads), options.tasks)]
 
@@ -84,10 +81,8 @@ def _plan_calibration(
     out = Path(options.run_dir) / f"calibration-{digest_of([words, str(base), str(guide)])[:8]}.json"
     if out.exists() and fits(read_calibration(out)):
         return CalibrationPlan(tasks, str(out))
-    rates: dict[str, list[str]] = {}
-    for row in wanted:
-        rates.setdefault(row.word, []).append(f"{row.rate:g}")
-    methods = [f"{word}@{':'.join(asked)}" for word, asked in rates.items()]
+    by_word = {row.word: [f"{other.rate:g}" for other in wanted if other.word == row.word] for row in wanted}
+    methods = [f"{word}@{':'.join(rates)}" for word, rates in by_word.items()]
     words += ["--methods", *methods, "--nearest"] if methods else []
     words += [*write_options(options, "batch_size", "device", "guide_device")]
     words += ["--extend"] if out.exists() else []

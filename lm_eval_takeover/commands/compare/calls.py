@@ -21,26 +21,16 @@ from lm_eval_takeover.commands.compare.rows import PlannedRow, read_shared, writ
 from lm_eval_takeover.results.settings import HARMLESS
 from lm_eval_takeover.storage.digests import digest_of
 
-_DIGITS = 8
-
 
 @dataclass(frozen=True)
 class Call:
-    """One `lm_eval` command: `words` are its arguments, `key` a digest of all that can change its results."""
+    """One `lm_eval` command: `words` are its arguments."""
 
     row: str
-    words: tuple[str, ...]
-    folder: Path  # RUN_DIR/ROW
-    key: str
+    words: Sequence[str]
+    results: Path
+    log: Path
     alone: bool  # whether it needs a process of its own, since it does not use the loaded pair
-
-    @property
-    def results(self) -> Path:
-        return self.folder / f"results-{self.key}"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / f"lm_eval-{self.key}.log"
 
     @property
     def command(self) -> str:
@@ -55,19 +45,19 @@ def plan_calls(
     row: PlannedRow,
     plans: Sequence[CalibrationPlan],
     tasks: Sequence[str],
-    followed: Mapping[str, float] | None = None,
+    followed: Mapping[str, float] = {},
 ) -> list[Call]:
     """The calls of one row, one for each calibration; `followed` has the rate of each task for a row that follows.
 
     A thinking model has no journal. So it gets one call for each task, to keep what is done.
     """
     dtype = None if options.dtype == "auto" else options.dtype
-    shared: dict[str, Any] = {"dtype": dtype, "trust_remote_code": options.trust_remote_code or None}
+    shared = {"dtype": dtype, "trust_remote_code": options.trust_remote_code or None}
+    shared["enable_thinking"] = options.enable_thinking
     if row.name == "thinking":
-        arguments = {**row.arguments, "enable_thinking": options.enable_thinking}
-        arguments |= shared | options.thinking_args
+        arguments = row.arguments | shared | options.thinking_args
         return [_make_call(options, row, options.thinking_backend, arguments, [task]) for task in tasks]
-    names = ("base", "guide", "guide_device", "guide_dtype", "enable_thinking")
+    names = ("base", "guide", "guide_device", "guide_dtype")
     arguments = {"model": row.label} | {name: getattr(options, name) for name in names}
     arguments |= shared | read_shared(options, row.arguments["policy"])
     if row.method is not None:
@@ -75,7 +65,7 @@ def plan_calls(
     arguments |= row.arguments
     arguments["run_dir"] = Path(options.run_dir) / row.label / "samples"
     parts: list[tuple[Sequence[str], dict[str, Any]]] = [(options.tasks, {})]
-    if followed is not None:
+    if row.follows:
         parts = [([task], {"rate": followed[task]}) for task in tasks]
     elif row.rate is not None or row.reads_spike_ratio(options):
         parts = [(plan.tasks, {"calibration": plan.calibration}) for plan in plans]
@@ -91,13 +81,14 @@ def _make_call(
     words += ["--gen_kwargs", _join(options.gen_kwargs)] if options.gen_kwargs else []
     words += write_options(options, "limit", "seed", "include_path", "metadata")
     lasting = {name: value for name, value in given.items() if name not in HARMLESS}
-    key = digest_of([model, lasting, *words[4:]])[:_DIGITS]
+    key = digest_of([model, lasting, *words[4:]])[:8]
     folder = Path(options.run_dir) / row.label
+    results, log = folder / f"results-{key}", folder / f"lm_eval-{key}.log"
     batch_size = (options.thinking_batch_size if row.name == "thinking" else None) or options.batch_size
     words += ["--batch_size", batch_size, *write_options(options, "device")]
-    words += ["--output_path", str(folder / f"results-{key}"), "--log_samples"]
+    words += ["--output_path", str(results), "--log_samples"]
     alone = row.name == "thinking" or given.get("backend", "hf") != "hf"
-    return Call(row.label, tuple(words), folder, key, alone)
+    return Call(row.label, words, results, log, alone)
 
 
 def _join(values: Mapping[str, str]) -> str:

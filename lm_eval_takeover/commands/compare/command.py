@@ -94,20 +94,14 @@ def run(options: argparse.Namespace) -> int:
     if (options.plan or options.dry_run or options.merge) and options.format in ("csv", "json"):
         raise ArgumentError(f"--format {options.format}: --dry_run, --plan and --merge print table, md or latex")
     if options.merge:
-        from lm_eval_takeover.commands.compare.merging import merge
-
-        return merge(options)
-    if options.plan:
-        from lm_eval_takeover.commands.compare.detectable import print_plan
-
-        return print_plan(options)
-    if options.dry_run:
-        from lm_eval_takeover.commands.compare.estimate import print_estimate
-
-        return print_estimate(options)
-    from lm_eval_takeover.commands.compare.running import compare
-
-    return compare(options)
+        from lm_eval_takeover.commands.compare.merging import merge as work
+    elif options.plan:
+        from lm_eval_takeover.commands.compare.detectable import print_plan as work
+    elif options.dry_run:
+        from lm_eval_takeover.commands.compare.estimate import print_estimate as work
+    else:
+        from lm_eval_takeover.commands.compare.running import compare as work
+    return work(options)
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -35,10 +35,9 @@ def print_estimate(options: argparse.Namespace) -> int:
     loads = read_workload(options)
     rows = plan_rows(options)
     plans = plan_calibrations(options, rows, loads)
-    tables = [lay_out_tasks(loads)]
-    if options.probe:
-        tables.append(lay_out_hours(rows, loads, *probe_rows(options, rows, loads, plans)))
-    texts = [WRITERS[options.format](table) for table in (*tables, lay_out_memory(options, rows, loads))]
+    hours = [lay_out_hours(rows, loads, *probe_rows(options, rows, loads, plans))] if options.probe else []
+    tables = [lay_out_tasks(loads), *hours, lay_out_memory(options, rows, loads)]
+    texts = [WRITERS[options.format](table) for table in tables]
     sys.stdout.write("\n".join([*texts, list_commands(options, rows, loads, plans)]))
     return 0
 
@@ -59,8 +58,7 @@ def probe_rows(
         elif (probed := _set_by_hand(row) if is_open else row) is None:
             reasons[row.label] = "its calibration is not measured yet"
         else:
-            rates = {loads[0].task: options.target_rate or _ASSUMED_RATE} if row.follows else None
-            first = [replace(plans[0], tasks=short.tasks)]
+            first, rates = [replace(plans[0], tasks=short.tasks)], {loads[0].task: options.target_rate or _ASSUMED_RATE}
             (planned[row.label],) = plan_calls(short, probed, first, short.tasks, rates)
     run_calls(short, list(planned.values()))
     runs = {label: read_call(call) for label, call in planned.items()}
@@ -130,10 +128,9 @@ def list_commands(
 ) -> str:
     """The commands in their order, as one would type them; a comment marks those that are done."""
     lines = [shlex.join(("lm-eval-takeover", *plan.words)) for plan in plans if plan.words]
-    tasks = [load.task for load in loads]
+    rates = {load.task: options.target_rate or _ASSUMED_RATE for load in loads}
     for row in rows:
         late = "  # with the rate that the guided row realizes" if row.follows else ""
-        rates = dict.fromkeys(tasks, options.target_rate or _ASSUMED_RATE) if row.follows else None
-        calls = plan_calls(options, row, plans, tasks, rates)
+        calls = plan_calls(options, row, plans, list(rates), rates)
         lines += [call.command + ("  # done" if call.is_done() else late) for call in calls]
     return "\n".join(lines) + "\n"

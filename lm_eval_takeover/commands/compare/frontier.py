@@ -1,7 +1,7 @@
 """The frontier of a comparison, in the files that docs/frontier.md describes, and the costs of each row."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -14,16 +14,7 @@ from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.fields import read_document
-from lm_eval_takeover.results.frontier import (
-    Area,
-    Curve,
-    LeastCost,
-    Oracle,
-    compare_areas,
-    find_band,
-    find_cap,
-    find_least_costs,
-)
+from lm_eval_takeover.results.frontier import Area, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import Interval, Values, count_observations
@@ -56,13 +47,11 @@ class Point:
     def describe(self) -> list[dict[str, Any]]:
         """Its lines of frontier.csv. `pass8` is Pass@k of the k that the task has."""
         named = {"row": self.row.label, "method": self.row.family, "rate": self.row.rate}
-        costs = {
-            task: {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()} for task in self.summaries
-        }
-        return [
-            named | costs[task] | {"task": task} | summary.acc.describe("acc") | summary.passed.describe("pass8")
-            for task, summary in self.summaries.items()
-        ]
+        lines = []
+        for task, summary in self.summaries.items():
+            costs = {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()} | {"task": task}
+            lines.append(named | costs | summary.acc.describe("acc") | summary.passed.describe("pass8"))
+        return lines
 
     def cost(self, axis: str, task: str = AVERAGE) -> float | None:
         """A policy that mixes writes no token alone, so it has no share of written ones."""
@@ -139,10 +128,8 @@ def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], effects: Path | 
     """`effects` is what `lm-eval-takeover effects` wrote of one of these rows. Raises ResultsError."""
     points, averaged = measure_points(runs)
     lines = [line for point in points for line in point.describe()]
-    families = [point.row.family for point in points if point.row.rate is not None]
     oracles = read_oracles(points, averaged, effects) if effects is not None else {}
-    measure = _measure_areas if len(set(families)) < len(families) else lambda *_: ([], "", {})
-    areas, why, bands = measure(points, averaged, oracles)
+    areas, why, bands = _measure_areas(points, averaged, oracles)
     for line, metric in product(lines, METRICS):
         line |= Figure.of(bands.get((line["row"], line["task"], metric))).describe(f"{metric}_gain")
     for (task, (oracle, _, room)), rate in product(oracles.items(), sorted({p.row.rate for p in points if p.row.rate})):
@@ -176,6 +163,9 @@ def _measure_areas(
     points: Sequence[Point], averaged: Sequence[str], oracles: Oracles
 ) -> tuple[list[dict[str, Any]], str, Bands]:
     """The lines of frontier_area.csv, why there are none, and the bands of frontier.csv by row, task and metric."""
+    rated_families = [point.row.family for point in points if point.row.rate is not None]
+    if len(set(rated_families)) == len(rated_families):
+        return [], "", {}  # no method has two rates
     methods = [point for point in points if point.row.host]
     alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}
     host, donor = (alone.get(str(name)) for name in (methods[0].row.host, methods[0].row.donor))
@@ -197,43 +187,38 @@ def _measure_areas(
         if not all(name in of_row[place].values for of_row in problems.values() for place, name in named):
             continue  # a task without Pass@k
 
-        def gains(point: Point, named: list[tuple[int, str]] = named) -> list[Values]:
-            own, its = problems[point.row.label], problems[host.row.label]
-            return [own[place].values[name] - its[place].values[name] for place, name in named]
+        def gains(points: Sequence[Point], named: list[tuple[int, str]] = named) -> list[Values]:
+            """By task `[points, problems]`."""
+            own, its = [problems[point.row.label] for point in points], problems[host.row.label]
+            return [np.stack([each[i].values[name] - its[i].values[name] for each in own]) for i, name in named]
 
         samples = [count_observations(name, problems[host.row.label][place].samples) for place, name in named]
         if axis == AREA_AXES[0]:  # bands are of rows, whatever these cost
+            names = (task, *(averaged if len(averaged) == 1 else ()))  # a single task is its own average
             for rows in families.values():
-                bands |= _find_bands(rows, gains, samples, (task, *(averaged if len(averaged) == 1 else ())), metric)
+                found = zip(rows, find_band(Curve(np.zeros(len(rows)), gains(rows), samples)), strict=True)
+                bands |= {(row.row.label, name, metric): band for row, band in found for name in names}
         curves: dict[str, Curve] = {}
         for method, rows in (families | ({} if axis in AREA_AXES else {p.row.family: [p] for p in drafted})).items():
             if known := [point for point in rows if point.cost(axis, task) is not None]:
                 curves[method] = _draw_curve(known, gains, samples, axis, task)
         rated = [curves[name] for name in dict.fromkeys(p.row.family for p in methods if p.row.rate) if name in curves]
-        areas: Iterable[Area | str] = curves
+        areas: list[dict[str, Any]] = [{"method": name} for name in curves]
         most: list[float] = []  # areas of the oracle
         if axis in AREA_AXES and rated:
             cap = find_cap(rated)
-            areas = compare_areas(curves, _AGAINST, cap)
+            areas = [_describe_area(area) for area in compare_areas(curves, _AGAINST, cap)]
             most = [each.area(cap) for each in oracles.get(task, ())[:2]] if metric == "acc" else []
         start = 0.0 if axis in AREA_AXES else None
-        least = {name: find_least_costs(curve, gains(donor), start) for name, curve in curves.items()} if donor else {}
         head = {"axis": axis, "task": task, "metric": metric}
-        for area in areas:
-            name = area if isinstance(area, str) else area.method
-            line = head | {"method": name} | _describe_area(area, least.get(name))
-            lines.append(line | ({"oracle_share": line["area"] / most[0]} if most and most[0] else {}))
+        least = {name: find_least_costs(each, gains([donor]), start) for name, each in curves.items()} if donor else {}
+        for line in areas:
+            line |= {"oracle_share": line["area"] / most[0]} if most and most[0] else {}
+            lines.append(head | line | dict(zip(AREA_COLUMNS[-5:], least.get(line["method"], ()), strict=False)))
         if most:
             steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}
             lines.append(head | {"method": ORACLE, "oracle_share": 1.0} | steps)
     return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], "", bands
-
-
-def _find_bands(rows: list[Point], gains: Any, samples: Sequence[int], tasks: Sequence[str], metric: str) -> Bands:
-    """Of one method, under each of these names of a task: a single task is its own average."""
-    whole = [np.stack(of_task) for of_task in zip(*map(gains, rows), strict=True)]
-    found = find_band(Curve(np.zeros(len(rows)), whole, samples))
-    return {(row.row.label, task, metric): band for row, band in zip(rows, found, strict=True) for task in tasks}
 
 
 def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[str, list[Problems]] | None:
@@ -255,15 +240,11 @@ def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], axis: s
     costs = [point.cost(axis, task) or 0.0 for point in points]
     if axis in AREA_AXES and (most := points[-1].row.covers) and most > costs[-1]:
         points, costs = [*points, points[-1]], [*costs, most]
-    return Curve(np.array(costs), [np.stack(of_task) for of_task in zip(*map(gains, points), strict=True)], samples)
+    return Curve(np.array(costs), gains(points), samples)
 
 
-def _describe_area(area: Area | str, least: LeastCost | None) -> dict[str, Any]:
-    line: dict[str, Any] = {}
-    if isinstance(area, Area):
-        own, difference = area.area.interval(), Figure.of(area.difference.interval() if area.difference else None)
-        line = {"area": own.value, "low": own.low, "high": own.high, "versus": area.versus, "p_holm": area.p_holm}
-        line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1]} | difference.describe("difference")
-    if least is not None:
-        line |= dict(zip(AREA_COLUMNS[-5:-1], (least.half, least.most, least.low, least.high), strict=True))
-    return line
+def _describe_area(area: Area) -> dict[str, Any]:
+    own, difference = area.area.interval(), Figure.of(area.difference.interval() if area.difference else None)
+    line = {"method": area.method, "versus": area.versus, "area": own.value, "low": own.low, "high": own.high}
+    line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1], "p_holm": area.p_holm}
+    return line | difference.describe("difference")

@@ -29,14 +29,7 @@ from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
 ROWS = "rows.json"
 _FIELDS = ("label", "name", "rate", "follows", "word", "covers", "host", "donor", "mixes")
-_OF_MODELS = (
-    "chat_template",
-    "end_tokens",
-    "system_instruction",
-    "thinking",
-    "limit",
-    "verifier",
-)  # may differ, or are compared
+_OF_MODELS = ("chat_template", "end_tokens", "system_instruction", "thinking")  # and may differ
 
 
 @dataclass(frozen=True)
@@ -53,12 +46,10 @@ class Comparison:
         """Raises ResultsError, ArgumentError."""
         if not (folder / ROWS).exists():
             raise ArgumentError(f"--merge '{folder}' has no {ROWS}; give the compare command that made it again")
-        rows = {
-            PlannedRow(**{name: row[name] for name in _FIELDS}): [
-                read_run(find_results(folder / path)[-1]) for path in row["results"]
-            ]
-            for row in json.loads((folder / ROWS).read_text())
-        }
+        rows = {}
+        for row in json.loads((folder / ROWS).read_text()):
+            runs = [read_run(find_results(folder / path)[-1]) for path in row.pop("results")]
+            rows[PlannedRow(**row)] = runs
         runs = list(chain(*rows.values()))
         pair = [{str(run.settings[role]) for run in runs if run.settings.get(role)} for role in ("base", "guide")]
         names = {name for run in runs if (name := run.takeover.get("calibration"))}
@@ -71,11 +62,11 @@ class Comparison:
         return {task: result for run in chain(*self.rows.values()) for task, result in run.tasks.items()}
 
 
-def write_rows(run_dir: Path, results: Mapping[PlannedRow, Sequence[Path]]) -> None:
+def write_rows(run_dir: Path, rows: Mapping[PlannedRow, Sequence[Run]]) -> None:
     """Keep what a merge reads: the rows, and where their results are."""
-    paths = {row: [str(path.relative_to(run_dir)) for path in of_row] for row, of_row in results.items()}
-    rows = [{name: getattr(row, name) for name in _FIELDS} | {"results": of_row} for row, of_row in paths.items()]
-    write_text(run_dir / ROWS, write_json(rows))
+    paths = {row: [str(run.source.parent.relative_to(run_dir)) for run in runs] for row, runs in rows.items()}
+    kept = [{name: getattr(row, name) for name in _FIELDS} | {"results": own} for row, own in paths.items()]
+    write_text(run_dir / ROWS, write_json(kept))
 
 
 def merge(options: argparse.Namespace) -> int:
@@ -110,7 +101,7 @@ def _list_differences(one: Comparison, other: Comparison) -> Sequence[str]:
         ids = [set(result.problems.ids) if result.problems else set() for result in (first, second)]
         found += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
         found += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
-        found += list_differences(first.settings, second.settings, _OF_MODELS)
+        found += list_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier"))
     return list(dict.fromkeys(found))
 
 
@@ -129,9 +120,7 @@ def _merge_pair(comparisons: Sequence[Comparison]) -> Frontier:
     rows = {label: list(of_seed.values()) for label, of_seed in found.items()}
     means = {each[0][0]: [_average([r for _, r in each])] if len(each) > 1 else each[0][1] for each in rows.values()}
     frontier = describe_frontier(means)
-    single = {
-        label: [measure_points({row: runs})[0][0].summaries for row, runs in each] for label, each in rows.items()
-    }
+    single = {label: [measure_points({r: runs})[0][0].summaries for r, runs in each] for label, each in rows.items()}
     for line in frontier.lines:
         summaries = [of_seed[line["task"]] for of_seed in single[line["row"]]]
         line["seeds"] = len(summaries)

@@ -63,16 +63,14 @@ def draw_frontier(lines: _Lines, axis: str, path: Path) -> None:
             block.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
             own = [line for line in lines if line.get("pair") == pair and line[metric] is not None]
             if curves:
-                _draw_panels(block, own, _group_methods(own, column), colours, column, metric, points)
+                _draw_panels(block, own, colours, column, metric, points)
                 block.supxlabel(title, fontsize=10)
             else:
                 _draw_bars(block.subplots(), own, metric)
 
-    def put_title(group: re.Match[str]) -> str:
-        return f"{group[0]}<title>{escape(points[group[1]])}</title>"
-
     text = draw_svg(draw, (_WIDTH, height * len(parts)), _SETTINGS)
-    write_text(path, re.sub(r'<g id="(point-\d+)">', put_title, text))
+    titled = re.sub(r'<g id="(point-\d+)">', lambda at: f"{at[0]}<title>{escape(points[at[1]])}</title>", text)
+    write_text(path, titled)
 
 
 def _group_methods(lines: _Lines, column: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -85,15 +83,10 @@ def _group_methods(lines: _Lines, column: str) -> dict[str, list[Mapping[str, An
 
 
 def _draw_panels(
-    block: Any,
-    lines: _Lines,
-    methods: Mapping[str, _Lines],
-    colours: Mapping[str, str],
-    column: str,
-    metric: str,
-    points: dict[str, str],
+    block: Any, lines: _Lines, colours: Mapping[str, str], column: str, metric: str, points: dict[str, str]
 ) -> None:
     """A panel of the methods that have a colour; if others are left, a small panel below it for each method."""
+    methods = _group_methods(lines, column)
     places = [*methods, *["."] * (-len(methods) % _COLUMNS)] if len(methods) > len(colours) else []
     panels = [["best"] * _COLUMNS] + [places[at : at + _COLUMNS] for at in range(0, len(places), _COLUMNS)]
     axes = block.subplot_mosaic(panels, height_ratios=[2.4] + [1] * (len(panels) - 1), sharex=True, sharey=True)

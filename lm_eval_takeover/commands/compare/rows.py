@@ -14,15 +14,7 @@ from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.loading import open_method, parse_arguments
 from lm_eval_takeover.storage.paths import make_component
 
-_ORDER = (
-    "base",
-    "guided",
-    "random",
-    "early",
-    "thinking",
-    "guide",
-    "drafted",
-)  # in which they run; methods stand with guided
+_ORDER = ("base", "guided", "random", "early", "thinking", "guide", "drafted")  # methods run with guided
 _ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, "drafted": {"policy": "guide", "block_size": "8"}}
 LEADERS = ("guided", "ce")  # whose realized rates the rows that follow take
 _OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
@@ -63,17 +55,15 @@ class PlannedRow:
 
 def plan_rows(options: argparse.Namespace) -> list[PlannedRow]:
     """`--rows` at their rates, in the order in which they run. Raises ArgumentError for a row that cannot be run."""
-    words = [word for word in options.rows.split(",") if word]
-    if not words:
+    named = [_parse_row(word) for word in options.rows.split(",") if word]
+    if not named:
         raise ArgumentError("--rows is empty; expected some of base,guide,thinking=MODEL, scores and policies")
-    named = [_parse_row(word) for word in words]
     has_leader = any(word.name in LEADERS for word in named)
     rows = [row for word in named for row in _expand(word, options, has_leader)]
     labels = [row.label for row in rows]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise ArgumentError(f"--rows names {repeated} twice")
-    place = {name: number for number, name in enumerate(_ORDER)}
-    return sorted(rows, key=lambda row: (place.get(row.name, 1), row.follows))
+    return sorted(rows, key=lambda row: (_ORDER.index(row.name) if row.name in _ORDER else 1, row.follows))
 
 
 def _parse_row(word: str) -> Named:
@@ -100,9 +90,10 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
         return
     own = _name_method(named, options) | dict(named.arguments)
     shared = read_shared(options, own["policy"]) | {"direction": options.direction}
-    method = open_method(parse_arguments({**shared, **own, "target_rate": None if _is_by_hand(own, shared) else 0.5}))
+    by_hand = any(name in {**shared, **own} for name in _BY_HAND)
+    method = open_method(parse_arguments({**shared, **own, "target_rate": None if by_hand else 0.5}))
     parameter = method.policy.budget_parameter
-    by_hand = parameter is None or _is_by_hand(own, shared, parameter.name)
+    by_hand = by_hand or parameter is None or parameter.name in own
     if by_hand and named.rates:
         at = f"{named.name}@{named.rates[0]:g}"
         raise ArgumentError(f"--rows {at}: its arguments set already how many tokens are taken over")
@@ -124,10 +115,9 @@ def write_options(options: argparse.Namespace, *names: str) -> list[str]:
     """The given ones of these options, as words of a command."""
     words = []
     for name in names:
-        value = getattr(options, name)
-        if value is not None and value is not False:
+        if (value := getattr(options, name)) is not None and value is not False:
             shown = f"{value:.12g}" if isinstance(value, float) else str(value)
-            words += [f"--{name}"] if value is True else [f"--{name}", shown]
+            words += [f"--{name}", *([] if value is True else [shown])]
     return words
 
 
@@ -138,12 +128,6 @@ def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
     score = options.model_args.get("score")
     policy = options.guided_policy or ("entropy" if score == "entropy" else DEFAULT_POLICY)
     return {"policy": policy, **({"score": score} if score else {})}
-
-
-def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], parameter: str = SPIKE_RATIO) -> bool:
-    """Whether the row's own arguments set how much the donor writes; for a gate, also those of all rows."""
-    given = {**own, **shared} if parameter == SPIKE_RATIO else own
-    return any(name in given for name in (*_BY_HAND, parameter))
 
 
 def _write_word(named: Named, own: dict[str, Any], shared: dict[str, Any]) -> str:

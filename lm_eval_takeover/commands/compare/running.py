@@ -28,9 +28,7 @@ from lm_eval_takeover.results.runs import Run, find_results, read_run
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
-TABLE = "leaderboard.json"
-WORKER = "lm_eval_takeover.commands.compare.worker"
-Done = dict[PlannedRow, list[Call]]
+Done = dict[PlannedRow, list[Run]]  # by row the runs of its calls
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -49,7 +47,7 @@ def compare(options: argparse.Namespace) -> int:
     try:
         loads = read_workload(options)
         done = run_rows(options, rows, loads)
-        if options.refine and (more := refine_rows(read_runs(done))):
+        if options.refine and (more := refine_rows(done)):
             done = run_rows(options, [*rows, *more], loads)
     except CallFailed as failed:
         print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
@@ -61,44 +59,42 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _print_tables(options: argparse.Namespace, done: Done) -> None:
-    thinking = [call.results for row, calls in done.items() for call in calls if row.name == "thinking"]
-    labels = {call.results: row.label for row, calls in done.items() for call in calls}
+    thinking = [run.source.parent for row, runs in done.items() for run in runs if row.name == "thinking"]
+    labels = {run.source.parent: row.label for row, runs in done.items() for run in runs}
     board = build_board(list(labels), thinking, None, labels)
-    runs = read_runs(done)
-    for row, of_row in runs.items():
-        if row.donor and not any(run.counts.takeovers for run in of_row):
+    for row, runs in done.items():
+        if row.donor and not any(run.counts.takeovers for run in runs):
             _say(options, f"{row.label}: {row.donor} wrote nothing")
-    costs = describe_costs(runs)
+    costs = describe_costs(done)
     described = write_json(describe_board(board) | {"costs": costs})
-    write_text(options.run_dir / TABLE, described)
-    write_rows(options.run_dir, {row: [call.results for call in calls] for row, calls in done.items()})
-    frontier = describe_frontier(runs, options.effects).write(options.run_dir)
+    write_text(options.run_dir / "leaderboard.json", described)
+    write_rows(options.run_dir, done)
+    frontier = describe_frontier(done, options.effects).write(options.run_dir)
     sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
-        sys.stdout.write("\n" + write_costs(costs, [row.label for row in runs if row.follows], options.format))
+        sys.stdout.write("\n" + write_costs(costs, [row.label for row in done if row.follows], options.format))
         tables = write_frontier(frontier, options.cost, options.format)
         sys.stdout.write(f"\n{tables}" if tables else "")
     try_to_draw(frontier.averages, options.cost, options.run_dir / "frontier.svg")
 
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:
-    """Run all calls and return them by row. Rows that follow run last. Raises CallFailed."""
+    """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
     plans = plan_calibrations(options, rows, loads)
     for plan in plans:
         if plan.words:
             _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
-            log = str(Path(str(plan.calibration)).with_suffix(".log"))
+            log = Path(str(plan.calibration)).with_suffix(".log")
             _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
     tasks = [load.task for load in loads]
     kept = _drop_repeated(options, rows, plans)
-    done = {row: plan_calls(options, row, plans, tasks) for row in kept if not row.follows}
-    run_calls(options, [call for calls in done.values() for call in calls])
-    if late := [row for row in kept if row.follows]:
-        leader = next(calls for row, calls in done.items() if row.name in LEADERS)
-        results = (result for call in leader for result in read_call(call).tasks.values())
-        rates = {result.task: result.counts.realized_rate or 0.0 for result in results}
-        done |= {row: plan_calls(options, row, plans, tasks, rates) for row in late}
-        run_calls(options, [call for row in late for call in done[row]])
+    done, rates = Done(), dict[str, float]()
+    for late in (False, True):
+        calls = {row: plan_calls(options, row, plans, tasks, rates) for row in kept if row.follows is late}
+        run_calls(options, [call for of_row in calls.values() for call in of_row])
+        done |= {row: [read_call(call) for call in of_row] for row, of_row in calls.items()}
+        leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
+        rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
     return {row: done[row] for row in kept}
 
 
@@ -129,26 +125,20 @@ def run_calls(options: argparse.Namespace, calls: Sequence[Call]) -> None:
     for call in calls:
         _say(options, f"{call.row}: {'done before' if call.is_done() else call.command}")
     todo = [call for call in calls if not call.is_done()]
-    together = [call for call in todo if not call.alone]
-    for batch in [*([together] if together else []), *([call] for call in todo if call.alone)]:
-        described = [{"row": c.row, "words": c.words, "results": str(c.results), "log": str(c.log)} for c in batch]
-        _run_worker(options, described)
+    batches = [call for call in todo if not call.alone], *([call] for call in todo if call.alone)
+    for batch in filter(None, batches):
+        _run_worker(options, [vars(call) for call in batch])
 
 
 def _run_worker(options: argparse.Namespace, calls: Sequence[Mapping[str, Any]]) -> None:
     path = Path(options.run_dir) / "calls.json"
-    write_text(path, json.dumps(calls))
-    start_worker([WORKER, str(path), *(["--quiet"] if options.quiet else [])])
+    write_text(path, json.dumps(calls, default=str))
+    start_worker([f"{__package__}.worker", str(path), *(["--quiet"] if options.quiet else [])])
 
 
 def _say(options: argparse.Namespace, text: str) -> None:
     if not options.quiet:
         print(text, file=sys.stderr)
-
-
-def read_runs(done: Done) -> dict[PlannedRow, list[Run]]:
-    """By row the runs of its calls."""
-    return {row: [read_call(call) for call in calls] for row, calls in done.items()}
 
 
 def read_call(call: Call) -> Run:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from shlex import split
 
 import pytest
 from helpers.stock import arguments_of, comparing_here, value_of
@@ -42,11 +43,9 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
     reverse = plan("--direction", "reverse")
     assert value_of(reverse.words, "--direction") == "reverse"
     assert plan("--model_args", "direction=reverse").words == reverse.words
-    for words in (
-        ["--rows", "js:score_top_p=0.95@0.04"],
-        ["--model_args", "score=js", "score_top_p=0.95", "--rates", "0.04"],
-    ):
-        assert value_of(plan("--target_rate", "0.04", *words).words, "--methods") == "js:score_top_p=0.95@0.04"
+    for words in ("--rows js:score_top_p=0.95@0.04", "--model_args score=js score_top_p=0.95 --rates 0.04"):
+        solved = plan("--target_rate", "0.04", *words.split()).words
+        assert value_of(solved, "--methods") == "js:score_top_p=0.95@0.04"
     grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
     methods = grid[grid.index("--methods") + 1 : grid.index("--nearest")]
     assert methods == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
@@ -75,51 +74,24 @@ def test_what_was_measured_is_used_again_and_extended(plan):
 
 def test_with_match_task_each_task_has_the_threshold_of_its_own_prompts(tmp_path):
     """Of the bundled pair. The row has a call for each task, and is one row of the table."""
-    words = [
-        "compare",
-        "--tasks",
-        "takeover_demo",
-        "takeover_demo_graded",
-        "--rows",
-        "base,ce,entropy",
-        "--target_rate",
-        "0.2",
-    ]
-    words += [
-        "--gen_kwargs",
-        "max_gen_toks=20",
-        "--limit",
-        "1",
-        "--num_prompts",
-        "2",
-        "--num_held_out",
-        "3",
-    ]
+    tasks = ["takeover_demo", "takeover_demo_graded"]
+    words = ["compare", "--tasks", *tasks, *split("--rows base,ce,entropy --target_rate 0.2 --match task --limit 1")]
+    words += split("--gen_kwargs max_gen_toks=20 --num_prompts 2 --num_held_out 3 --batch_size 32 --quiet --run_dir")
     with comparing_here():
-        assert main([*words, "--match", "task", "--batch_size", "32", "--quiet", "--run_dir", str(tmp_path)]) == 0
-    calibrations = {
-        each.prompts["dataset"]: each for each in map(read_calibration, tmp_path.glob("calibration-*.json"))
-    }
+        assert main([*words, str(tmp_path)]) == 0
+    found = [read_calibration(path) for path in tmp_path.glob("calibration-*.json")]
+    calibrations = {each.prompts["dataset"]: each for each in found}
     assert sorted(calibrations) == ["calibration_prompts.jsonl", "graded_prompts.jsonl"]
-    for task, dataset in zip(("takeover_demo", "takeover_demo_graded"), sorted(calibrations), strict=True):
-        for row in ("ce", "entropy"):
-            (run,) = (
-                run for run in map(read_run, tmp_path.glob(f"{row}/results-*/**/results_*.json")) if task in run.tasks
-            )
-            assert list(run.tasks) == [task]
-            assert run.takeover["tau"] == calibrations[dataset].scores[row].threshold(0.2).tau
-    board = json.loads((tmp_path / "leaderboard.json").read_text())
-    assert sorted((row["model"], len(row["tasks"])) for row in board["rows"]) == [
-        ("base", 2),
-        ("ce", 2),
-        ("entropy", 2),
-    ]
+    for row in ("ce", "entropy"):
+        runs = [read_run(path) for path in tmp_path.glob(f"{row}/results-*/**/results_*.json")]
+        of_task = {task: run for run in runs for task in run.tasks}
+        assert len(runs) == len(of_task) == 2
+        for task, dataset in zip(tasks, sorted(calibrations), strict=True):
+            assert of_task[task].takeover["tau"] == calibrations[dataset].scores[row].threshold(0.2).tau
+    board = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
+    assert sorted((row["model"], len(row["tasks"])) for row in board) == [("base", 2), ("ce", 2), ("entropy", 2)]
     lines = json.loads((tmp_path / "frontier.json").read_text())
-    assert [line["task"] for line in lines if line["row"] == "ce"] == [
-        "takeover_demo",
-        "takeover_demo_graded",
-        "average",
-    ]
+    assert [line["task"] for line in lines if line["row"] == "ce"] == [*tasks, "average"]
 
 
 def test_a_real_pair_is_matched_by_task_on_prompts_that_are_named(plan, tmp_path):

@@ -97,8 +97,9 @@ def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
     assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)
 
 
-def make_runs(tmp_path, counts):
-    """Rows `NAME@RATE` with so many of 8 samples correct on each of 6 problems, at rates that double as shares of changed tokens.
+def make_runs(tmp_path, counts, tasks=("takeover_demo",), samples=8):
+    """Rows `NAME@RATE` with so many samples correct (by task) on each of 6 problems, at rates that double as shares of changed
+    tokens.
 
     `short` can write 2 % at most, `hand` has its gate set by hand, `mix` mixes both models.
     """
@@ -106,19 +107,12 @@ def make_runs(tmp_path, counts):
     for label, correct in counts.items():
         name, _, at = label.partition("@")
         rate = float(at or 0)
-        asked, covers = None if name == "hand" else rate or None, 0.1 if name == "short" else None
         told = {"tokens": 1000, "realized_rate": rate, "changed": int(1000 * rate), "asked": 1000}
-        run = takeover("random" if at else "base", rate=rate, per_task={"takeover_demo": told})
-        row = PlannedRow(
-            label,
-            name,
-            rate=asked,
-            word=name if at else "",
-            covers=covers,
-            mixes=name == "mix",
-            **(METHOD if at else {}),
-        )
-        runs[row] = [write_run(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)]
+        run = takeover("random" if at else "base", rate=rate, per_task=dict.fromkeys(tasks, told))
+        own = {"rate": None if name == "hand" else rate, "covers": 0.1 if name == "short" else None, "word": name}
+        row = PlannedRow(label, name, mixes=name == "mix", **(METHOD | own if at else {}))
+        by_task = {task: [count] * 6 for task, count in zip(tasks, np.atleast_1d(correct).tolist(), strict=True)}
+        runs[row] = [write_run(tmp_path / label, by_task, run=run, samples=samples)]
     return runs
 
 
@@ -130,16 +124,10 @@ def read_areas(tmp_path, axis, task="average", metric="acc"):
 
 def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
     """On one task half of the samples come at 5 %, which solves every problem; on the other none does."""
-    runs = {}
-    for label, correct in {"base": (0, 0), "guide": (8, 8), "far@0.05": (4, 0), "far@0.1": (4, 0)}.items():
-        name, _, at = label.partition("@")
-        told = {"tokens": 1000, "realized_rate": float(at or 0), "asked": 1000}
-        tasks = dict(zip(("takeover_gsm8k", "takeover_amc23"), correct, strict=True))
-        run = takeover("random" if at else name, rate=float(at or 0), per_task=dict.fromkeys(tasks, told))
-        row = PlannedRow(label, name, rate=float(at) if at else None, **(METHOD if at else {}))
-        runs[row] = [write_run(tmp_path / label, {task: [count] * 6 for task, count in tasks.items()}, run=run)]
+    counts = {"base": (0, 0), "guide": (8, 8), "far@0.05": (4, 0), "far@0.1": (4, 0)}
+    runs = make_runs(tmp_path, counts, tasks := ("takeover_gsm8k", "takeover_amc23"))
     shown = describe_frontier(runs).write(tmp_path).areas
-    areas = {task: read_areas(tmp_path, "share", task) for task in ("average", "takeover_gsm8k", "takeover_amc23")}
+    areas = {task: read_areas(tmp_path, "share", task) for task in ("average", *tasks)}
     assert areas == {"average": {"far": pytest.approx(0.1875)}, "takeover_gsm8k": {"far": pytest.approx(0.375)},
                      "takeover_amc23": {"far": 0.0}}  # fmt: skip
     assert read_areas(tmp_path, "share", "takeover_gsm8k", "pass8") == {"far": pytest.approx(0.75)}
@@ -148,13 +136,7 @@ def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
 
 def test_areas_of_pass_at_k_are_of_the_k_that_the_table_shows(tmp_path):
     """Of 16 samples the column has Pass@8, and so have areas and bands."""
-    runs = {}
-    for label, correct in {"base": 0, "guide": 16, "far@0.05": 1, "far@0.1": 1}.items():
-        name, _, at = label.partition("@")
-        told = {"tokens": 1000, "realized_rate": float(at or 0), "asked": 1000}
-        run = takeover("random" if at else name, rate=float(at or 0), per_task={"takeover_demo": told})
-        row = PlannedRow(label, name, rate=float(at) if at else None, **(METHOD if at else {}))
-        runs[row] = [write_run(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run, samples=16)]
+    runs = make_runs(tmp_path, {"base": 0, "guide": 16, "far@0.05": 1, "far@0.1": 1}, samples=16)
     describe_frontier(runs).write(tmp_path)
     shown = {line["row"]: line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"}
     assert [float(shown["far@0.1"][name]) for name in ("pass8", "pass8_gain")] == pytest.approx([0.5, 0.5])

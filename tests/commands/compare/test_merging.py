@@ -23,40 +23,39 @@ FAR = {"far@0.05": [1, 1, 3, 1, 0, 4], "far@0.1": [2, 2, 5, 2, 1, 6]}
 
 def write_comparison(folder, counts, *, seed=0, pair="acme/Small-Base", calibration=None, **written):
     """A folder as `compare` leaves it, of rows with so many of 8 samples correct. Returns its rows with their runs."""
-    results, runs = {}, {}
+    runs = {}
     for label, correct in counts.items():
         name, _, at = label.partition("@")
-        told = {
-            "tokens": 1000,
-            "takeovers": round(1000 * float(at or 0)),
-            "realized_rate": float(at or 0),
-            "changed": 10,
-            "asked": 1000,
-        }
-        run = takeover(
-            "random" if at else name, base=pair, rate=float(at or 0), seed=seed, per_task={"takeover_demo": told}
-        )
-        run["calibration"] = calibration
-        method = {"host": "base", "donor": "guide", "word": name, "rate": float(at)} if at else {}
-        row = PlannedRow(label, name, **method)
-        results[row] = [write_results(folder / label / "results", {"takeover_demo": correct}, run=run, **written)]
-        runs[row] = [read_run(*path.glob("results_*.json")) for path in results[row]]
-    write_rows(folder, results)
+        rate = float(at or 0)
+        told = {"tokens": 1000, "takeovers": round(1000 * rate), "realized_rate": rate, "changed": 10, "asked": 1000}
+        given = {"base": pair, "seed": seed, "calibration": calibration, "per_task": {"takeover_demo": told}}
+        run = takeover("random" if at else name, rate=rate, **given)
+        method = {"host": "base", "donor": "guide", "word": name, "rate": rate} if at else {}
+        results = write_results(folder / label / "results", {"takeover_demo": correct}, run=run, **written)
+        runs[PlannedRow(label, name, **method)] = [read_run(*results.glob("results_*.json"))]
+    write_rows(folder, runs)
     return runs
 
 
-def merge(tmp_path, *folders):
-    assert main(["compare", "--merge", *map(str, folders), "--run_dir", str(tmp_path / "merged")]) == 0
+def merge(tmp_path, other="two"):
+    """The averages of all rows, and all areas."""
+    words = ["compare", "--merge", *(str(tmp_path / name) for name in ("one", other))]
+    assert main([*words, "--run_dir", str(tmp_path / "merged")]) == 0
     with (tmp_path / "merged" / "frontier.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["task"] == "average"]
     return lines, json.loads((tmp_path / "merged" / "frontier_area.json").read_text())
+
+
+def list_areas(areas, **named):
+    asked = {"axis": "share", "task": "average", "metric": "acc", **named}
+    return [area["area"] for area in areas if asked.items() <= area.items()]
 
 
 def test_groups_of_methods_are_merged_as_if_they_had_run_together(tmp_path, capsys):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     write_comparison(tmp_path / "two", ALONE | FAR)
     together = describe_frontier(write_comparison(tmp_path / "all", ALONE | NEAR | FAR))
-    lines, areas = merge(tmp_path, tmp_path / "one", tmp_path / "two")
+    lines, areas = merge(tmp_path)
     assert [line["row"] for line in lines] == [*ALONE, *NEAR, *FAR]
     assert {line["seeds"] for line in lines} == {"1"} and {line["acc_between_seeds"] for line in lines} == {""}
     assert areas == json.loads(json.dumps(together.all_areas))
@@ -69,7 +68,7 @@ def test_seeds_of_a_row_are_one_row_with_the_spread_between_them(tmp_path):
     other = {label: correct[1:] + correct[:1] for label, correct in NEAR.items()} | {"near@0.05": [8, 3, 8, 2, 5, 6]}
     write_comparison(tmp_path / "one", ALONE | NEAR)
     write_comparison(tmp_path / "two", ALONE | other, seed=1)
-    lines, areas = merge(tmp_path, tmp_path / "one", tmp_path / "two")
+    lines, areas = merge(tmp_path)
     assert [(line["row"], line["seeds"]) for line in lines] == [(label, "2") for label in ALONE | NEAR]
     accs = {label: [sum(counts[label]) / 48 for counts in (NEAR, other)] for label in NEAR}
     for line in lines[2:]:
@@ -77,25 +76,17 @@ def test_seeds_of_a_row_are_one_row_with_the_spread_between_them(tmp_path):
         assert float(line["acc_between_seeds"]) == pytest.approx(statistics.stdev(accs[line["row"]]))
         assert float(line["realized_rate"]) == float(line["rate"])
     gains = [statistics.mean(accs[label]) - sum(ALONE["base"]) / 48 for label in NEAR]
-    (area,) = (a["area"] for a in areas if (a["axis"], a["task"], a["metric"]) == ("share", "average", "acc"))
-    assert area == pytest.approx(gains[0] / 4 + (gains[0] + gains[1]) / 4)
+    assert list_areas(areas) == [pytest.approx(gains[0] / 4 + (gains[0] + gains[1]) / 4)]
 
 
 def test_pairs_stand_in_one_figure_each_with_its_own_base(tmp_path, capsys):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     write_comparison(tmp_path / "two", {"base": [4] * 6, "guide": [8] * 6} | NEAR, pair="acme/Other-Base")
-    lines, areas = merge(tmp_path, tmp_path / "one", tmp_path / "two")
+    lines, areas = merge(tmp_path)
     pairs = ["Small-Base + Large", "Other-Base + Large"]
     assert [line["pair"] for line in lines] == [pair for pair in pairs for _ in ALONE | NEAR]
-    first, second = (
-        [
-            a["area"]
-            for a in areas
-            if a["pair"] == pair and (a["axis"], a["task"], a["metric"]) == ("share", "average", "acc")
-        ]
-        for pair in pairs
-    )
-    assert first[0] > second[0]
+    (first,), (second,) = (list_areas(areas, pair=pair) for pair in pairs)
+    assert first > second
     picture, printed = (tmp_path / "merged" / "frontier.svg").read_text(), capsys.readouterr().out
     assert all(f">Acc, {pair}</text>" in picture and f"{pair}\nAreas by" in printed for pair in pairs)
 
@@ -119,7 +110,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line_that_says_why(tmp_path, 
         prompts = packaged.prompts | ({"problems": packaged.prompts["problems"][1:]} if name == "two" else {})
         write_calibration(replace(packaged, prompts=prompts), tmp_path / name / f"{name}.json")
     with pytest.raises(ArgumentError) as caught:
-        merge(tmp_path, tmp_path / "one", tmp_path / "two")
+        merge(tmp_path)
     assert text in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -127,10 +118,7 @@ def test_only_folders_of_compare_are_merged_and_into_another_one(tmp_path):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArgumentError, match=r"empty' has no rows.json; give the compare command that made it again"):
-        merge(tmp_path, tmp_path / "one", tmp_path / "empty")
-    for words in (
-        ["--run_dir", str(tmp_path / "one")],
-        ["--run_dir", str(tmp_path / "new"), "--tasks", "takeover_demo"],
-    ):
+        merge(tmp_path, "empty")
+    for run_dir, more in (("one", []), ("new", ["--tasks", "takeover_demo"])):
         with pytest.raises(ArgumentError, match="it takes no --tasks, and --run_dir is a folder of its own"):
-            main(["compare", "--merge", str(tmp_path / "one"), *words])
+            main(["compare", "--merge", str(tmp_path / "one"), "--run_dir", str(tmp_path / run_dir), *more])
