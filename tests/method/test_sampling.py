@@ -57,7 +57,7 @@ def test_every_draw_is_that_of_the_definition(how, scale):
 )
 @pytest.mark.parametrize("scale", [0.1, 2.0, 6.0])
 def test_large_vocabularies_draw_as_the_definition(how, scale):
-    """Where tokens are picked out before they are sorted, and most numbers never become logarithms."""
+    """Where tokens are picked out and halved before they are sorted, and most numbers never become logarithms."""
     logits = torch.randn(2, 40_000, generator=torch.Generator().manual_seed(2)) * scale
     check_draws(logits, at_random(2, seed=5), how)
 
