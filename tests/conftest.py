@@ -29,15 +29,11 @@ from lm_eval_takeover.pair.pair import Pair
 
 settings.register_profile("any machine", deadline=None)  # time is no property of a rule
 settings.load_profile("any machine")
+torch.set_num_threads(1)
 
 
 def pytest_configure(config):
     config.option.randomly_reset_seed = False  # its seed is for the order; random states: see `given_back`
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """The command `lm-eval-takeover` finds the folders of its subcommands, knows none of their options, and starts fast."""
 
 import subprocess
-import sys
 
 import pytest
 from helpers.processes import TAKEOVER, environment, run
@@ -32,9 +31,6 @@ def greet(tmp_path, monkeypatch):
     (tmp_path / "greet" / "command.py").write_text(COMMAND)
     (tmp_path / "_private.py").write_text("raise AssertionError('is no command')")
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
-    yield
-    for name in ("greet", "greet.command"):
-        sys.modules.pop(f"lm_eval_takeover.commands.{name}", None)
 
 
 def test_a_folder_in_the_folder_of_commands_is_a_subcommand(greet, capsys):

@@ -11,6 +11,7 @@ from helpers.pairs import ROOT
 from helpers.processes import wait_until
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
+from lm_eval.utils import simple_parse_args_string
 from puzzle import make_puzzle
 
 from lm_eval_takeover.calibration.files import read_calibration
@@ -18,6 +19,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROMPT
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.registry import scores
+from lm_eval_takeover.model import GuidedTakeover
 
 pytestmark = pytest.mark.slow
 
@@ -38,8 +40,6 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     assert content["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}
     assert content["decoding"]["max_gen_toks"] == 16_384
     assert content["cut"] == 0
-    from lm_eval_takeover.model import GuidedTakeover
-
     lm = GuidedTakeover(calibration=str(out), spike_ratio=0.05, score="rkl")
     assert lm.policy.gate.tau > 0 and lm.get_model_info()["takeover"]["calibration"] == "mine"
     first = out.read_text()
@@ -54,10 +54,6 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
 
 def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, capsys, monkeypatch, caplog):
     """In the chat template and at another temperature, of fewer prompts than asked for; the page's command is one from here."""
-    from lm_eval.utils import simple_parse_args_string
-
-    from lm_eval_takeover.model import GuidedTakeover
-
     rows = [make_puzzle(random.Random(seed)).text for seed in range(6)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"problem": text}) + "\n" for text in rows))
     monkeypatch.chdir(tmp_path)
@@ -88,8 +84,6 @@ def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, cap
 
 
 def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_path):
-    from lm_eval_takeover.model import GuidedTakeover
-
     out = tmp_path / "own.json"
     call = ["calibrate", "--task", "takeover_demo", "--diagnostic", "--num_prompts", "3", "--max_gen_toks", "8"]
     assert main([*call, "--out", str(out)]) == 0

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -127,8 +128,6 @@ def test_an_own_task_asks_for_its_folder(finished, tmp_path):
 
 
 def test_documents_without_all_their_responses_are_left_out(finished, tmp_path):
-    import sqlite3
-
     folder = shutil.copytree(finished[0], tmp_path / "run")
     with sqlite3.connect(folder / "journal-000.sqlite") as connection:
         connection.execute("DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
