@@ -25,9 +25,8 @@ JUDGED = 2  # passes; with top-p 0.95, one row in 800 is open behind the second
 _BLOCK = 128  # words of a program
 _LEVELS = tl.constexpr(4)  # bytes of a surprise
 _PLANES = tl.constexpr(5)  # numbers that a tile leaves in each pass, float64
-_WINNER, _LOGIT, _MASS, _TOP, _COUNT, _TOTAL = map(
-    tl.constexpr, (0, 1, 2, 3, 3, 4)
-)  # TOP of start; COUNT, TOTAL of judge
+# TOP of start; COUNT, TOTAL of judge.
+_WINNER, _LOGIT, _MASS, _TOP, _COUNT, _TOTAL = map(tl.constexpr, (0, 1, 2, 3, 3, 4))
 
 
 @triton.jit

@@ -43,9 +43,8 @@ class VllmBackend:
         self._arguments = {name: value for name, value in arguments.engine_arguments.items() if name in _NUMERIC}
         self.engine: Engines | VllmEngine = open_engines(arguments, policy) or VllmEngine(arguments, pair, policy)
         for member in pair.members:
-            member.model = make_empty(
-                member, str(self.engine.facts.dtype)
-            )  # for its dtype and size: vLLM has the weights
+            # For its dtype and size: vLLM has the weights.
+            member.model = make_empty(member, str(self.engine.facts.dtype))
 
     def close(self) -> None:
         """End vLLM's processes and give its memory back."""

@@ -114,9 +114,8 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     """
     body = dict(body)
     extra = _take(body, "vllm_xargs", dict) or {}
-    policy, run = extra.pop(f"{PREFIX}policy", None), extra.pop(f"{PREFIX}run", "")
+    run = extra.pop(f"{PREFIX}run", "")
     traced = _read_number(f"{PREFIX}trace", extra.pop(f"{PREFIX}trace", 0), int, 0, 1)
-    _check_policy(policy, engine)
     _check_logprobs(body, engine)
     _check_draws(body)
     if body.get("stream") not in (None, False, True):  # vLLM reads words, too
@@ -194,14 +193,6 @@ def _take(body: dict[str, Any], name: str, kind: type) -> Any:
 def _describe(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _check_policy(asked: Any, engine: EngineSettings) -> None:
-    if asked is not None and asked != engine.policy["name"]:
-        raise ValueError(
-            f"{PREFIX}policy={_describe(asked)}: this server was started with policy={engine.policy['name']}; start one with "
-            f"the other"
-        )
 
 
 def _check_logprobs(body: dict[str, Any], engine: EngineSettings) -> None:

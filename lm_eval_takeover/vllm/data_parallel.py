@@ -78,7 +78,7 @@ class Worker(VllmEngine):
         for job in jobs:
             self.add(job)
         texts, tokens, until = list[Text](), 0, time.monotonic() + _ANSWERS_AFTER
-        while self.busy and not texts and time.monotonic() < until:
+        while self._running and not texts and time.monotonic() < until:
             texts, written = self.step()
             tokens += written
         return texts, tokens

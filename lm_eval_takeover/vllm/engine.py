@@ -121,11 +121,6 @@ class VllmEngine:
 
     # The same, a step at a time
 
-    @property
-    def busy(self) -> bool:
-        """Whether a job is left."""
-        return bool(self._running)
-
     def add(self, job: Job) -> None:
         """Hand a job to vLLM."""
         from vllm import SamplingParams

@@ -162,16 +162,9 @@ class ServedEngine:
 
     def _list_takeovers(self, records: NDArray[np.float32], start: int) -> dict[str, Any]:
         places = np.flatnonzero(records[:, TAKEN])
-        return {
-            "positions": (places + start).tolist(),
-            "host_tokens": [self._name_token(records[place, _HOST_TOKEN]) for place in places],
-        }
-
-    def _name_token(self, number: float) -> dict[str, Any] | None:
-        """None where the host was not asked."""
-        if math.isnan(number):
-            return None
-        return {"id": int(number), "text": self._pieces.name(int(number))}
+        ids = [None if math.isnan(number) else int(number) for number in records[places, _HOST_TOKEN].tolist()]
+        named = [None if id_ is None else {"id": id_, "text": self._pieces.name(id_)} for id_ in ids]  # None: not asked
+        return {"positions": (places + start).tolist(), "host_tokens": named}
 
 
 def sum_up(told: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -38,9 +38,8 @@ PAIRS = {
 }
 
 
-BLOCKS = dict.fromkeys(
-    ("llama", "mistral", "gpt_neox", "gpt2", "gemma2"), "^yes$"
-)  # by architecture: whether they can be had
+# By architecture: whether they can be had.
+BLOCKS = dict.fromkeys(("llama", "mistral", "gpt_neox", "gpt2", "gemma2"), "^yes$")
 STATES = ("falcon_h1", "qwen3_next", "lfm2", "mamba", "recurrent_gemma")
 BLOCKS |= dict.fromkeys(STATES, "at batch_size=1 only|plain passes|fail")
 
