@@ -84,9 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10**8, help="tokens (default: 10^8)")
     parser.add_argument("--tokens", type=int, default=2000, help="of a sample (default: 2000)")
-    parser.add_argument(
-        "--keep", type=Path, help="where the run is written and stays (default: a folder that is removed)"
-    )
+    parser.add_argument("--keep", type=Path, help="where the run is written and stays (default: a folder that is removed)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary) / "run"

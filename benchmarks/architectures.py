@@ -222,9 +222,7 @@ def check_hf(row: Row, member: Member) -> None:
             pad_token_id=end[0],
         )
         expected += [made[0, ids.shape[1] :].tolist()] * 2
-    equal = sum(
-        row.expect(f"hf, batch {batch}", write(pair, BaseAlone(), requests, batch), expected) for batch in BATCHES
-    )
+    equal = sum(row.expect(f"hf, batch {batch}", write(pair, BaseAlone(), requests, batch), expected) for batch in BATCHES)
     row.hf = f"{equal}/{len(BATCHES) * len(requests)}"
 
 
@@ -233,15 +231,11 @@ def check_texts(row: Row, role: str, pair: Pair) -> None:
     for name, sampling in (("greedy", Sampling()), ("sampled", Sampling(1.0))):
         requests = make_requests(pair, sampling)
         with plain_passes(pair):
-            scores = [
-                s for _, one in lockstep.generate(pair, Disagreement(gate=Gate(1e9)), requests[:1]) for s in one.scores
-            ]
+            scores = [s for _, one in lockstep.generate(pair, Disagreement(gate=Gate(1e9)), requests[:1]) for s in one.scores]
             policy = Disagreement(gate=Gate(middle(scores)))
             expected = write_lockstep(pair, policy, requests, 2)
         for batch in BATCHES:
-            row.expect(
-                f"{role}, {name}, lockstep, batch {batch}", write_lockstep(pair, policy, requests, batch), expected
-            )
+            row.expect(f"{role}, {name}, lockstep, batch {batch}", write_lockstep(pair, policy, requests, batch), expected)
             if not row.blocks:
                 row.expect(f"{role}, {name}, blocks, batch {batch}", write(pair, policy, requests, batch), expected)
 
@@ -263,9 +257,7 @@ def check_log_likelihoods(row: Row, pair: Pair, policy: Policy) -> None:
     expected = []
     for prompt, text in zip(prompts, texts, strict=True):
         ids = torch.tensor([[*prompt, *text]])
-        logits = member.compute_logits(ids, torch.ones_like(ids), keep=ids.shape[1])[
-            0, -len(text) - 1 : -1, : pair.vocab_size
-        ]
+        logits = member.compute_logits(ids, torch.ones_like(ids), keep=ids.shape[1])[0, -len(text) - 1 : -1, : pair.vocab_size]
         expected.append(float(log_probs(logits).gather(-1, torch.tensor(text)[:, None]).sum()))
     row.expect(
         "log-likelihoods",

@@ -179,11 +179,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
 
         def peer(lm: HFLM = lm, work: list[Instance] = work) -> int:
             made = lm.generate_until(work, disable_tqdm=True)
-            return (
-                sum(len(lm.tokenizer(text).input_ids) for text in made)
-                if options.pair == "demo"
-                else rows * options.tokens
-            )
+            return sum(len(lm.tokenizer(text).input_ids) for text in made) if options.pair == "demo" else rows * options.tokens
 
         contenders[f"{role} alone, greedy"] = ours(f"greedy {role}", by(ALONE[role](), greedy))
         contenders[f"lm-eval hf, {role}, greedy"] = peer
@@ -232,27 +228,19 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     print(f"it took {slower:.2f} times as long as the base alone")
     for role in ("base", "guide"):
         pairs = zip(speed[f"{role} alone, greedy"], speed[f"lm-eval hf, {role}, greedy"], strict=True)
-        print(
-            f"{role} alone over lm-eval's hf on the same greedy work: {statistics.median(a / c for a, c in pairs):.2f}"
-        )
+        print(f"{role} alone over lm-eval's hf on the same greedy work: {statistics.median(a / c for a, c in pairs):.2f}")
     differing = [i for i, (a, c) in enumerate(zip(guided, done["lockstep"], strict=True)) if a.tokens != c.tokens]
     print(f"sequences equal to lockstep: {len(guided) - len(differing)} of {len(guided)}", flush=True)
     for i in differing:
-        print(
-            f"  sample {i}, {first_difference(pair, policy, asked[i], guided[i], done['lockstep'][i])[0]}", flush=True
-        )
+        print(f"  sample {i}, {first_difference(pair, policy, asked[i], guided[i], done['lockstep'][i])[0]}", flush=True)
     drafted, alone = done["drafted guide"], done["guide"]
     tokens, equal = (
         sum(len(g.tokens) for g in drafted),
         sum(a.tokens == c.tokens for a, c in zip(drafted, alone, strict=True)),
     )
     guide_passes, base_passes = (sum(getattr(g, f"{role}_passes") for g in drafted) for role in ("guide", "base"))
-    faster = statistics.median(
-        a / c for a, c in zip(speed["guide, drafted by the base"], speed["guide alone"], strict=True)
-    )
-    accepted = (
-        f"{(tokens - guide_passes) / base_passes:.1%} of the drafted tokens accepted" if base_passes else "no drafts"
-    )
+    faster = statistics.median(a / c for a, c in zip(speed["guide, drafted by the base"], speed["guide alone"], strict=True))
+    accepted = f"{(tokens - guide_passes) / base_passes:.1%} of the drafted tokens accepted" if base_passes else "no drafts"
     print(
         f"guide, drafted by the base: {faster:.2f} times the guide alone, {guide_passes / tokens:.3f} guide passes a token, "
         f"{accepted}; {equal} of {len(alone)} texts equal"

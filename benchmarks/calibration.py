@@ -68,9 +68,7 @@ def exact(pair: Pair, made: Calibration, prompts: Prompts) -> None:
     print("|score|spike ratio|tau|numpy|kappa|numpy|tail kappa|numpy|\n|---|--:|--:|--:|--:|--:|--:|--:|")
     for score in made.scores:
         policy = Gated(score=score, gate=Gate(1.0))
-        found = [
-            force(pair, policy, [r.prompt], [tokens])[0].scores for r, tokens in zip(requests, rollouts, strict=True)
-        ]
+        found = [force(pair, policy, [r.prompt], [tokens])[0].scores for r, tokens in zip(requests, rollouts, strict=True)]
         values = np.concatenate([one.double().numpy() for one in found])
         for rho in RHO:
             tau = np.quantile(values, 1 - rho)

@@ -30,17 +30,13 @@ def simulate(rng: np.random.Generator, world: str, problems: int, each: int) -> 
     donor = level + rises - falls
     frame = pl.DataFrame({"problem": owner, "level": level, "chance": donor, "truth": donor - level})
     scores = {"near": frame["truth"].to_numpy() + rng.normal(0, 0.3, len(owner)), "random": rng.random(len(owner))}
-    return frame.with_columns(
-        frame["truth"].alias("score_effect"), **{f"score_{k}": pl.Series(v) for k, v in scores.items()}
-    )
+    return frame.with_columns(frame["truth"].alias("score_effect"), **{f"score_{k}": pl.Series(v) for k, v in scores.items()})
 
 
 def observe(rng: np.random.Generator, population: pl.DataFrame) -> pl.DataFrame:
     """What a call of `effects` sees of it."""
     inclusion = np.where(population["score_near"].to_numpy() > 0.2, 0.8, 0.3)
-    drawn = population.with_columns(inclusion=pl.Series(inclusion)).filter(
-        pl.Series(rng.random(len(inclusion)) < inclusion)
-    )
+    drawn = population.with_columns(inclusion=pl.Series(inclusion)).filter(pl.Series(rng.random(len(inclusion)) < inclusion))
     draws = {
         name: rng.random((len(drawn), PAIRS)) < drawn[chance].to_numpy()[:, np.newaxis]
         for name, chance in (("host", "level"), ("donor", "chance"))

@@ -87,9 +87,7 @@ def main() -> None:
             flush=True,
         )
     error = 2 * (0.05 * 0.95 / options.draws) ** 0.5
-    print(
-        f"\n{options.draws:,} draws a cell: a share of 5 or 95 % is known to {100 * error:.1f} points (two standard errors)."
-    )
+    print(f"\n{options.draws:,} draws a cell: a share of 5 or 95 % is known to {100 * error:.1f} points (two standard errors).")
 
 
 if __name__ == "__main__":

@@ -36,9 +36,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--number", type=int, default=200, help="files of each kind (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the first file; the next ones count on (default: 0)")
-    parser.add_argument(
-        "--raise", dest="raises", action="store_true", help="stop at the first failure, with its traceback"
-    )
+    parser.add_argument("--raise", dest="raises", action="store_true", help="stop at the first failure, with its traceback")
     parser.add_argument("--server", metavar="URL", help="try the routes of this server instead of files")
     parser.add_argument("--flipped_bits", action="store_true", help="flip one bit of a file instead")
     options = parser.parse_args()

@@ -31,11 +31,7 @@ def forms(gold: str) -> Iterator[str]:
     yield f"First we simplify.\nTherefore we get\n\\[ {text} \\]"
     yield f"Answer: {text}"
     yield text
-    yield (
-        f"\\boxed{{{text.replace(chr(92) + 'frac', chr(92) + 'dfrac').replace(' ', '')}}}"
-        if "\\text" not in text
-        else text
-    )
+    yield (f"\\boxed{{{text.replace(chr(92) + 'frac', chr(92) + 'dfrac').replace(' ', '')}}}" if "\\text" not in text else text)
     value, unit = split_unit(tidy(gold))
     number = parse_rational(value.removesuffix("°").removesuffix("%"))
     parts = split_elements(tidy(gold))

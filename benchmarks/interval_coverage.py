@@ -41,9 +41,7 @@ def draw_moments(
     return mean, np.maximum(counts @ values.ravel() ** 2 - problems * mean**2, 0)
 
 
-def cover_mean(
-    generator: np.random.Generator, beta: Beta, metric: str, problems: int, samples: int, draws: int
-) -> float:
+def cover_mean(generator: np.random.Generator, beta: Beta, metric: str, problems: int, samples: int, draws: int) -> float:
     """Coverage of the mean of a metric."""
     chances, values = joint_outcomes([beta], samples), values_of(metric, samples)
     low, high = bounds_of(problems, *draw_moments(generator, chances, values, problems, draws))

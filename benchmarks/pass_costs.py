@@ -59,9 +59,7 @@ def measure(device: torch.device, dtype: torch.dtype, rounds: int) -> Machine:
     """The machine as its passes show it."""
     sizes = LARGE[device.type]
     with tempfile.TemporaryDirectory() as folder:
-        small, large = (
-            make(Path(folder) / str(number), size, device, dtype) for number, size in enumerate((SMALL, sizes))
-        )
+        small, large = (make(Path(folder) / str(number), size, device, dtype) for number, size in enumerate((SMALL, sizes)))
         launch = time_pass(small, 1, 1, 64, rounds) / SMALL["num_hidden_layers"]
         few, many = 256, 2048
         one = time_pass(large, 1, 1, few, rounds)
@@ -87,9 +85,7 @@ def measure(device: torch.device, dtype: torch.dtype, rounds: int) -> Machine:
 def make(folder: Path, size: dict[str, int], device: torch.device, dtype: torch.dtype) -> Member:
     """A model of random weights."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=512, head_dim=64, num_key_value_heads=max(1, size["num_attention_heads"] // 2), **size
-    )
+    config = Qwen3Config(vocab_size=512, head_dim=64, num_key_value_heads=max(1, size["num_attention_heads"] // 2), **size)
     AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
     AutoTokenizer.from_pretrained(DEMO["base"]).save_pretrained(folder)
     member = Member("base", str(folder), device=str(device), dtype=dtype)

@@ -44,9 +44,7 @@ def pair_folders(name: str, vocab: int, dtype: str, entropy: float | None = None
         yield save_pair(Path(folder), name, vocab, getattr(torch, dtype), entropy)
 
 
-def save_pair(
-    folder: Path, ratio: str, vocab: int, dtype: torch.dtype, entropy: float | None = None
-) -> dict[str, Path]:
+def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype, entropy: float | None = None) -> dict[str, Path]:
     """Two random checkpoints that share the demo pair's tokenizer, padded to `vocab`; `hybrid` is 1:26 as Qwen3.5 builds it.
 
     `entropy` in nats: their distributions are made as peaked as that, on the mean over a random text.

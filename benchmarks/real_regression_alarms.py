@@ -51,9 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        runs = [
-            run_seed(options.policy, seed, options.problems, Path(folder) / str(seed)) for seed in range(options.seeds)
-        ]
+        runs = [run_seed(options.policy, seed, options.problems, Path(folder) / str(seed)) for seed in range(options.seeds)]
         again = run_seed(options.policy, 0, options.problems, Path(folder) / "again")
     same = compare(runs[0], again, "acc", 0.0, 0.95)[TASK]
     found: dict[str, Any] = {"same seed": same.note or same.verdict, "seconds": round(time.perf_counter() - started)}

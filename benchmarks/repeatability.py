@@ -68,9 +68,7 @@ def one_command(pair: Pair, policy: Policy, requests: list[Request], times: int)
         equal += texts(dict(engine.generate(pair, policy, requests, batch_size=8))) == first
         for process in load:
             process.terminate()
-    print(
-        f"\none command, batch 8, auto, {times} times, {times // 2} of them under load: {equal + 1} equal", flush=True
-    )
+    print(f"\none command, batch 8, auto, {times} times, {times // 2} of them under load: {equal + 1} equal", flush=True)
 
 
 @torch.inference_mode()
@@ -108,9 +106,7 @@ def single_draws(pair: Pair, requests: list[Request]) -> None:
     print(f"\n|draws that differ, of {positions:,}|share|\n|---|--:|")
     for role, count in shapes.items():
         print(f"|{role}, passes over 1 and 12 tokens|{count / positions:.2%}|")
-    print(
-        f"|base and guide|{1 - coupled / positions:.2%}|\n|their total variation distance|{distance / positions:.2%}|"
-    )
+    print(f"|base and guide|{1 - coupled / positions:.2%}|\n|their total variation distance|{distance / positions:.2%}|")
 
 
 def kept(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -110,9 +110,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         before = Path(temporary) / "before"
-        subprocess.run(
-            ["git", "worktree", "add", "-q", "--detach", str(before), options.revision], cwd=HERE, check=True
-        )
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", str(before), options.revision], cwd=HERE, check=True)
         try:
             print("|pair|batch|run|now over before|rounds|\n|---|--:|---|--:|---|")
             for kind in options.pairs:

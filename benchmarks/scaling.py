@@ -31,9 +31,7 @@ def scaling(pair: Pair, rate: float) -> None:
     """Time per token as texts grow, 10 times the requests, and memory over 500 requests."""
     prompt = tuple(pair.encode("Problem: how far is it from here? " * 3))
     policy = gated(pair, [Request(prompt, j, 64, SAMPLING) for j in range(16)], rate)
-    print(
-        "|tokens written|ms per token|over the first|b + G(8)/8 at that length|over the first|\n|--:|--:|--:|--:|--:|"
-    )
+    print("|tokens written|ms per token|over the first|b + G(8)/8 at that length|over the first|\n|--:|--:|--:|--:|--:|")
     first: tuple[float, float] | None = None
     for length in (256, 512, 1024, 2048, 4096):
         started = time.perf_counter()
@@ -42,9 +40,7 @@ def scaling(pair: Pair, rate: float) -> None:
         b, guide = costs(pair, 1, len(prompt) + length // 2).turns
         models = b + guide[8] / 8
         first = first or (ours, models)
-        print(
-            f"|{length}|{ours * 1e3:.2f}|{ours / first[0]:.2f}|{models * 1e3:.2f}|{models / first[1]:.2f}|", flush=True
-        )
+        print(f"|{length}|{ours * 1e3:.2f}|{ours / first[0]:.2f}|{models * 1e3:.2f}|{models / first[1]:.2f}|", flush=True)
     seconds: dict[int, float] = {}
     for count in (64, 640, 64, 640):
         asked = [Request(prompt, j, 16, SAMPLING) for j in range(count)]

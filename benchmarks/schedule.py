@@ -86,9 +86,7 @@ def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rou
         with patched(overall, "rate", lambda self, _: self.overall):
             return speed(pair, guided, requests, batch)
 
-    fixed = {
-        block: statistics.median(speed(pair, guided, requests, batch, block) for _ in range(3)) for block in BLOCKS
-    }
+    fixed = {block: statistics.median(speed(pair, guided, requests, batch, block) for _ in range(3)) for block in BLOCKS}
     best = max(fixed, key=lambda block: fixed[block])
     compare(
         f"guided, batch {batch}",

@@ -45,9 +45,7 @@ WRONG: tuple[dict[str, Any] | bytes, ...] = (
     {"stream": True, "logit_bias": {"3": 5}},
 )
 
-Answer = list[
-    tuple[str, int, list[int] | None]
-]  # of each sample its text, takeovers, and their places where it is traced
+Answer = list[tuple[str, int, list[int] | None]]  # of each sample its text, takeovers, and their places where it is traced
 
 
 def main() -> None:

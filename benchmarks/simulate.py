@@ -64,9 +64,7 @@ PUBLISHED = {  # over the guide alone, by the number of requests; other models, 
 }
 EMITTED = 400  # tokens a row, of each simulated run
 LEAST_SURVIVAL = 0.05
-Position = tuple[
-    bool, float
-]  # whether the emitted token is another than the drafted one, and the drafter's entropy in nats
+Position = tuple[bool, float]  # whether the emitted token is another than the drafted one, and the drafter's entropy in nats
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,7 @@ _H200 = MACHINES["H200"]
 def cost_of(role: str, machine: Machine, cache: float = 1.0) -> PassCost:
     """cache: bytes of a key or value over those of bfloat16."""
     parameters, layers, column, _ = SHAPES[role]
-    return PassCost.on(
-        machine, parameters=parameters, layers=layers, itemsize=2, column_bytes=int(column * cache), vocab=VOCAB
-    )
+    return PassCost.on(machine, parameters=parameters, layers=layers, itemsize=2, column_bytes=int(column * cache), vocab=VOCAB)
 
 
 def count_capacity(roles: Sequence[str], cache: float = 1.0) -> int:
@@ -121,9 +117,7 @@ class Costs(Protocol):
 class Served:
     """vLLM: the larger of what the GPU and the host need for a step. `graphs`: whether the drafter's passes are graphs."""
 
-    def __init__(
-        self, constants: Constants, *, graphs: bool = True, cache: float = 1.0, context: int = CONTEXT
-    ) -> None:
+    def __init__(self, constants: Constants, *, graphs: bool = True, cache: float = 1.0, context: int = CONTEXT) -> None:
         self.constants, self.graphs, self.columns = constants, graphs, context
         machine = replace(_H200, launch=constants.graphed)
         self.base, self.guide = (cost_of(role, machine, cache) for role in ("base", "guide"))
@@ -334,9 +328,7 @@ def report_by_load(texts: Sequence[Sequence[Position]]) -> None:
         rows_of = (*ROWS, count_capacity(("base", "guide")) * CONTEXT // context)
         choice = choose_drafts(replace(served.costs, ends=share), CONCURRENCY["cuda"])
         chosen = [next((length for _, end, length in choice.ranges if rows <= end), None) for rows in rows_of]
-        print(
-            f"\n|tokens/s, {context:,} tokens in each context; requests" + "".join(f"|{rows}" for rows in rows_of) + "|"
-        )
+        print(f"\n|tokens/s, {context:,} tokens in each context; requests" + "".join(f"|{rows}" for rows in rows_of) + "|")
         print("|---" + "|--:" * len(rows_of) + "|")
         fixed: dict[str, int | None] = {"fused": None} | {f"drafts of {length}": length for length in (4, 8)}
         rates = {name: [served.rate(length, texts, rows) for rows in rows_of] for name, length in fixed.items()}
@@ -545,9 +537,7 @@ def validate(batches: Sequence[int], rounds: int) -> bool:
             found = statistics.median(a / b for a, b in zip(rates[name], rates["guide alone"], strict=True))
             modelled = statistics.median(expected[name])
             worst = max(worst, abs(modelled / found - 1))
-            print(
-                f"|{batch}|{name} over the guide alone|{found:.2f}|{modelled:.2f}|{modelled / found:.2f}|", flush=True
-            )
+            print(f"|{batch}|{name} over the guide alone|{found:.2f}|{modelled:.2f}|{modelled / found:.2f}|", flush=True)
     print(f"largest difference: {worst:.1%}, allowed: 15 %")
     return worst <= 0.15
 

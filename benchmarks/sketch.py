@@ -35,8 +35,7 @@ def main(count: int = 10**8) -> None:
         above += [(values > one).sum() for one in tau]
         reached += [(values >= one).sum() for one in tau]
     wrong = max(
-        max(share - upper / count, lower / count - share, 0)
-        for share, lower, upper in zip(RHO, above, reached, strict=True)
+        max(share - upper / count, lower / count - share, 0) for share, lower, upper in zip(RHO, above, reached, strict=True)
     )
     print(
         f"{count:,} scores: {seconds:.1f} s; rank error {wrong:.5%}, bound {seen.rank_error:.5%}; "

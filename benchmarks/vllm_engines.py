@@ -175,8 +175,7 @@ def open_ours(options: argparse.Namespace) -> Write:
 
     def write(rows: int) -> dict[str, Any]:
         asked = [
-            Request(prompts[i % len(prompts)], i // len(prompts), options.tokens, Sampling(0.6, 0.95))
-            for i in range(rows)
+            Request(prompts[i % len(prompts)], i // len(prompts), options.tokens, Sampling(0.6, 0.95)) for i in range(rows)
         ]
         done = [generation for _, generation in backend.generate(asked, seed=0, rows=rows)]
         tokens = sum(len(one.tokens) for one in done)
@@ -303,9 +302,7 @@ def report(
     pair, drafts = options.base or options.pair, f"drafts of {options.block}, FLy's of {options.fly_block}"
     print(f"{describe_machine(options)}, graphs {graphs}, pair {pair}, {drafts}, medians of {options.rounds} rounds\n")
     print("|tokens/s|" + "|".join(f"{rows} samples" for rows in options.rows) + "|\n|---|" + "--:|" * len(options.rows))
-    middle = {
-        name: {rows: statistics.median(found) for rows, found in of.items() if found} for name, of in rates.items()
-    }
+    middle = {name: {rows: statistics.median(found) for rows, found in of.items() if found} for name, of in rates.items()}
     for name, worker in workers.items():
         if worker.why_not is None:
             print(f"|{name}|" + "|".join(f"{middle[name][rows]:,.0f}" for rows in options.rows) + "|")
@@ -318,9 +315,7 @@ def report(
         if all(middle.get(name) for name in ("fused", "drafts", "guide", "base")):
             print(f"|{label}|" + "|".join(f"{share(options, middle, last, rows):.2f}" for rows in options.rows) + "|")
     if all(map(rates.get, ("fused", "drafts", "auto"))):
-        print(
-            "|auto over the better of both" + "".join(f"|{auto_share(rates, rows):.2f}" for rows in options.rows) + "|"
-        )
+        print("|auto over the better of both" + "".join(f"|{auto_share(rates, rows):.2f}" for rows in options.rows) + "|")
     for worker in filter(lambda one: one.why_not is not None, workers.values()):
         print(f"\n{worker.why_not}: skipped")
     if last.get("fused"):

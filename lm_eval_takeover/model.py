@@ -104,9 +104,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         if self.run is None:
             return Recorder(None, {}, {}, self.policy)
         backend, trusted = self.engine.identity, self.arguments.trust_remote_code
-        settings = collect_text_settings(
-            self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted
-        )
+        settings = collect_text_settings(self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted)
         facts = collect_facts(self.arguments, settings, self._description())
         return Recorder(self.run, settings, facts, self.policy)
 
@@ -197,9 +195,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 self.tally[task].add(tally)
         return texts
 
-    def _fill_texts(
-        self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool
-    ) -> None:
+    def _fill_texts(self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool) -> None:
         """Fill in this rank's texts, and what they took by task."""
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
@@ -337,9 +333,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         """(log-prob, whether greedy) of each continuation, teacher-forced: each token under the model that the policy picks."""
         if self.policy.redraws:
-            raise ArgumentError(
-                "residual=true has no probability of a given text; for log-likelihoods use residual=false"
-            )
+            raise ArgumentError("residual=true has no probability of a given text; for log-likelihoods use residual=false")
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
         for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):
             if continuation:

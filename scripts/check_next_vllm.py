@@ -64,9 +64,7 @@ def report(folder: Path) -> int:
     faults = find_faults(folder, hooks)
     for fault in faults:
         print(fault)
-    counts = [
-        (module, max(len([name for name in names.split() if name != OTHERS]), 1)) for module, _, names in EVERY_HOOK
-    ]
+    counts = [(module, max(len([name for name in names.split() if name != OTHERS]), 1)) for module, _, names in EVERY_HOOK]
     private = sum(count for module, count in counts if module.startswith("vllm.v1"))
     used = sum(count for _, count in counts)
     print(f"{used} names are looked up, {private} of them in vllm.v1; {len(faults)} are not as expected")

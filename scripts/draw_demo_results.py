@@ -88,9 +88,7 @@ def draw(methods: list[dict[str, Any]], path: Path) -> None:
             color=GUIDED if guided else INK,
             weight="bold" if guided else "normal",
         )
-    axes.set_yticks(
-        range(len(methods)), [f"{row['method']}, {row['realized_rate']:.1%} of the tokens" for row in methods]
-    )
+    axes.set_yticks(range(len(methods)), [f"{row['method']}, {row['realized_rate']:.1%} of the tokens" for row in methods])
     leave_bars(axes, 1.2)
     axes.set_title("Acc, and the share of the tokens that the guide wrote", color=INK, fontsize=12, loc="left")
     save_picture(figure, path)

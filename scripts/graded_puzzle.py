@@ -150,9 +150,7 @@ def main() -> None:
     for run_dir in sys.argv[1:]:
         texts = [(puzzle.find_departure(tokens), tokens) for puzzle, tokens, _ in read_texts(Path(run_dir)).values()]
         left = [place in decision_positions(tokens) for place, tokens in texts if place is not None]
-        print(
-            f"{run_dir}: {len(left)} of {len(texts)} texts leave all right solutions, {sum(left)} of them at a decision"
-        )
+        print(f"{run_dir}: {len(left)} of {len(texts)} texts leave all right solutions, {sum(left)} of them at a decision")
 
 
 if __name__ == "__main__":

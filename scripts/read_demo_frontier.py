@@ -49,9 +49,7 @@ def read_oracle(run_dir: Path, rates: Sequence[float]) -> dict[str, Any]:
     needed = {key: puzzle.needed_takeovers(tokens, drawn) for key, (puzzle, tokens, drawn) in texts.items()}
     right = {key: (len(places), len(texts[key][1])) for key, places in needed.items() if places is not None}
     changed = {key: sum(a != b for a, b in zip(*texts[key][1:], strict=True)) for key in texts if correct[1][key]}
-    costs = {
-        key: right.get(key, (changed.get(key),))[0] for key in right.keys() | changed.keys() if not correct[0][key]
-    }
+    costs = {key: right.get(key, (changed.get(key),))[0] for key in right.keys() | changed.keys() if not correct[0][key]}
     tokens = sum(len(tokens) for _, tokens, _ in texts.values())
     oracle = Oracle.of(np.array(list(costs.values())) / tokens, np.full(len(costs), 1 / len(texts)), 1.0)
     acc = sum(correct[0].values()) / len(texts)

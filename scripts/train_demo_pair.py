@@ -30,9 +30,7 @@ CHAT_TEMPLATE = (
     "{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{%- endif %}{%- endif %}"
 )
 # Qwen's pre-tokenizer: one token per digit, so that arithmetic is done digit by digit.
-SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT_SHARE = 0.2
 IGNORE = -100
 DECISION_WEIGHT = 4.0  # decisions are 2 % of the tokens and the hard part
@@ -109,9 +107,7 @@ def train_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return fast
 
 
-def encode(
-    puzzle: Puzzle, rng: random.Random, right: float, tokenizer: PreTrainedTokenizerFast
-) -> tuple[list[int], list[int]]:
+def encode(puzzle: Puzzle, rng: random.Random, right: float, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
     """Token ids and labels (the prompt is not trained on)."""
     question = PROMPT.format(problem=puzzle.text)
     chat = rng.random() < CHAT_SHARE
@@ -186,9 +182,7 @@ def train(name: str, tokenizer: PreTrainedTokenizerFast, out: Path, seed: int, r
         losses = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none"
         )
-        weight = (
-            torch.where(animals[targets.clamp(min=0)], DECISION_WEIGHT, 1.0).flatten() * (targets != IGNORE).flatten()
-        )
+        weight = torch.where(animals[targets.clamp(min=0)], DECISION_WEIGHT, 1.0).flatten() * (targets != IGNORE).flatten()
         loss = (losses * weight).sum() / weight.sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -232,9 +226,7 @@ def write_graded(out: Path, seed: int) -> None:
         made = make_graded(rng, kind)
         if made.puzzle.text not in seen:
             seen.add(made.puzzle.text)
-            rows.append(
-                {"problem": made.puzzle.text, "given": made.given, "answer": str(made.rest.answer), "kind": kind}
-            )
+            rows.append({"problem": made.puzzle.text, "given": made.given, "answer": str(made.rest.answer), "kind": kind})
     prompts = [{"prompt": PROMPT.format(problem=row["problem"]) + row["given"]} for row in rows[100:]]
     for name, written in (("graded_problems", rows[:100]), ("graded_prompts", prompts)):
         (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))

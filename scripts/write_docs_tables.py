@@ -157,9 +157,7 @@ def main() -> int:
             if not options.check:
                 path.write_text(after)
     if stale:
-        print(
-            f"{'stale' if options.check else 'written'}: {', '.join(stale)}", file=sys.stderr if options.check else None
-        )
+        print(f"{'stale' if options.check else 'written'}: {', '.join(stale)}", file=sys.stderr if options.check else None)
     return int(options.check and bool(stale))
 
 

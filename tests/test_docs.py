@@ -183,9 +183,7 @@ def test_runs_ask_as_their_calibration_was_measured(page):
 def cheap_commands(page):
     """What runs on the demo pair alone; on pages other than the README without what the README runs already."""
     before = [] if page == README else cheap_commands(README)
-    found = [
-        words for words in commands(page.read_text(), "lm_eval") if "takeover_demo" in words and words not in before
-    ]
+    found = [words for words in commands(page.read_text(), "lm_eval") if "takeover_demo" in words and words not in before]
     return [words for words in found if not re.search(r"\b(base|guide|pretrained)=", " ".join(words))]
 
 

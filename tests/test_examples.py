@@ -47,8 +47,7 @@ def inputs_of(step, given):
     """The environment of a step of the action, with `${{ inputs.NAME }}` filled in."""
     values = {name: field.get("default", "") for name, field in ACTION["inputs"].items()} | given
     return {
-        name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: values[found[1]], text)
-        for name, text in step["env"].items()
+        name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: values[found[1]], text) for name, text in step["env"].items()
     }
 
 

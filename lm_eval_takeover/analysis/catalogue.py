@@ -16,15 +16,11 @@ def _name(words: str, *more: str) -> tuple[str, ...]:
 
 _GUIDES = _name("task guide step versus score measure value low high tokens")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "concentration": _name(
-        "task score samples skipped gini low high", *(f"top{percent}" for percent in concentration.SHARES)
-    ),
+    "concentration": _name("task score samples skipped gini low high", *(f"top{percent}" for percent in concentration.SHARES)),
     "lorenz": _name("task score share_of_tokens share_of_score low high"),
     "position": _name("task score bin left right density low high tokens"),
     "overlap": _name("task score top_percent iou low high chance"),
-    "planning": _name(
-        "task run set score class in_set of_set in_base of_base share_set share_base enrichment low high"
-    ),
+    "planning": _name("task run set score class in_set of_set in_base of_base share_set share_base enrichment low high"),
     "failure": _name(
         "task signal samples auroc low high accuracy majority within within_low within_high",
         *(f"minus_{other}{end}" for other in failure.BESIDE for end in ("", "_low", "_high")),

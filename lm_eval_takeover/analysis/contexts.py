@@ -64,9 +64,7 @@ def count_words(samples: Iterable[SampleTokens], words: Words, score: str) -> ND
     return counts
 
 
-def draw_contexts(
-    samples: Iterable[SampleTokens], words: Words, word: int, score: str, seed: int
-) -> list[dict[str, Any]]:
+def draw_contexts(samples: Iterable[SampleTokens], words: Words, word: int, score: str, seed: int) -> list[dict[str, Any]]:
     """Rows `set, task, doc_id, sample, position, value, token, before, after`; the last three are ids."""
 
     def list_all() -> Iterator[tuple[bytes, dict[str, Any]]]:

@@ -272,7 +272,5 @@ DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "effect_summary": partial(
         _bars, by=["task", "kind"], y="effect", level=0, limits=None, label="mean effect on correct texts, 95 %"
     ),
-    "effect_auroc": partial(
-        _bars, by=["score", "kind"], y="auroc", level=0.5, label="AUROC for an effect above 25 points"
-    ),
+    "effect_auroc": partial(_bars, by=["score", "kind"], y="auroc", level=0.5, label="AUROC for an effect above 25 points"),
 }

@@ -97,9 +97,7 @@ def list_parts(paths: Iterable[Path]) -> list[Part]:
     return [part for part in parts if part.rows]
 
 
-def read_scored_samples(
-    parts: Iterable[Part], scores: Sequence[str], columns: Sequence[str] = ()
-) -> Iterator[SampleTokens]:
+def read_scored_samples(parts: Iterable[Part], scores: Sequence[str], columns: Sequence[str] = ()) -> Iterator[SampleTokens]:
     """The samples of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
     wanted = list(dict.fromkeys(["token_id", *map(column_of, scores), *columns]))
     for part in parts:

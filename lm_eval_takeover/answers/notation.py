@@ -40,9 +40,7 @@ _NAMED = re.compile(
     r"|\(\s*+\\?[A-Za-z]+(?:_\d)?(?:\s*+,\s*+\\?[A-Za-z]+(?:_\d)?)*\s*+\))"
     r"\s*+(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*+[(\[]))\s*+"
 )
-_BUILDER = re.compile(
-    r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?:\\mid|:|\|)\s*+(.*)\\\}$"
-)  # {x | …}
+_BUILDER = re.compile(r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?:\\mid|:|\|)\s*+(.*)\\\}$")  # {x | …}
 _MINUS = r"(?:\\setminus|\\backslash)"
 _OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor)(?![A-Za-z])")
 _ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land)(?![A-Za-z])")

@@ -134,9 +134,7 @@ def _read_stock(response: str) -> tuple[str | None, str | None, bool, bool]:
     return answer, answer and f"${answer}$", bool(boxed), extraction.has_unclosed_think(response)
 
 
-def find_majority(
-    forms: Sequence[str | None], judge: Callable[[str, str], Verdict], alone: Collection[str] = ()
-) -> list[int]:
+def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], Verdict], alone: Collection[str] = ()) -> list[int]:
     """The samples that give the most frequent answer under mathematical equivalence, by their canonical forms.
 
     Equal forms are one class, and a form joins the first class whose first form verifies it and is verified by it. Forms are

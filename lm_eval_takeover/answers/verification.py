@@ -36,9 +36,7 @@ _CONDITION = re.compile(
 )
 _LETTER = re.compile(r"\(?[A-Z]\)?")
 _LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
-_CHOICE = re.compile(
-    r"\(?([A-Z])\)(?:\s(?!(?:or|and)\b|.*\([A-Z]\)).*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?"
-)
+_CHOICE = re.compile(r"\(?([A-Z])\)(?:\s(?!(?:or|and)\b|.*\([A-Z]\)).*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?")
 _WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 

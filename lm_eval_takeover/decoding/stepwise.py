@@ -132,9 +132,7 @@ class Stepwise(Pool):
             donor = logits
         return observe(tokens, host, donor, base_logits=self.policy.choose_base(host, donor), host_tokens=drawn)
 
-    def _enter(
-        self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int], finished: list[int]
-    ) -> None:
+    def _enter(self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int], finished: list[int]) -> None:
         """Append the tokens of the rows that stand. A row that ends, or whose token the donor is to write, stands no more."""
         fetched = step.copy.fetch()
         observed = fetched.pop().numpy() if self.traced else None

@@ -125,9 +125,7 @@ class Sequences:
     logits: Tensor
 
     @classmethod
-    def prefill(
-        cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]], *, cached: bool = True
-    ) -> "Sequences":
+    def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]], *, cached: bool = True) -> "Sequences":
         ids, mask = pad_left(prompts, member.device)
         cache = create_cache(member.model.config) if cached else None
         sequences = cls(member, vocab, cache, None if cached else ids[:, :0], mask[:, :0], torch.empty(0))

@@ -37,9 +37,7 @@ class Drafted:
 class Reader:
     """The rows of one model in their slots. `lengths[slot]`: tokens that a row has read; a smaller length is a roll-back."""
 
-    def __init__(
-        self, forward: ForwardPass, slots: int, vocab: int, columns: int = 2**31, *, graphed: bool = True
-    ) -> None:
+    def __init__(self, forward: ForwardPass, slots: int, vocab: int, columns: int = 2**31, *, graphed: bool = True) -> None:
         self.forward, self.vocab = forward, vocab
         self.cache = RaggedCache(len(forward.windows), slots, columns)
         self.lengths = [0] * slots

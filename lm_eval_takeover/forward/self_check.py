@@ -86,9 +86,7 @@ class SelfCheck:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            raise ArgumentError(
-                f"{name} cannot be served: a pass over a short text fails with {_describe(error)}"
-            ) from error
+            raise ArgumentError(f"{name} cannot be served: a pass over a short text fails with {_describe(error)}") from error
         self.columns = (torch.cat(plain).abs() < _HIDDEN).all(0)
         self.plain = [logits[-_NEW - 1 :].clone() for logits in plain]  # from the end of each prompt on
         noise = self._distances(again, plain[0])
@@ -111,9 +109,7 @@ class SelfCheck:
     def reading(self) -> Reading:
         """The first way without a fault."""
         if self.member.cache_argument is None:
-            logger.warning(
-                "%s: it has no cache that rows can be taken from; each token reads its whole text again", self.name
-            )
+            logger.warning("%s: it has no cache that rows can be taken from; each token reads its whole text again", self.name)
             return Reading(padded=False, cached=False, chunked=False)
         chunked = self._fault(self._measure_chunk) is None
         if any(kind.__module__ != DynamicCache.__module__ for kind in list_layer_kinds(self.member.model.config)):
@@ -220,9 +216,7 @@ class SelfCheck:
 
         def read(some: list[int], new: int, counts: list[int]) -> None:
             ids = torch.stack([self._tokens(some, place + 1) for place in range(new)], 1)
-            steps.append(
-                self._distances(*(reader.read_to_last(some, ids, counts).clone() for reader in (captured, eager)))
-            )
+            steps.append(self._distances(*(reader.read_to_last(some, ids, counts).clone() for reader in (captured, eager))))
             for reader, (row, count) in product((captured, eager), zip(some, counts, strict=True)):
                 reader.lengths[row] += count
 

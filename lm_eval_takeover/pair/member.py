@@ -96,9 +96,7 @@ class Member:
     def _refuse_pickles(self) -> None:
         """Weights that only a pickle holds would run code of their author. Raises ArgumentError with the way to convert them."""
         folder = Path(self.path)
-        names = (
-            [file.name for file in folder.iterdir()] if folder.is_dir() else _list_hub_files(self.path, self.revision)
-        )
+        names = [file.name for file in folder.iterdir()] if folder.is_dir() else _list_hub_files(self.path, self.revision)
         pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")) and "model" in name)
         if pickles and not any(name.endswith(".safetensors") for name in names):
             convert = (

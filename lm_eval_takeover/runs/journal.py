@@ -109,9 +109,7 @@ class Journal:
     def find_pending(self, tokens: int) -> list[Sample]:
         """The oldest samples whose traces are in no part yet: as many as come to `tokens`, or all. Raises Damaged."""
         pending, total = list[Sample](), 0
-        rows = self._connection.execute(
-            f"SELECT {column_names('samples')}, trace FROM samples {_PENDING} ORDER BY rowid"
-        )
+        rows = self._connection.execute(f"SELECT {column_names('samples')}, trace FROM samples {_PENDING} ORDER BY rowid")
         for *row, blob in rows:
             pending.append(replace(Sample(*row), trace=journal_file.strip_checksum(blob)))
             total += pending[-1].tokens

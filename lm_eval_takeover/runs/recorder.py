@@ -29,9 +29,7 @@ ByKey = Mapping[bytes, Sequence[int]]  # indices of the requests that one text a
 class Recorder:
     """Finds samples in a run_dir and adds new ones. Without one (`run` is None), each request is a sample; none is saved."""
 
-    def __init__(
-        self, run: RunWriter | None, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy
-    ) -> None:
+    def __init__(self, run: RunWriter | None, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
         self.run = run
         self._settings, self._facts = digest_of(settings), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)

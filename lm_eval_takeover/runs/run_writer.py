@@ -53,9 +53,7 @@ class RunWriter:
             try:
                 self._lock = Lock(lock_path(self.folder, rank))
             except Locked as held:
-                raise RunDirError(
-                    f"run_dir='{self.folder}' is in use by {held}; wait, or give another run_dir"
-                ) from None
+                raise RunDirError(f"run_dir='{self.folder}' is in use by {held}; wait, or give another run_dir") from None
             try:
                 self.journal = shards.open_journal(self.folder, rank)
                 if rank == 0:
@@ -225,9 +223,7 @@ class RunWriter:
         except (OSError, sqlite3.Error, Damaged) as error:
             full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             full = full or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-            way_out = (
-                "make room and give the same command again" if full else "make it writable, or give another run_dir"
-            )
+            way_out = "make room and give the same command again" if full else "make it writable, or give another run_dir"
             said = f"run_dir='{self.folder}': {doing} failed: {error}"
             raise RunDirError(f"{said}; what was committed before is kept; {way_out}") from error
 

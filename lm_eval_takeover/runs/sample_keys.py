@@ -20,9 +20,7 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 SCHEMA = 2  # 1 drew by inverse CDF
 
 
-def collect_text_settings(
-    pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool
-) -> dict[str, Any]:
+def collect_text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool) -> dict[str, Any]:
     """All that texts depend on beside requests, for JSON: local folders by their files, no dtype of a model that nobody asks."""
     models = {
         member.role: {

@@ -29,9 +29,7 @@ def find_tasks(
             place = "is not installed" if include is None else f"is not in '{include}'"
             raise ArgumentError(f"task '{name}' of the run {place}; give --include_path, the folder of its task file")
         if name not in manager.all_tasks:
-            near = of_run or [
-                task for task in manager.all_tasks if task.startswith("takeover_")
-            ]  # lm-eval's are thousands
+            near = of_run or [task for task in manager.all_tasks if task.startswith("takeover_")]  # lm-eval's are thousands
             raise ArgumentError(f"{option} '{name}' is not known; {nearest(name, near)}, or give --include_path")
     return manager
 

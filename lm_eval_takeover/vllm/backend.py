@@ -151,9 +151,7 @@ class VllmBackend:
         """
         longest = max(len(prompt) + len(text) for prompt, text in zip(prompts, continuations, strict=True))
         if longest > (limit := self.engine.facts.max_model_len):
-            raise ArgumentError(
-                f"max_model_len={limit} is less than the {longest} tokens of a text; give at least {longest}"
-            )
+            raise ArgumentError(f"max_model_len={limit} is less than the {longest} tokens of a text; give at least {longest}")
         columns = [*registered.names(), *COMPARED]
         compared = []
         for table, label in zip(self._replay(prompts, continuations, {"compared": True}), labels, strict=True):

@@ -121,6 +121,4 @@ def make_empty(member: Member, dtype: str = "auto") -> Any:
 
     asked = {} if dtype == "auto" else {"dtype": getattr(torch, dtype.removeprefix("torch."))}
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            member.config, trust_remote_code=member.given.trust_remote_code, **asked
-        )
+        return AutoModelForCausalLM.from_config(member.config, trust_remote_code=member.given.trust_remote_code, **asked)

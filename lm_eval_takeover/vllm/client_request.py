@@ -132,9 +132,7 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     prompts, name = _list_prompts(body, engine, length)
     count = _read_number("n", 1 if (asked := body.pop("n", None)) is None else asked, int, 1, MOST_SAMPLES)
     if count * len(prompts) > MOST_SAMPLES:
-        raise ValueError(
-            f"n={count} of {len(prompts)} prompts is more than {MOST_SAMPLES} samples; send several requests"
-        )
+        raise ValueError(f"n={count} of {len(prompts)} prompts is more than {MOST_SAMPLES} samples; send several requests")
     _check_lengths(body, prompts, count, length)
     stops = _take(body, "stop_token_ids", list) or []
     if not all(isinstance(stop, int) for stop in stops):

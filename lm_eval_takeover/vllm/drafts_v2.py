@@ -57,9 +57,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         super().set_attn(model_state, *rest)
         model_state.speculator = self
 
-    def propose(
-        self, input_batch: InputBatch, *rest: Any, num_speculative_tokens: int | None = None, **options: Any
-    ) -> Tensor:
+    def propose(self, input_batch: InputBatch, *rest: Any, num_speculative_tokens: int | None = None, **options: Any) -> Tensor:
         """Drafts `[rows, block]`, `num_speculative_tokens` of them drawn. The first follows the token that was just emitted."""
         drafted: Tensor = self.draft_tokens[: len(input_batch.idx_mapping_np)]
         if num_speculative_tokens == 0 and self._has_read is input_batch:
@@ -114,10 +112,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         state.kept_at[kept] = kept
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
-        if (
-            cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
-            and self.vllm_config.parallel_config.data_parallel_size == 1
-        ):
+        if cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and self.vllm_config.parallel_config.data_parallel_size == 1:
             mode = CUDAGraphMode.FULL_DECODE_ONLY
             self._graphs = SpeculatorCudaGraphManager(self.vllm_config, self.idx_mapping.device, mode, 1)
             self._drawn = torch.zeros_like(self.idx_mapping)
@@ -133,9 +128,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         buffers, indices = self.input_buffers, self.idx_mapping[:rows]
         positions = buffers.positions[:tokens]
         hidden = super()._run_model(buffers.input_ids[:tokens], positions, *attention[:3])
-        self._drawn[:rows] = self.sample_draft(
-            hidden[:rows], positions[:rows], indices, None, None, self.current_draft_step
-        )
+        self._drawn[:rows] = self.sample_draft(hidden[:rows], positions[:rows], indices, None, None, self.current_draft_step)
 
     def _build_uniform_attn_metadata(self, batch_desc: Any, num_reqs: int, *rest: Any, **options: Any) -> Any:
         """vLLM asks for this before each token: of the graph's shape where one has enough rows."""

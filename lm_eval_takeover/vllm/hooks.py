@@ -95,11 +95,7 @@ class _Source:
                 for alias in node.names:
                     if name == (alias.asname or alias.name):
                         return self._find_name(self._name_origin(module, node), alias.name)
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Name)
-                and ast.unparse(node.targets[0]) == name
-            ):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and ast.unparse(node.targets[0]) == name:
                 return self._find_name(module, node.value.id)  # another name of the same
         return None
 

@@ -24,9 +24,7 @@ RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 EXTENSION = "lm_eval_takeover.vllm.slots.WorkerExtension"
 WORKER = "lm_eval_takeover.vllm.drafts_v2.TakeoverWorker"
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
-_MEMORY = (
-    "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
-)
+_MEMORY = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
 # Of vLLM's arguments those that this package sets, and how a user sets them.
 _OURS: Mapping[str, str] = {
     "model": "base=… and guide=…",
@@ -179,9 +177,7 @@ def _choose_length(arguments: ModelArguments, pair: Pair, given: dict[str, Any])
     """Tokens of context. Raises ArgumentError where more are asked for than the shorter of the two models can read."""
     asked = given.pop("max_model_len", None)
     if asked is not None and arguments.max_length is not None:
-        raise ArgumentError(
-            f"max_model_len={asked} and max_length={arguments.max_length} say the same; give one of them"
-        )
+        raise ArgumentError(f"max_model_len={asked} and max_length={arguments.max_length} say the same; give one of them")
     asked = arguments.max_length if asked is None else asked
     for member in pair.members:
         if asked is not None and member.max_length is not None and int(asked) > member.max_length:
@@ -213,9 +209,7 @@ def _widen_heads(member: Member) -> dict[str, Any]:
     try:
         return widen_config(member.config)
     except LookupError as error:
-        raise ArgumentError(
-            f"{member.role}='{member.id.id}' has {error}; run it on a GPU, or with backend=hf"
-        ) from error
+        raise ArgumentError(f"{member.role}='{member.id.id}' has {error}; run it on a GPU, or with backend=hf") from error
 
 
 def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:

@@ -94,9 +94,7 @@ class TakeoverMiddleware:
         await response(scope, receive, send)
         return int(response.status_code)
 
-    async def _write(
-        self, engine: ServedEngine, asked: list[OneSample], scope: Scope, receive: Receive, send: Send
-    ) -> int:
+    async def _write(self, engine: ServedEngine, asked: list[OneSample], scope: Scope, receive: Receive, send: Send) -> int:
         """Answer with the samples. Returns the status."""
         gone = asyncio.Event()
         watcher = asyncio.create_task(watch(receive, gone))

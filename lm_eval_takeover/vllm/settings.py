@@ -150,9 +150,7 @@ class RequestSettings:
             other = build_policy(json.loads(self.policy))
             missing = [role for role in other.roles if role not in engine.roles]
             if missing:
-                raise ArgumentError(
-                    f"policy={other.name} asks the {missing[0]}, which this engine was not started with"
-                )
+                raise ArgumentError(f"policy={other.name} asks the {missing[0]}, which this engine was not started with")
             return other
         known = {field.name for field in fields(engine)} | (set(GATE) if engine.gate is not None else set())
         changed = {name: value for name in (*_RATES, *GATE) if (value := getattr(self, name)) is not None}
@@ -195,9 +193,7 @@ def check_params(params: Any) -> None:
     extra = params.extra_args or {}
     if SEALED in extra:
         if not hmac.compare_digest(str(extra.get(SEAL)), _seal(str(extra[SEALED]))):
-            raise ArgumentError(
-                f"'{SEALED}' is none of a client's settings; those are {', '.join(PREFIX + n for n in CLIENT)}"
-            )
+            raise ArgumentError(f"'{SEALED}' is none of a client's settings; those are {', '.join(PREFIX + n for n in CLIENT)}")
         return
     read_client_settings(extra)
 

@@ -371,9 +371,7 @@ class WorkerExtension:
 
     vllm_config: Any
 
-    def read_takeover_records(
-        self, wishes: list[tuple[str, int, int, bool]]
-    ) -> list[tuple[bytes, dict[str, int]] | None]:
+    def read_takeover_records(self, wishes: list[tuple[str, int, int, bool]]) -> list[tuple[bytes, dict[str, int]] | None]:
         """For each `(request, start, stop, last)` the records of these positions, and its passes; `last` forgets them."""
         slots = Slots._opened[self.vllm_config.instance_id]
         return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]

@@ -130,6 +130,4 @@ def check_hooks(*, drafts: bool, runner_v2: bool = False, server: bool = False) 
     asked = ((RUNNER_V2_HOOKS, runner_v2), (DRAFT_HOOKS, drafts), (SERVER_HOOKS, server))
     hooks = sum((own for own, used in asked if used), HOOKS)
     for fault in find_faults(Path(vllm.__file__).parents[1], hooks):
-        raise ArgumentError(
-            f"backend=vllm: vLLM {vllm.__version__} is installed, and {fault}; known are {list_known()}"
-        )
+        raise ArgumentError(f"backend=vllm: vLLM {vllm.__version__} is installed, and {fault}; known are {list_known()}")

@@ -71,9 +71,7 @@ def test_states_are_rolled_back_in_blocks(tmp_path, kind, role):
         if name == "disagreement":
             assert 0 < sum(map(sum, (made[i].taken_over for i in range(2)))) < 48
             assert made[0].guide_passes < len(made[0].tokens)
-    with pytest.raises(
-        ArgumentError, match=r"keep a state, which blocks can roll back at batch_size=1 only; use block_size=1"
-    ):
+    with pytest.raises(ArgumentError, match=r"keep a state, which blocks can roll back at batch_size=1 only; use block_size=1"):
         list(engine.generate(pair, policy, requests, batch_size=2, block_size=3))
 
 

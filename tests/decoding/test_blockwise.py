@@ -246,14 +246,10 @@ def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
     st.sampled_from([1, 2, 3, 5, 16, None]),
     st.booleans(),
 )
-def test_any_schedule_of_takeovers_keeps_the_books(
-    small_pair, shapes, tau, kappa, window, batch_size, block_size, greedy
-):
+def test_any_schedule_of_takeovers_keeps_the_books(small_pair, shapes, tau, kappa, window, batch_size, block_size, greedy):
     texts = [tuple((i // 2 + j) % 7 for j in range(length)) for i, (length, _) in enumerate(shapes)]
     sampling = GREEDY if greedy else Sampling(1.0)
-    requests = [
-        Request(text, i, limit, sampling) for i, (text, (_, limit)) in enumerate(zip(texts, shapes, strict=True))
-    ]
+    requests = [Request(text, i, limit, sampling) for i, (text, (_, limit)) in enumerate(zip(texts, shapes, strict=True))]
     assert_equal(small_pair, Disagreement(gate=Gate(tau, kappa, window)), requests, [(batch_size, block_size)])
 
 

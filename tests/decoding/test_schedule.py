@@ -14,9 +14,7 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 
-@pytest.mark.parametrize(
-    ("per_token", "rows", "pay"), [(0.01, 1, True), (0.01, 64, True), (1.0, 64, False), (0.1, 64, False)]
-)
+@pytest.mark.parametrize(("per_token", "rows", "pay"), [(0.01, 1, True), (0.01, 64, True), (1.0, 64, False), (0.1, 64, False)])
 def test_the_guide_is_drafted_for_where_some_block_beats_it_alone(per_token, rows, pay):
     """A cheap drafter, and a guide whose tokens cost from a hundredth of a pass to a whole one."""
     drafter, donor = PassCost(0.1, per_token / 10), PassCost(1.0, per_token)

@@ -46,9 +46,7 @@ def counted_waits(pair, monkeypatch, kind):
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("name", ["disagreement", "js", "guide"])
-def test_a_block_waits_once_for_each_drafted_token_and_once_for_its_verification(
-    own_pair, prompts, monkeypatch, name, traced
-):
+def test_a_block_waits_once_for_each_drafted_token_and_once_for_its_verification(own_pair, prompts, monkeypatch, name, traced):
     requests = [Request(p, 0, 12 + 4 * i, SAMPLED) for i, p in enumerate(prompts)]
     expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=4))
     with counted_waits(own_pair, monkeypatch, blockwise.Blocks) as counted:

@@ -80,9 +80,7 @@ def _step(reader, kind, slots, ids, counts, words, sampling):
 
 
 @torch.library.custom_op("takeover_tests::draw", mutates_args=())
-def _draw_once(
-    logits: torch.Tensor, words: torch.Tensor, temperature: float, top_p: float, top_k: int
-) -> list[torch.Tensor]:
+def _draw_once(logits: torch.Tensor, words: torch.Tensor, temperature: float, top_p: float, top_k: int) -> list[torch.Tensor]:
     return list(draw_rows(logits, words, Sampling(temperature, top_p, top_k)))
 
 

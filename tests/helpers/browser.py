@@ -79,9 +79,7 @@ class Page:
 
     def look(self, width, height, theme):
         """Set the size of the page and the theme."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         media = {"prefers-color-scheme": theme, "prefers-reduced-motion": "reduce"}
         features = [{"name": name, "value": value} for name, value in media.items()]
         self.call("Emulation.setEmulatedMedia", features=features)

@@ -100,9 +100,7 @@ class SimulatedGpu(TorchFunctionMode):
         elif name == "copy_" and home and "pinned" in (_place(given[0]), _place(given[1])):
             if not kwargs.get("non_blocking"):
                 self._blame(name, "to the host, or an upload that waits")
-        elif (
-            name == "to" and home and not asked and any(one == CPU for one in args[1:] if isinstance(one, torch.device))
-        ):
+        elif name == "to" and home and not asked and any(one == CPU for one in args[1:] if isinstance(one, torch.device)):
             self._blame("to", "the host waits")
             return found.clone() if found is given[0] else found
         elif asked:

@@ -49,9 +49,7 @@ def test_they_are_those_of_torch(monkeypatch, vocab, scale, dtype):
     found = read_all(host, donor)
     del library
     for name, values in expected.items():
-        torch.testing.assert_close(
-            found[name], values, atol=2e-5, rtol=1e-5, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        torch.testing.assert_close(found[name], values, atol=2e-5, rtol=1e-5, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_small_scores_are_not_rounded_against_1(monkeypatch):

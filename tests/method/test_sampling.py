@@ -52,9 +52,7 @@ def test_every_draw_is_that_of_the_definition(how, scale):
     check_draws(logits, at_random(40), how)
 
 
-@pytest.mark.parametrize(
-    "how", [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 0.9), Sampling(1.0, 0.99, 5000)], ids=str
-)
+@pytest.mark.parametrize("how", [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 0.9), Sampling(1.0, 0.99, 5000)], ids=str)
 @pytest.mark.parametrize("scale", [0.1, 2.0, 6.0])
 def test_large_vocabularies_draw_as_the_definition(how, scale):
     """Where tokens are picked out and halved before they are sorted, and most numbers never become logarithms."""

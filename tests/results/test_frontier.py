@@ -29,9 +29,7 @@ def curve(costs, gains, problems=50):
     return Curve(np.array(costs), [np.array([gain + spread - spread.mean() for gain in gains])], [8])
 
 
-@pytest.mark.parametrize(
-    ("costs", "cap"), [([0.02, 0.05, 0.1], 0.1), ([0.03, 0.2], 0.1), ([0.2], 0.07), ([0.04], 0.04)]
-)
+@pytest.mark.parametrize(("costs", "cap"), [([0.02, 0.05, 0.1], 0.1), ([0.03, 0.2], 0.1), ([0.2], 0.07), ([0.04], 0.04)])
 def test_weights_are_those_of_the_trapezoid_rule_between_the_steps(costs, cap):
     gains = np.sort(np.random.default_rng(1).random(len(costs)))
     grid = np.linspace(0, cap, 200_001)
@@ -114,9 +112,7 @@ def test_effects_as_shrunk_and_as_measured_are_below_and_above_the_true_oracle()
     for _ in range(20):
         worth, chances = generator.random(2000) < 0.2, generator.uniform(0.02, 0.2, 2000)
         drawn = np.flatnonzero(generator.random(2000) < chances)
-        host, donor = (
-            generator.random((len(drawn), 8)) < chance for chance in (0.2, 0.2 + 0.5 * worth[drawn, np.newaxis])
-        )
+        host, donor = (generator.random((len(drawn), 8)) < chance for chance in (0.2, 0.2 + 0.5 * worth[drawn, np.newaxis]))
         gained, lost = (donor & ~host).sum(axis=1), (host & ~donor).sum(axis=1)
         outcomes, weights = Outcomes(gained, lost, 8), 1 / chances[drawn]
         shrunk = outcomes.infer(outcomes.fit(weights)) @ EFFECTS

@@ -66,9 +66,7 @@ def test_the_newest_of_two_runs_of_one_command_counts_and_that_is_said(tmp_path)
     assert sorted(run.tasks[TASK].means["acc"] for run in runs) == [0.5, 1.0]
     assert len(notes) == 1 and "has a newer run of it" in notes[0]
     write_results(tmp_path / "a", {TASK: [8, 8]}, run=takeover(), date="2026-03-01T00-00-00")  # with the same results
-    write_results(
-        tmp_path / "a", {"takeover_amc23": [0, 8]}, run=takeover(), date="2026-02-02T00-00-00"
-    )  # another task
+    write_results(tmp_path / "a", {"takeover_amc23": [0, 8]}, run=takeover(), date="2026-02-02T00-00-00")  # another task
     (run,), _ = read_runs([tmp_path / "a"])
     assert set(run.tasks) == {TASK, "takeover_amc23"}
 

@@ -47,9 +47,7 @@ LOADING = {
     "attn_implementation": "eager", "load_in_4bit": True, "load_in_8bit": True,
     "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True},
 }  # fmt: skip
-CHANGES |= {
-    prefix + name: (HAND, {prefix + name: value}) for name, value in LOADING.items() for prefix in ("", "guide_")
-}
+CHANGES |= {prefix + name: (HAND, {prefix + name: value}) for name, value in LOADING.items() for prefix in ("", "guide_")}
 BITS = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_use_double_quant": True}
 MAP = {"parallelize": True, "max_memory_per_gpu": "9GiB", "max_cpu_memory": "9GiB", "offload_folder": "x"}
 CHANGES |= {name: (HAND | {"load_in_4bit": True}, {name: value}) for name, value in BITS.items()}

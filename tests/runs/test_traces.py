@@ -87,9 +87,7 @@ def test_a_part_holds_what_was_generated_for_pandas_polars_and_duckdb(demo_pair,
     policy = POLICIES["disagreement"]
     made = dict(engine.generate(demo_pair, policy, requests, batch_size=4, traced=True))
     task = 'it\'s a "task"/../x'
-    samples = [
-        replace(make_sample(i, tokens=len(g.tokens)), task=task, trace=pack_trace(g, HEADER)) for i, g in made.items()
-    ]
+    samples = [replace(make_sample(i, tokens=len(g.tokens)), task=task, trace=pack_trace(g, HEADER)) for i, g in made.items()]
     path = tmp_path / "part.parquet"
     write_part(path, samples, {})
     table, by_polars = pd.read_parquet(path), pl.read_parquet(path)

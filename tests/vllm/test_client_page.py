@@ -40,9 +40,7 @@ def test_the_page_loads_nothing_and_asks_for_a_key_where_there_is_one(keys):
     assert "secret" not in text and "policy=disagreement, tau=" in text
 
 
-@pytest.mark.parametrize(
-    ("model", "prompt"), [(str(DEMO["guide"]), calibration_prompts()[0]), ("other", "Problem: What is")]
-)
+@pytest.mark.parametrize(("model", "prompt"), [(str(DEMO["guide"]), calibration_prompts()[0]), ("other", "Problem: What is")])
 def test_the_page_has_a_prompt_of_its_models_to_try(model, prompt):
     _, data = asyncio.run(talk(ScriptedVllm(model=model), None, method="GET", path="/"))
     assert re.search(r"<textarea[^>]*>([^<]*)</textarea>", data.decode())[1].startswith(prompt)

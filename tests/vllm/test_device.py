@@ -110,9 +110,7 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         made = function(*args, **(kwargs or {}))
-        for one, told in zip(
-            made if isinstance(made, (list, tuple)) else [made], function._schema.returns, strict=False
-        ):
+        for one, told in zip(made if isinstance(made, (list, tuple)) else [made], function._schema.returns, strict=False):
             if isinstance(one, torch.Tensor) and told.alias_info is None:
                 self.found = max(self.found, one.nbytes)
         return made

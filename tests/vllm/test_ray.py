@@ -21,9 +21,7 @@ def cluster(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
     shared = ["--num-cpus", "1", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
     with ExitStack() as stack:
-        folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
-        )  # a short name
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))  # a short name
 
         def start(*words, until):
             command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, *shared]

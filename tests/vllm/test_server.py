@@ -58,9 +58,7 @@ def url(gate):
 
 def _end_engine(server, address):
     """Kill one of the engines at work: nobody waits for it, the server does not call itself healthy any more, and ends."""
-    engines = [
-        one for one in psutil.Process(server.pid).children(recursive=True) if "EngineCore" in "".join(one.cmdline())
-    ]
+    engines = [one for one in psutil.Process(server.pid).children(recursive=True) if "EngineCore" in "".join(one.cmdline())]
     assert len(engines) == 2
     asked = {"prompt": "1 2 3", "max_tokens": 1500, "ignore_eos": True}
     streamed = asked | {"stream": True, "vllm_xargs": {"takeover_trace": 1}}
@@ -233,9 +231,7 @@ def test_who_hangs_up_is_not_computed_for(url, client):
     assert time.monotonic() - started < 1.5
 
 
-def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(
-    url, gate, demo_folders, monkeypatch, tmp_path
-):
+def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, monkeypatch, tmp_path):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     served = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
     arguments = dict(one.split("=") for one in gate.split(","))
@@ -245,9 +241,7 @@ def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(
         run_demo(tmp_path / "vllm", 3, arguments | engine, log_samples=True),
         evaluate_demo("local-completions", served, 3, log_samples=True),
     ]
-    by_hf, by_vllm, by_server = (
-        {row["doc_id"]: row["resps"] for row in one["samples"]["takeover_demo"]} for one in found
-    )
+    by_hf, by_vllm, by_server = ({row["doc_id"]: row["resps"] for row in one["samples"]["takeover_demo"]} for one in found)
     assert by_vllm == by_hf
     # Concurrent repeats may change places.
     assert _sort(by_server) == _sort(by_hf)

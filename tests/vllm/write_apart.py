@@ -92,9 +92,7 @@ def open_backend(values):
 def read_requests(asked):
     from lm_eval_takeover.method.request import Request, Sampling
 
-    return [
-        Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked
-    ]
+    return [Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked]
 
 
 if __name__ == "__main__":

@@ -77,9 +77,7 @@ def make_contexts(inputs: Inputs) -> pl.DataFrame:
     else:
         place = {name: at for at, name in enumerate(words.names)}.get(inputs.word.lower(), -1)
     if place < 0 or not counts[:, place].any():
-        raise CannotShow(
-            f"no token is the word '{inputs.word or 'any'}', below {LOW:g} or from {HIGH:g} nats of {score}"
-        )
+        raise CannotShow(f"no token is the word '{inputs.word or 'any'}', below {LOW:g} or from {HIGH:g} nats of {score}")
     rows = draw_contexts(read(), words, place, score, inputs.seed)
     of_sets = dict(zip(SETS, counts[:, place].tolist(), strict=True))
     for row in rows:

@@ -170,11 +170,7 @@ class Inputs:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""
         run = self.runs[name]
         for key, rows in run.prompts.items():
-            ours = {
-                row["prompt"]: row["prompt_ids"]
-                for row in self.runs[self.base_name].prompts.get(key, [])
-                if row["prompt"]
-            }
+            ours = {row["prompt"]: row["prompt_ids"] for row in self.runs[self.base_name].prompts.get(key, []) if row["prompt"]}
             for row in rows:
                 if row["prompt"] in ours and ours[row["prompt"]] != row["prompt_ids"]:
                     raise CannotShow(

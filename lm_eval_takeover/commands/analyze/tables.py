@@ -127,9 +127,7 @@ def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
 
 def make_guides(inputs: Inputs, *, steps: bool) -> pl.DataFrame:
     """Guides side by side, without a step or with one, in its order."""
-    chosen = sorted(
-        ((step or 0, name, files) for name, (step, files) in inputs.guides.items() if (step is None) != steps)
-    )
+    chosen = sorted(((step or 0, name, files) for name, (step, files) in inputs.guides.items() if (step is None) != steps))
     if len(chosen) < 2:
         way_out = f"lm-eval-takeover score {inputs.scored.folder} --guide … --name …"
         raise CannotShow(f"it needs scores by a second guide, or of two checkpoints; run: {way_out}")
@@ -198,9 +196,7 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
     ]
     table = tabulate_ranks(_tabulate_traces(rows).sort("task", maintain_order=True))
     if table.is_empty():
-        raise CannotShow(
-            "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)"
-        )
+        raise CannotShow("no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)")
     return table
 
 

@@ -56,9 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("realized rate")
     add = group.add_argument
     add("--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="solve for this share of guide tokens")
-    rows = (
-        "methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)"
-    )
+    rows = "methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)"
     add("--methods", nargs="+", default=[], metavar="METHOD", help=rows)
     add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
     add("--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure rates on (default: 100)")

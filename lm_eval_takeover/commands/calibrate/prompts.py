@@ -169,9 +169,7 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
     return _Rows(rows, option, source, field or (usual or ["question"])[0], split)
 
 
-def _draw_rows(
-    given: _Rows, template: str | None, task: TaskForm | None, count: int, seed: int
-) -> dict[int, tuple[str, str]]:
+def _draw_rows(given: _Rows, template: str | None, task: TaskForm | None, count: int, seed: int) -> dict[int, tuple[str, str]]:
     """`(text, prompt)` of up to `count` rows by number, in the order of the draw; no two have one prompt."""
     shuffled = list(range(len(given.rows)))
     random.Random(seed).shuffle(shuffled)

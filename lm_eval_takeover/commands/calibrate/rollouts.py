@@ -221,9 +221,7 @@ def _replay_gates(
     """
     gates = {
         score: {
-            (row["rho"], rule): Gate(row["tau"], row[f"kappa_{rule}"], window)
-            for row in held.table
-            for rule in KAPPA_RULES
+            (row["rho"], rule): Gate(row["tau"], row[f"kappa_{rule}"], window) for row in held.table for rule in KAPPA_RULES
         }
         for score, held in scores.items()
     }

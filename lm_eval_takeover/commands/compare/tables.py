@@ -36,9 +36,7 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
         if area["axis"] == over:
             own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
             against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
-            lines.append(
-                [area["method"], *own, *against, *([_show(area["oracle_share"], ".0%")] if has_oracle else [])]
-            )
+            lines.append([area["method"], *own, *against, *([_show(area["oracle_share"], ".0%")] if has_oracle else [])])
     notes = [
         "Area: the mean gain over the base alone, in percentage points, over costs from 0 to the largest that all methods "
         "reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between measured "
@@ -58,9 +56,7 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
         lines.append([area["method"], half, most, f"{low} to {high or 'not reached'}" if low else ""])
     notes = ["The least cost at which a method has 50 and 90 % of the gain of the guide alone; empty if it never has."]
     if any(line[0].startswith(DRAFTED) for line in lines):
-        notes.append(
-            "drafted: the guide writes its own text with drafts of the base. A method that costs more saves nothing."
-        )
+        notes.append("drafted: the guide writes its own text with drafts of the base. A method that costs more saves nothing.")
     return f"{shown}\n{mark}Least {COSTS[least][1]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
 
 

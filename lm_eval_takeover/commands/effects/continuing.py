@@ -74,9 +74,7 @@ class Writer:
                 bar.update()
         return [samples[key] for key in keys]
 
-    def _generate(
-        self, policy: Policy, left: Sequence[tuple[bytes, Request]]
-    ) -> Iterator[tuple[bytes, Request, Generation]]:
+    def _generate(self, policy: Policy, left: Sequence[tuple[bytes, Request]]) -> Iterator[tuple[bytes, Request, Generation]]:
         """What these requests come to; a text that its last token has ended already needs no model."""
         asked = []
         for key, request in left:

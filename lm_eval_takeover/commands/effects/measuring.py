@@ -45,9 +45,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     wanted = {TAKEOVER: options.takeovers, CONTROL: options.controls}
     candidates = list_candidates(run, form.limit)
     if not len(candidates[TAKEOVER].rows):
-        raise ArgumentError(
-            f"{where} has no takeover by another token than the {run.host}'s; effects need a guided run"
-        )
+        raise ArgumentError(f"{where} has no takeover by another token than the {run.host}'s; effects need a guided run")
     print(for_terminal(describe_cost(run, candidates, wanted, options)))
     if options.dry_run:
         return 0
@@ -133,9 +131,7 @@ def read_form(run: RunReader, task: str) -> Request:
     """How a task's samples are drawn: a request without its prompt. Raises ArgumentError where the run does not say."""
     settings = run.decoding.get(task)
     if settings is None:
-        raise ArgumentError(
-            f"run_dir='{run.folder}' does not say how task '{task}' was decoded, or says it in two ways"
-        )
+        raise ArgumentError(f"run_dir='{run.folder}' does not say how task '{task}' was decoded, or says it in two ways")
     most = int(run.arguments.get("max_gen_toks") or TASK_MAX_GEN_TOKS)
     sampling, until, most = read_generation_settings(settings, most)
     return Request((0,), 0, most, sampling, until, task)
@@ -221,9 +217,7 @@ def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[
         )
 
 
-def _describe(
-    one: Position, values: Mapping[str, Any], verdicts: Sequence[bool], texts: Sequence[Continued]
-) -> dict[str, Any]:
+def _describe(one: Position, values: Mapping[str, Any], verdicts: Sequence[bool], texts: Sequence[Continued]) -> dict[str, Any]:
     """A row of `effects`, with the verdicts and texts behind either token."""
     half = len(verdicts) // 2
     host, donor = list(verdicts[:half]), list(verdicts[half:])

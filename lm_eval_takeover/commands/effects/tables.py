@@ -157,9 +157,7 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
 def _show_auroc(table: pl.DataFrame) -> str:
     kinds = table["kind"].unique(maintain_order=True).to_list()
     known = table.filter(pl.col("auroc").is_not_null()).select("score", "kind", "auroc", "low", "high")
-    cells = {
-        (score, kind): f"{area:.2f} ({low:.2f} to {high:.2f})" for score, kind, area, low, high in known.iter_rows()
-    }
+    cells = {(score, kind): f"{area:.2f} ({low:.2f} to {high:.2f})" for score, kind, area, low, high in known.iter_rows()}
     scores = table["score"].unique(maintain_order=True).to_list()
     rows = [[score, *(cells.get((score, kind), "") for kind in kinds)] for score in scores]
     note = f"AUROC of each score for an effect above {100 * effects.LARGE:.0f} points, with 95 % over problems: 0.5 is chance."

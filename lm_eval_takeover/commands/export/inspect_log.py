@@ -45,9 +45,7 @@ def describe_log(source: Source, task: str, identity: str) -> dict[str, Any]:
         },
         "stats": {"started_at": date, "completed_at": date, "model_usage": {}},
         "samples": [
-            _describe_sample(source, problem, place)
-            for problem in source.samples(task)
-            for place in range(len(problem.texts))
+            _describe_sample(source, problem, place) for problem in source.samples(task) for place in range(len(problem.texts))
         ],
     }
 

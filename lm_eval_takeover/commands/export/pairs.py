@@ -149,9 +149,7 @@ def read_texts(folder: Path) -> pl.DataFrame:
 def list_measured(texts: pl.DataFrame, choice: Choice) -> Pairs:
     """A pair for each position whose effect is large enough and known to have its sign."""
     pairs: dict[Name, list[Pair]] = {}
-    for (task, doc_id, sample, place), group in texts.group_by(
-        ["task", "doc_id", "sample", "position"], maintain_order=True
-    ):
+    for (task, doc_id, sample, place), group in texts.group_by(["task", "doc_id", "sample", "position"], maintain_order=True):
         sides = {str(writer): side.to_dicts() for (writer,), side in group.group_by(["writer"])}
         verdicts = {writer: [text["correct"] for text in side] for writer, side in sides.items()}
         found = measure_position(verdicts["host"], verdicts["donor"], choice.confidence)
@@ -167,9 +165,7 @@ def list_measured(texts: pl.DataFrame, choice: Choice) -> Pairs:
     return pairs
 
 
-def choose_texts(
-    better: Sequence[Mapping[str, Any]], worse: Sequence[Mapping[str, Any]]
-) -> tuple[list[int], list[int]] | None:
+def choose_texts(better: Sequence[Mapping[str, Any]], worse: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[int]] | None:
     """A correct text and an incorrect one that both came to their end, of one continuation where that is possible."""
     good = [text for text in better if text["correct"] and not text["truncated"]]
     bad = [text for text in worse if not text["correct"] and not text["truncated"]]

@@ -149,9 +149,7 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
             table |= {f"{heading} {label}": [parts.get(label, "") for parts in column] for label in labels}
         else:
             # More than two figures are labelled.
-            cell = (
-                [f"{label} {p}" for label, p in each.items()] if len(each) > 2 else each.values() for each in column
-            )
+            cell = ([f"{label} {p}" for label, p in each.items()] if len(each) > 2 else each.values() for each in column)
             table[heading] = list(map(" / ".join, cell))
     for name, heading in _COSTS.items() if "cost" in extras else ():
         table[heading] = [_show_cost(getattr(row.rates, name)) for row in rows]

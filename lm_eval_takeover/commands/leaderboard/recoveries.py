@@ -95,9 +95,7 @@ def measure_recoveries(
     return {metric: _measure(tasks, metric) for metric in metrics}
 
 
-def _find_obstacle(
-    row: NamedRun, base: NamedRun | None, reference: NamedRun | None, averaged: Sequence[str]
-) -> str | None:
+def _find_obstacle(row: NamedRun, base: NamedRun | None, reference: NamedRun | None, averaged: Sequence[str]) -> str | None:
     """Say why there can be no Recovery, whatever the numbers are."""
     if row.kind not in _TAKEOVER_KINDS:
         return f"a {row.kind} row recovers nothing"

@@ -68,9 +68,7 @@ def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str], max_mi
     return contrasts
 
 
-def _measure(
-    new: TaskResult, old: TaskResult, metric: str, max_missing: float
-) -> tuple[statistics.Difference | None, str]:
+def _measure(new: TaskResult, old: TaskResult, metric: str, max_missing: float) -> tuple[statistics.Difference | None, str]:
     """The difference of two runs of a task, and how it was measured, or why it cannot be."""
     if new.problems is None or old.problems is None:
         return None, "no samples; run with --log_samples"

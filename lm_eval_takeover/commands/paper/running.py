@@ -50,9 +50,7 @@ def make_paper(options: argparse.Namespace) -> int:
     return status
 
 
-def plan_commands(
-    options: argparse.Namespace, pair: Pair, items: Mapping[str, Item], folder: Path
-) -> Iterator[list[str]]:
+def plan_commands(options: argparse.Namespace, pair: Pair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
     """The commands of one set-up in their order, as words behind `lm-eval-takeover`."""
     limit = [] if options.limit is None else ["--limit", f"{options.limit:g}"]
     models = [word for role in ("base", "guide") if (model := getattr(pair, role)) for word in (f"--{role}", model)]

@@ -231,9 +231,7 @@ def read_baseline(path: Path) -> SeedRuns:
     document.require("schema", Literal[1])
     content = {name: document.get(name) for name in document}
     if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
-        document.fail(
-            "checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}"
-        )
+        document.fail("checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}")
     try:
         stored: _Stored = check(content, _Stored)
         tasks = {task: _unpack(side) for task, side in stored.tasks.items()}

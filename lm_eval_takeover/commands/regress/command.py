@@ -105,16 +105,12 @@ def _check_call(options: argparse.Namespace) -> None:
     if not options.results and (options.update or not options.plan):
         raise ArgumentError("regress needs RESULTS, the folder of `lm_eval … --output_path`")
     if len(options.results) > 1 and not (options.update or options.plan):
-        raise ArgumentError(
-            f"RESULTS are {len(options.results)} folders; one run is compared, several are for --update"
-        )
+        raise ArgumentError(f"RESULTS are {len(options.results)} folders; one run is compared, several are for --update")
     check_least(options, 1, "runs", "samples")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
     if (options.base is None) != (options.reference is None) or (options.base is not None and not options.update):
-        raise ArgumentError(
-            "--base and --reference go together, and with --update: later checks read them from the baseline"
-        )
+        raise ArgumentError("--base and --reference go together, and with --update: later checks read them from the baseline")
 
 
 def _find_limits(options: argparse.Namespace, *runs: "SeedRuns") -> dict[str, float]:
@@ -175,9 +171,7 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
     limits = _find_limits(options, old, new)
     notes = (*old.notes, *new.notes)
     if options.history and not old.digest:
-        raise ArgumentError(
-            f"--history needs a baseline file, and '{options.baseline}' is a log; write one with --update"
-        )
+        raise ArgumentError(f"--history needs a baseline file, and '{options.baseline}' is a log; write one with --update")
     old, new = verdicts.align(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
     known = {*reports.list_runs(options.history, old), reports.digest_run(new)} if options.history else set()

@@ -31,9 +31,7 @@ class Check:
     tasks: Mapping[str, TaskVerdict]
 
 
-def describe(
-    verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: float, allowed: Sequence[str]
-) -> dict[str, Any]:
+def describe(verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: float, allowed: Sequence[str]) -> dict[str, Any]:
     """Describe the check for `--format json`: `tasks` and `average` of the first metric, and of each below `metrics`."""
     metrics = {check.metric: _describe_metric(check) for check in checks}
     return {
@@ -71,8 +69,7 @@ def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: S
 def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
     """List the verdict, the notes on tasks, and which settings were allowed to differ."""
     limits = [
-        f"allowed {'change' if check.metric in CHANGES else 'drop'} of {check.metric} {check.limit:g}"
-        for check in checks
+        f"allowed {'change' if check.metric in CHANGES else 'drop'} of {check.metric} {check.limit:g}" for check in checks
     ]
     notes = [f"{verdict}: {', '.join(limits)}"]
     for check in checks:

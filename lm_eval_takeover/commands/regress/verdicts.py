@@ -146,9 +146,7 @@ def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, S
     """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
     for here, there, side in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(here.tasks.keys() - there.tasks.keys()):
-            raise ResultsError(
-                f"{', '.join(missing)}: missing in {side}; choose common tasks with --tasks, or --update"
-            )
+            raise ResultsError(f"{', '.join(missing)}: missing in {side}; choose common tasks with --tasks, or --update")
     for task in old.tasks:
         before, now = old.tasks[task].problems, new.tasks[task].problems
         for a, b, side in ((before, now, "the run"), (now, before, "the baseline")):
@@ -201,9 +199,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
         float(np.mean([values.mean() for values in side]))
         for side in ([part.before for part in parts], [part.now for part in parts])
     )
-    interval = within_shares(
-        average_differences([part.now - part.before for part in parts], observations).interval(confidence)
-    )
+    interval = within_shares(average_differences([part.now - part.before for part in parts], observations).interval(confidence))
     if of_recovery(metric):
         anchors = [part.anchors for part in parts if part.anchors]
         gaps = [reference - base for base, reference in anchors]
@@ -214,9 +210,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
         base, whole = (float(np.mean([x.mean() for x in values])) for values in ([pair[0] for pair in anchors], gaps))
         before, now, interval = (before - base) / whole, (now - base) / whole, spread
     if all(part.same for part in parts):
-        return TaskVerdict(
-            metric, before, now, now - before, now - before, now - before, 1.0, "pass", "no sample differs"
-        )
+        return TaskVerdict(metric, before, now, now - before, now - before, now - before, 1.0, "pass", "no sample differs")
     ends = zip(*(part.margins for part in parts), strict=True)
     margins = [average_differences(values, observations) for values in ends]
     spans = [margin.interval(confidence) for margin in margins]

@@ -128,9 +128,7 @@ def _place(analysis: Analysis, index: dict[str, Any], packed: Mapping[tuple[str,
     return list(packed.values())
 
 
-def render(
-    analysis: Analysis, index: Mapping[str, Any], blocks: list[str], total: int, effects: Effects | None = None
-) -> str:
+def render(analysis: Analysis, index: Mapping[str, Any], blocks: list[str], total: int, effects: Effects | None = None) -> str:
     style, script = _read("report.css"), _read("report.js")
     temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

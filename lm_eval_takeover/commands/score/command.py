@@ -32,9 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     given = read_stored_pair(options)
     if options.name != make_component(options.name or "-").lstrip("-"):
-        raise ArgumentError(
-            f"--name '{options.name}' is no name of a folder; expected letters, digits, dots and dashes"
-        )
+        raise ArgumentError(f"--name '{options.name}' is no name of a folder; expected letters, digits, dots and dashes")
     from lm_eval_takeover.commands.score.scoring import score_runs
 
     return score_runs(options.run_dirs, given, overwrite=options.overwrite, name=options.name)

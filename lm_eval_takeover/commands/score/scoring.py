@@ -56,9 +56,7 @@ def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: 
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
     found = []
-    for of_folder in (
-        read_run_folders([folder]) for folder in folders
-    ):  # of a comparison the base's, which analyses read
+    for of_folder in (read_run_folders([folder]) for folder in folders):  # of a comparison the base's, which analyses read
         found += [run for run in of_folder if run.written_by == "base"] or of_folder
     runs = [(run, restore_arguments(run, given)) for run in found]
     readers: Readers | None = None

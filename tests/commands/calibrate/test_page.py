@@ -23,9 +23,7 @@ def test_every_packaged_file_is_sound_and_has_its_page():
     for path in packaged_calibrations().values():
         page = path.with_suffix(".md").read_text()
         assert page == render_page(read_calibration(path))
-        assert (
-            ("column 1" in page) == ("%" not in page) == (path.stem == "qwen3-0.6b-base+qwen3-8b")
-        )  # it invents no ratio
+        assert ("column 1" in page) == ("%" not in page) == (path.stem == "qwen3-0.6b-base+qwen3-8b")  # it invents no ratio
 
 
 def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):

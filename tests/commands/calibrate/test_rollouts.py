@@ -207,9 +207,7 @@ def test_an_infinite_score_names_the_prompt(pair, prompts, monkeypatch):
         return logits
 
     monkeypatch.setattr(pair.guide, "compute_logits", ruled_out)
-    with pytest.raises(
-        CalibrationError, match=r"calibration prompt \d+: ce is inf.*load both models with --dtype float32"
-    ):
+    with pytest.raises(CalibrationError, match=r"calibration prompt \d+: ce is inf.*load both models with --dtype float32"):
         calibrate(short_setup(pair, prompts, max_gen_toks=5))
 
 

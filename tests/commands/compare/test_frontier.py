@@ -222,9 +222,7 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
 KINDS = ("base", "guide", "thinking", "follows", "rates")
 
 
-@pytest.mark.parametrize(
-    "shape", [(1, 8), (6, 1), (1, 1)], ids=lambda shape: "{} problems of {} samples".format(*shape)
-)
+@pytest.mark.parametrize("shape", [(1, 8), (6, 1), (1, 1)], ids=lambda shape: "{} problems of {} samples".format(*shape))
 @pytest.mark.parametrize("first", range(len(KINDS)))
 def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, first, shape):
     """All subsets of kinds of rows that begin with one kind, in an order that turns with it."""

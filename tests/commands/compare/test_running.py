@@ -173,9 +173,7 @@ def test_refined_rates_are_run_and_a_stopped_refinement_ends_as_one_that_ran_thr
 def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_frontier(tmp_path):
     """SIGKILL of the command and its worker. Seconds differ, since a clock ran; passes would if drafts learned lengths."""
     words = [*TAKEOVER, *split("compare --tasks takeover_demo_graded --rows base,guide,ce,random --rates 0.1,0.3")]
-    words += split(
-        "--limit 3 --num_prompts 3 --num_held_out 4 --batch_size 4 --model_args block_size=1 --quiet --run_dir"
-    )
+    words += split("--limit 3 --num_prompts 3 --num_held_out 4 --batch_size 4 --model_args block_size=1 --quiet --run_dir")
     assert run([*words, str(tmp_path / "whole")]).returncode == 0
     killed = tmp_path / "killed"
     killed.mkdir()

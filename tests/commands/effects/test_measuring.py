@@ -57,9 +57,7 @@ def test_writes_tables_and_figures(measured):
         assert means[0] == pytest.approx(means[1], abs=0.05) and group["shrunk"].std() < group["effect"].std()
     texts = pl.read_parquet(measured / "effect_texts.parquet")
     assert len(texts) == 2 * 4 * 60
-    first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(
-        pl.col("token_ids").list.first().unique()
-    )
+    first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(pl.col("token_ids").list.first().unique())
     tokens = {row[:5]: row[5] for row in first.rows()}
     for row in effects.rows(named=True):
         name = row["task"], row["doc_id"], row["sample"], row["position"]
@@ -81,9 +79,7 @@ def test_both_kinds_stand_at_true_decisions_and_hardly_ever_at_synonyms(measured
     assert np.mean(true) > 0.7
     tokens = [tokenizer.decode([row[place]]).strip() for row in effects.rows() for place in (5, 6)]
     assert any(map(str.isalpha, tokens)) and np.mean([token in CONNECTIVES for token in tokens]) < 0.05
-    summary = {
-        row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)
-    }
+    summary = {row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)}
     assert summary["takeover"]["low"] > 0 and summary["takeover"]["helpful"] > 0.15
 
 
@@ -160,9 +156,7 @@ def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
         measure(demo_runs[run], tmp_path / "out", *more)
 
 
-def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_cannot_go_on(
-    demo_runs, tmp_path, demo_pair
-):
+def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_cannot_go_on(demo_runs, tmp_path, demo_pair):
     run = read_run_folder(demo_runs["guided"])
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     planted = {"plugins": str(tmp_path / "evil.py"), "policy_arguments": {"plugins": str(tmp_path / "evil.py")}}

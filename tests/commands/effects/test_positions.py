@@ -67,9 +67,7 @@ def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_r
     random = read_run_folder(tmp_path / "random")
     form = Form(random, {task: read_form(random, task) for task in random.tasks})
     takeovers = list_candidates(random, form.limit)["takeover"]
-    found = takeovers.choose(
-        400, 0, lambda them: writer.draw(ALONE[run.host](), [form.next_token(one) for one in them])
-    )
+    found = takeovers.choose(400, 0, lambda them: writer.draw(ALONE[run.host](), [form.next_token(one) for one in them]))
     assert np.isnan(takeovers.expected) and 0 < len(found) < len(takeovers.rows) / 3
     writer.run.close()
     readers.close()

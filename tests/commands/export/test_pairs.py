@@ -59,14 +59,11 @@ def test_single_tokens_are_those_of_the_takeovers(exported, strict_run):
     taken = {
         (*one.name, place): ([token], [host])
         for one, table in reader.read_traces(["token_id", "chosen_from", "host_token_id"])
-        for place, (token, writer, host) in enumerate(
-            zip(*(column.to_pylist() for column in table.columns[3:]), strict=True)
-        )
+        for place, (token, writer, host) in enumerate(zip(*(column.to_pylist() for column in table.columns[3:]), strict=True))
         if writer == "guide" and host != token
     }
     found = {
-        (row["task"], row["doc_id"], row["sample"], row["position"]): (row["chosen_ids"], row["rejected_ids"])
-        for row in rows
+        (row["task"], row["doc_id"], row["sample"], row["position"]): (row["chosen_ids"], row["rejected_ids"]) for row in rows
     }
     assert found == taken and {row["effect"] for row in rows} == {None}
 

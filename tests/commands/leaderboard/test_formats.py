@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import shutil
-import subprocess
 
 import pytest
 from helpers.results import takeover, write_results
@@ -62,14 +60,3 @@ def test_markdown_latex_and_csv_have_the_same_figures(results, printed):
     averages = [line for line in csv.DictReader(io.StringIO(said["csv"])) if line["task"] == "average"]
     assert float(averages[1]["acc"]) == row["average"]["acc"]
     assert float(averages[1]["recovery_acc"]) == row["recovery"]["acc"]
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="compiles the table, and no pdflatex is installed")
-def test_latex_compiles(results, printed, tmp_path):
-    words = [results / name for name in ("base", "guided", "random", "guide")]
-    table = printed(*words, "--format", "latex", "--published", "--columns", "maj8", "intervals")
-    page = f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n{table}\\end{{document}}\n"
-    (tmp_path / "table.tex").write_text(page)
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:]

@@ -10,9 +10,7 @@ def test_recovery_is_against_the_thinking_model_else_the_guide(results, board):
     by_thinking, _ = board(*runs, "--thinking", results / "thinking")
     for rows, reference in ((by_guide, "Large (guide)"), (by_thinking, "Small (thinking)")):
         row = rows["Small-Base + Guided"]
-        base, guided, thinking = (
-            rows[name]["average"]["acc"] for name in ("Small-Base", "Small-Base + Guided", reference)
-        )
+        base, guided, thinking = (rows[name]["average"]["acc"] for name in ("Small-Base", "Small-Base + Guided", reference))
         assert row["reference"] == reference
         assert row["recovery"]["acc"] == pytest.approx((guided - base) / (thinking - base))
         assert row["recovery"]["acc_low"] < row["recovery"]["acc"] < row["recovery"]["acc_high"]
@@ -36,9 +34,7 @@ def test_of_several_seeds_and_templates_base_and_reference_are_the_rows_own(tmp_
             base = rows[name.replace(" + Guided", "")]
             accuracies = [each["average"]["acc"] for each in (row, base, rows[own])]
             assert row["reference"] == own
-            assert row["recovery"]["acc"] == pytest.approx(
-                (accuracies[0] - accuracies[1]) / (accuracies[2] - accuracies[1])
-            )
+            assert row["recovery"]["acc"] == pytest.approx((accuracies[0] - accuracies[1]) / (accuracies[2] - accuracies[1]))
     assert not any("different references" in line for line in warnings)
 
 

@@ -135,9 +135,7 @@ def test_accuracy_by_rate_has_a_panel_for_each_task_and_the_thinking_model_as_a_
     lines = json.loads((paper / "demo" / "frontier.json").read_text())
     thinking = next(line for line in lines if line["row"] == "thinking")
     assert "Acc, thinking" in (paper / "demo" / "rates_by_task.svg").read_text() and thinking["acc"] is not None
-    two = [
-        line | {"task": task} for task in ("aime24", "amc23", "average") for line in lines if line["task"] == "average"
-    ]
+    two = [line | {"task": task} for task in ("aime24", "amc23", "average") for line in lines if line["task"] == "average"]
     picture = draw_rates(two, ["base", "ce@0.05", "thinking"])
     titles = [text for text in re.findall(r">([^<]+)</text>", picture) if text in ("aime24", "amc23", "average")]
     assert titles == ["aime24", "amc23", "average"] and picture.count("stroke-dasharray: 3.7,1.6") >= 6
@@ -170,9 +168,7 @@ def test_examples_are_chosen_by_their_rule(paper):
 def test_signals_are_the_values_that_failure_reads(paper):
     with (paper / "demo" / "analysis" / "base" / "signals.csv").open() as file:
         rows = list(csv.DictReader(file))
-    failure = {
-        row["signal"]: row for row in json.loads((paper / "demo" / "analysis" / "base" / "failure.json").read_text())
-    }
+    failure = {row["signal"]: row for row in json.loads((paper / "demo" / "analysis" / "base" / "failure.json").read_text())}
     own = {(row["doc_id"], row["sample"]): row["correct"] for row in rows if row["score"] == "ce"}
     assert len(own) == failure["ce"]["samples"] == 24 and set(own.values()) <= {"True", "False"}
 

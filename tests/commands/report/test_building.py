@@ -73,8 +73,7 @@ def hostile(tmp_path_factory):
     """A report of texts that would like to be more than texts."""
     folder = tmp_path_factory.mktemp("hostile")
     problem = (
-        "</script><script>console.log('out')</script> $\\href{javascript:alert(1)}{x}$ \\[\\unknown\\] \u202e"
-        + "y" * 200_000
+        "</script><script>console.log('out')</script> $\\href{javascript:alert(1)}{x}$ \\[\\unknown\\] \u202e" + "y" * 200_000
     )
     write_small(folder, len(WORDS), problem, 2, "</style><script>console.log(2)</script>\\x\u202e")
     with pytest.MonkeyPatch.context() as patch:
@@ -125,15 +124,11 @@ def test_what_is_embedded_fits_and_tells_which(tmp_path, monkeypatch, capsys):
     small = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch, "--max-size", str(limit))
     assert small.stat().st_size <= limit * 1e6
     index = read_index(small)
-    kept = [
-        [[sample[0] for sample in run if len(sample) > 6] for run in problem["runs"]] for problem in index["problems"]
-    ]
+    kept = [[[sample[0] for sample in run if len(sample) > 6] for run in problem["runs"]] for problem in index["problems"]]
     embedded = sum(len(run) for problem in kept for run in problem)
     assert 8 <= embedded < 64
     assert f"{embedded} of 64 rollouts are in this file" in small.read_text()
-    assert all(
-        base == guided and base for base, guided in kept
-    )  # a sample is there with the base's, and one of each problem
+    assert all(base == guided and base for base, guided in kept)  # a sample is there with the base's, and one of each problem
     assert len(kept[0][0]) >= len(kept[2][0])  # what changed comes first
     with pytest.raises(ArgumentError, match=r"--max_size 0.1: the page needs 0\.\d MB before any rollout is in it"):
         main(["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "x.html"), "--max-size", "0.1"])
@@ -162,14 +157,10 @@ def test_no_text_leaves_its_place_in_the_file(hostile):
     assert text.count("</style>") == 1 and "\u202e" not in text
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-") and "unsafe" not in policy
-    assert not re.search(
-        r"""\b(?:src|href)=["']?(?:https?:|//)""", re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
-    )
+    assert not re.search(r"""\b(?:src|href)=["']?(?:https?:|//)""", re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL))
 
 
-@pytest.mark.parametrize(
-    "text", ["<g>" * 20_000 + "</g>" * 20_000, " " * 2**24, "x"], ids=["deep", "large", "no figure"]
-)
+@pytest.mark.parametrize("text", ["<g>" * 20_000 + "</g>" * 20_000, " " * 2**24, "x"], ids=["deep", "large", "no figure"])
 def test_a_figure_is_bounded(tmp_path, text):
     path = tmp_path / "lorenz.svg"
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg">{text}</svg>' if text != "x" else text)
@@ -262,8 +253,7 @@ def test_hostile_texts_are_texts(page, hostile):
     shown = page.evaluate("document.querySelector('#problem').innerText")
     assert "<script>console.log('out')</script>" in shown and "\\u202e" in shown and "\u202e" not in shown
     assert (
-        page.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")[-1]
-        == "\\[\\unknown\\]"
+        page.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")[-1] == "\\[\\unknown\\]"
     )
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert page.messages == []

@@ -143,9 +143,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     arguments = restore_arguments(read_run_folder(run), given)  # what the command line says counts
     assert (arguments.trust_remote_code, arguments.device_map, arguments.guide_device) == (True, None, None)
     plant_facts(run, arguments={"guide_peft": "their/adapter", "base": "x", "guide": "y"})
-    with pytest.raises(
-        ArgumentError, match=r"guide_peft=their/adapter, which is not taken .* give --model_args guide_peft="
-    ):
+    with pytest.raises(ArgumentError, match=r"guide_peft=their/adapter, which is not taken .* give --model_args guide_peft="):
         main(["score", str(run)])
     assert restore_arguments(read_run_folder(run), {"guide_peft": "mine"}).guide_peft == "mine"
 
