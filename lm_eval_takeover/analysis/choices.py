@@ -55,7 +55,8 @@ def measure_entropies(sample: SampleTokens, score: str) -> dict[str, Any] | None
     """Sums of both models' entropies by bin of js, the base's first; None for other scores."""
     if score != "js":
         return None
-    bins = np.searchsorted(EDGES[1:-1].astype(np.float32), sample.score("js"), "right")
+    above = sample.score("js") >= EDGES[1:-1, np.newaxis].astype(np.float32)
+    bins = np.add.reduce(above.view(np.uint8), 0, dtype=np.uint8).astype(np.intp)  # twice as fast as searchsorted
     sums = [np.bincount(bins, sample.columns[name], len(EDGES) - 1) for name in ENTROPIES]
     tokens = np.bincount(bins, minlength=len(EDGES) - 1)
     return {"sums": np.concatenate(sums), "tokens": np.tile(tokens, len(ENTROPIES))}
