@@ -67,8 +67,22 @@ class Fields:
 
 def read_document(path: Path, writer: str) -> Fields:
     """Read the object in a file. Errors name `writer`, the command that makes such files. Raises ResultsError."""
+    return Fields(f"'{path}'", _read_json(path, writer))
+
+
+def read_rows(path: Path, writer: str, hint: Any) -> list[Any]:
+    """Read the list in a file, each item checked against a type (`storage.schema`). Raises ResultsError."""
+    held = _read_json(path, writer)
     try:
-        return Fields(f"'{path}'", json.loads(read_bounded(path, LARGEST_DOCUMENT)))
+        rows: list[Any] = check(held, list[hint])
+    except ValueError as error:
+        raise ResultsError(f"'{path}': {error}; write it again with {writer}") from None
+    return rows
+
+
+def _read_json(path: Path, writer: str) -> Any:
+    try:
+        return json.loads(read_bounded(path, LARGEST_DOCUMENT))
     except OSError as error:
         why = error.strerror or error
         raise ResultsError(f"'{path}' cannot be read: {why}; expected a file of {writer}") from error

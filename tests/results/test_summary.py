@@ -19,8 +19,7 @@ PER_TASK = {
 def run(tmp_path):
     counts = {"takeover_amc23": [3, 5] * 20, "takeover_aime24": [1, 0, 8] * 10}
     reported = takeover(per_task=PER_TASK, parameters={"base": 10, "guide": 100})
-    (found,), _ = read_runs([write_results(tmp_path / "run", counts, run=reported)])
-    return found
+    return read_runs([write_results(tmp_path / "run", counts, run=reported)])[0][0]
 
 
 def test_a_task_has_its_scores_with_intervals_and_its_rates(run):

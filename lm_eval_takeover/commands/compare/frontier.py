@@ -1,11 +1,10 @@
 """The frontier of a comparison, in the files that docs/frontier.md describes, and the costs of each row."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 
@@ -13,12 +12,13 @@ from lm_eval_takeover.commands._output import write_csv, write_json
 from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.fields import read_document
+from lm_eval_takeover.results.fields import read_document, read_rows
 from lm_eval_takeover.results.frontier import Area, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import Interval, Values, count_observations
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
+from lm_eval_takeover.storage.schema import Between
 from lm_eval_takeover.storage.whole_files import write_text
 
 AREA_COLUMNS = (
@@ -34,6 +34,15 @@ STEEP = 0.2  # of Acc, between two neighbouring rates
 AVERAGE = "average"
 METRICS = ("acc", "pass8")
 ORACLE = "oracle"
+
+
+class MeasuredEffect(TypedDict):
+    """What an oracle reads of a row of effects.json."""
+
+    task: str
+    inclusion: Annotated[float, Between(1e-12, 1)]
+    shrunk: float
+    effect: float
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,7 @@ def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path)
     host = next((other for other in points if point and other.row.name == point.row.host), None)
     if point is None or host is None:
         raise ResultsError(f"--effects '{folder}' is of the run '{run}'; expected those of a row here, beside its base")
-    effects = json.loads((folder / "effects.json").read_text())
+    effects = read_rows(folder / "effects.json", "`lm-eval-takeover effects`", MeasuredEffect)
     oracles = {}
     for task, part in {AVERAGE: averaged, **{task: [task] for task in averaged}}.items():
         found = [(each, point.results[each["task"]]) for each in effects if each["task"] in part]

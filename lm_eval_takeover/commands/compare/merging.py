@@ -5,13 +5,12 @@ several seeds become one row, the mean over them problem by problem; the spread 
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -22,14 +21,33 @@ from lm_eval_takeover.commands.compare.picture import try_to_draw
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.commands.compare.tables import write_frontier
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.fields import read_rows
 from lm_eval_takeover.results.runs import Counts, Run, TaskResult, find_results, read_run
 from lm_eval_takeover.results.settings import list_differences
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
 ROWS = "rows.json"
-_FIELDS = ("label", "name", "rate", "follows", "word", "covers", "host", "donor", "mixes")
 _OF_MODELS = ("chat_template", "end_tokens", "system_instruction", "thinking")  # and may differ
+
+
+class KeptRow(TypedDict):
+    """A row in ROWS: of `PlannedRow` what areas and pictures need, and the folders of its results in the comparison's own."""
+
+    label: str
+    name: str
+    rate: float | None
+    follows: bool
+    word: str
+    covers: float | None
+    host: str | None
+    donor: str | None
+    mixes: bool
+    results: list[str]
+
+
+_FIELDS = tuple(name for name in KeptRow.__annotations__ if name != "results")
 
 
 @dataclass(frozen=True)
@@ -47,9 +65,12 @@ class Comparison:
         if not (folder / ROWS).exists():
             raise ArgumentError(f"--merge '{folder}' has no {ROWS}; give the compare command that made it again")
         rows = {}
-        for row in json.loads((folder / ROWS).read_text()):
-            runs = [read_run(find_results(folder / path)[-1]) for path in row.pop("results")]
-            rows[PlannedRow(**row)] = runs
+        for row in read_rows(folder / ROWS, "`lm-eval-takeover compare`", KeptRow):
+            try:
+                results = [find_results(join_inside(folder, path))[-1] for path in row["results"]]
+            except ValueError as error:
+                raise ArgumentError(f"--merge '{folder}': {error}") from None
+            rows[PlannedRow(**{name: row[name] for name in _FIELDS})] = [read_run(path) for path in results]
         runs = list(chain(*rows.values()))
         pair = [{str(run.settings[role]) for run in runs if run.settings.get(role)} for role in ("base", "guide")]
         names = {name for run in runs if (name := run.takeover.get("calibration"))}

@@ -214,9 +214,11 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     assert f"{100 * area:+.1f}" in table and "Of oracle" in table and "if effects of single takeovers add up" in table
     try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
     assert "<title>oracle@0.1: Acc" in (tmp_path / "frontier.svg").read_text()
-    (tmp_path / "effect_examples.json").write_text(json.dumps({"run": "ce@0.05"}))
-    with pytest.raises(ResultsError, match=r"is of the run 'ce@0.05'; expected those of a row here"):
-        describe_frontier(runs, tmp_path)
+    of_another = {"run": "ce@0.05"}, r"is of the run 'ce@0.05'; expected those of a row here"
+    for name, held, text in (("effects", [known[0] | {"inclusion": 0}], "inclusion"), ("effect_examples", *of_another)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(held))
+        with pytest.raises(ResultsError, match=text):
+            describe_frontier(runs, tmp_path)
 
 
 KINDS = ("base", "guide", "thinking", "follows", "rates")

@@ -13,7 +13,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.frontier import describe_frontier
 from lm_eval_takeover.commands.compare.merging import write_rows
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.results.runs import read_run
 
 ALONE = {"base": [0, 1, 2, 1, 0, 3], "guide": [8, 7, 8, 8, 6, 8]}
@@ -41,9 +41,9 @@ def merge(tmp_path, other="two"):
     """The averages of all rows, and all areas."""
     words = ["compare", "--merge", *(str(tmp_path / name) for name in ("one", other))]
     assert main([*words, "--run_dir", str(tmp_path / "merged")]) == 0
-    with (tmp_path / "merged" / "frontier.csv").open() as file:
-        lines = [line for line in csv.DictReader(file) if line["task"] == "average"]
-    return lines, json.loads((tmp_path / "merged" / "frontier_area.json").read_text())
+    lines = csv.DictReader((tmp_path / "merged" / "frontier.csv").read_text().splitlines())
+    areas = json.loads((tmp_path / "merged" / "frontier_area.json").read_text())
+    return [line for line in lines if line["task"] == "average"], areas
 
 
 def list_areas(areas, **named):
@@ -119,6 +119,11 @@ def test_only_folders_of_compare_are_merged_and_into_another_one(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArgumentError, match=r"empty' has no rows.json; give the compare command that made it again"):
         merge(tmp_path, "empty")
+    (first, *_) = json.loads((tmp_path / "one" / "rows.json").read_text())
+    for rows, text in (({}, "expected a list"), ([1], "expected"), ([{}], "label"), ([first | {"results": [".."]}], "outside")):
+        (tmp_path / "empty" / "rows.json").write_text(json.dumps(rows))
+        with pytest.raises(TakeoverError, match=text):
+            merge(tmp_path, "empty")
     for run_dir, more in (("one", []), ("new", ["--tasks", "takeover_demo"])):
         with pytest.raises(ArgumentError, match="it takes no --tasks, and --run_dir is a folder of its own"):
             main(["compare", "--merge", str(tmp_path / "one"), "--run_dir", str(tmp_path / run_dir), *more])

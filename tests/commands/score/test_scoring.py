@@ -64,8 +64,7 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(TransformersBackend, "compare", stop_at_the_third)
     assert main(["score", str(run), "--batch_size", "16"]) == 130
-    first = read(run, "scores")
-    assert first.select("doc_id", "sample").n_unique() == 32
+    assert read(run, "scores").select("doc_id", "sample").n_unique() == 32
     assert main(["score", str(run), "--batch_size", "16"]) == 0
     assert batches == [16, 16, 16, 16]
     again = read(run, "scores")
