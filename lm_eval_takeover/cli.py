@@ -79,7 +79,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
     known = {option for action in parser._actions for option in action.option_strings}
     for name in (word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", words)):
         if name.startswith("--") and name not in known:
-            passed_on = "".join(f"; {one.help} go after `--`" for one in parser._actions if one.metavar == "-- OPTION")
+            passed_on = "".join(f"; {action.help} go after `--`" for action in parser._actions if action.metavar == "-- OPTION")
             names = [option for option in known if option.startswith("--")]
             parser.error(f"unknown option '{name}'; {nearest(name, names)}{passed_on}")
 

@@ -43,10 +43,10 @@ class Words:
     def find(self, tokens: NDArray[Any]) -> NDArray[np.intp]:
         """The word of each token `[tokens]`, -1 where it is none or a part of a longer one."""
         known = np.minimum(tokens, len(self.word) - 1)
-        found: NDArray[np.intp] = self.word[known]
+        indices: NDArray[np.intp] = self.word[known]
         joined = self.ends[known[:-1]] & self.begins[known[1:]]
-        found[1:][joined] = found[:-1][joined] = -1
-        return found
+        indices[1:][joined] = indices[:-1][joined] = -1
+        return indices
 
 
 def split(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -58,9 +58,9 @@ def count_words(samples: Iterable[SampleTokens], words: Words, score: str) -> ND
     """How often each word is at positions of low and of high scores `[2, words]`."""
     counts = np.zeros((len(SETS), len(words.names)), dtype=np.int64)
     for sample in samples:
-        found = words.find(sample.columns["token_id"])
+        indices = words.find(sample.columns["token_id"])
         for place, inside in enumerate(split(sample.score(score))):
-            counts[place] += np.bincount(found[inside & (found >= 0)], minlength=counts.shape[1])
+            counts[place] += np.bincount(indices[inside & (indices >= 0)], minlength=counts.shape[1])
     return counts
 
 

@@ -38,9 +38,9 @@ AUROC = ("kind", "score", "positions", "auroc", "low", "high")
 def measure_position(host: Sequence[bool], donor: Sequence[bool], confidence: float = CONFIDENCE) -> dict[str, Any]:
     """Counts, effect and interval of one position, over its pairs of continuations."""
     pairs = np.asarray(donor, dtype=np.float64) - np.asarray(host, dtype=np.float64)
-    found = within_shares(paired_difference(pairs, 1).interval(confidence))
+    mean = within_shares(paired_difference(pairs, 1).interval(confidence))
     counts = {"correct_host": sum(host), "correct_donor": sum(donor), "continuations": len(pairs)}
-    return counts | {"effect": found.value, "low": found.low, "high": found.high}
+    return counts | {"effect": mean.value, "low": mean.low, "high": mean.high}
 
 
 def nested_mean(values: Values, problems: NDArray[Any], samples: int, weights: Values | None = None) -> Interval:
@@ -165,7 +165,7 @@ def split_kinds(frame: pl.DataFrame, *, exact: bool = False) -> Iterator[tuple[s
 def add_shrunk(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
     """With `shrunk`: the effect to expect of a position, given its continuations and all others of its kind."""
     kinds = [positions for kind, positions in split_kinds(frame, exact=exact) if kind != ALL]
-    return pl.concat([one.frame.with_columns(shrunk=one.infer() @ EFFECTS) for one in kinds])
+    return pl.concat([kind.frame.with_columns(shrunk=kind.infer() @ EFFECTS) for kind in kinds])
 
 
 def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:

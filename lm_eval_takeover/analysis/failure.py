@@ -36,26 +36,26 @@ def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
     pairs of samples of one problem, whose difficulty cannot help; `minus_…` the paired difference from another signal's AUROC.
     """
     counts: dict[tuple[Any, ...], int] = {}
-    found: dict[tuple[Any, ...], Estimates] = {}
+    estimates: dict[tuple[Any, ...], Estimates] = {}
     rows = measured.rename({"score": "signal"})
     lengths = rows.filter(pl.col("signal") == rows["signal"][0])
     lengths = lengths.with_columns(signal=pl.lit(LENGTH), signal_value=pl.col(LENGTH))
     rows = pl.concat([rows, lengths]).sort("task", maintain_order=True)
     for key, group in rows.group_by(["task", "signal"], maintain_order=True):
         counts[key] = len(group)
-        found[key] = _estimate(group, str(key[0]))
-    tasks = choose_averaged(list(dict.fromkeys(str(task) for task, _ in found)))
-    for signal in dict.fromkeys(signal for _, signal in found):
-        inside = [(task, signal) for task in tasks if (task, signal) in found]
+        estimates[key] = _estimate(group, str(key[0]))
+    tasks = choose_averaged(list(dict.fromkeys(str(task) for task, _ in estimates)))
+    for signal in dict.fromkeys(signal for _, signal in estimates):
+        inside = [(task, signal) for task in tasks if (task, signal) in estimates]
         counts[MEAN, signal] = sum(counts[key] for key in inside)
-        found[MEAN, signal] = Estimates.average([found[key] for key in inside])
+        estimates[MEAN, signal] = Estimates.average([estimates[key] for key in inside])
     described = []
-    for (task, signal), own in found.items():
+    for (task, signal), own in estimates.items():
         row = {"task": task, "signal": signal, "samples": counts[task, signal]}
         row |= own.describe(0, "auroc", "low", "high") | own.describe(1, "within", "within_low", "within_high")
         row |= own.describe(2, "accuracy") | own.describe(3, "majority")
         for name in BESIDE:
-            minus = own - (found.get((task, name), _NOTHING) if name != signal else _NOTHING)
+            minus = own - (estimates.get((task, name), _NOTHING) if name != signal else _NOTHING)
             row |= minus.describe(0, f"minus_{name}", f"minus_{name}_low", f"minus_{name}_high")
         described.append(row)
     return pl.DataFrame(described, infer_schema_length=None)

@@ -73,10 +73,10 @@ def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFra
 
 def put_legend(figure: Any) -> None:
     """Below the figure, where it hides nothing; the label that panels share stands above it."""
-    found = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if found:
-        columns = max(1, min(len(found), 54 // (max(map(len, found)) + 6)))
-        legend = figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
+    lines = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if lines:
+        columns = max(1, min(len(lines), 54 // (max(map(len, lines)) + 6)))
+        legend = figure.legend(lines.values(), lines, loc="outside lower center", ncols=columns, frameon=False)
         if shared := figure.get_supxlabel():
             legend.set_title(shared)
             figure.supxlabel("")

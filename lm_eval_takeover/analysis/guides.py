@@ -43,12 +43,12 @@ def tabulate_guides(measured: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pair_guides(measured: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    for one, other in combinations(measured["guide"].unique(maintain_order=True), 2):
-        joined = measured.filter(guide=one).join(measured.filter(guide=other), on=_KEYS, maintain_order="left")
+    for guide, other in combinations(measured["guide"].unique(maintain_order=True), 2):
+        joined = measured.filter(guide=guide).join(measured.filter(guide=other), on=_KEYS, maintain_order="left")
         sets = ([_read_sets(bits) for bits in joined[name]] for name in ("sets", "sets_right"))
         if iou := [(a & b).sum(axis=1) / (a | b).sum(axis=1) for a, b in zip(*sets, strict=True)]:
             values = pl.Series(np.array(iou))
-            yield joined.select(*_KEYS, guide=pl.lit(one), versus=pl.lit(other), iou=values, samples=pl.lit(1))
+            yield joined.select(*_KEYS, guide=pl.lit(guide), versus=pl.lit(other), iou=values, samples=pl.lit(1))
 
 
 def _read_sets(bits: bytes) -> Any:

@@ -40,16 +40,16 @@ class Rules:
     def read(cls, path: Path = RULES) -> Self:
         """Raises ArgumentError with the part that is missing or wrong."""
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
-            planning = [word for words in found["planning"].values() for word in _check_words(words)]
-            patterns = [*found["execution"].values(), found["excluded"]["marks"], found["variables"]["letter"]]
+            rules = tomllib.loads(path.read_text(encoding="utf-8"))
+            planning = [word for words in rules["planning"].values() for word in _check_words(words)]
+            patterns = [*rules["execution"].values(), rules["excluded"]["marks"], rules["variables"]["letter"]]
             *execution, excluded, letter = (re.compile(f"(?:{pattern})").pattern for pattern in patterns)
             return cls(
                 frozenset(word.strip().lower() for word in planning),
                 re.compile("|".join(execution)),
                 re.compile(excluded),
                 re.compile(letter),
-                frozenset(_check_words(found["variables"]["words"])),
+                frozenset(_check_words(rules["variables"]["words"])),
             )
         except OSError as error:
             raise ArgumentError(f"--token_classes '{path}' cannot be read: {error.strerror}") from error
@@ -147,5 +147,5 @@ def bootstrap_enrichment(measured: pl.DataFrame) -> Values:
         for name in counts:
             counts[name] = counts[name] + weights @ sum_by(group[name].to_numpy(), index, len(names))
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = [found / found.sum(axis=1, keepdims=True) for found in counts.values()]
+        shares = [row / row.sum(axis=1, keepdims=True) for row in counts.values()]
         return np.asarray(np.where(shares[1] > 0, shares[0] / shares[1], np.nan))

@@ -30,10 +30,10 @@ def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
 
 def _is_long_decimal(text: str, value: Fraction) -> bool:
     """Whether `text` is `value`, a fraction whose decimals never end, rounded or cut off after at least seven digits."""
-    found = _DECIMAL.fullmatch(text.strip(" $"))
-    if found is None or 10**64 % value.denominator == 0 or len((found[1] + found[2]).lstrip("0")) < _MANY_DIGITS:
+    match = _DECIMAL.fullmatch(text.strip(" $"))
+    if match is None or 10**64 % value.denominator == 0 or len((match[1] + match[2]).lstrip("0")) < _MANY_DIGITS:
         return False
-    unit, decimal = Fraction(1, 10 ** len(found[2])), Fraction(found[0])
+    unit, decimal = Fraction(1, 10 ** len(match[2])), Fraction(match[0])
     return value * decimal > 0 and (abs(value - decimal) <= unit / 2 or 0 <= abs(value) - abs(decimal) < unit)
 
 
@@ -216,8 +216,8 @@ class Comparison:
         """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
         if OF_ANGLE.search(gold) or OF_ANGLE.search(answer):
             return None  # \\sin 30° is a number
-        found = (normalisation.split_unit(text) for text in (gold, answer))
-        sides = [(value.removesuffix("°").strip(), "°" if value.endswith("°") else unit) for value, unit in found]
+        split = (normalisation.split_unit(text) for text in (gold, answer))
+        sides = [(value.removesuffix("°").strip(), "°" if value.endswith("°") else unit) for value, unit in split]
         (left, unit), (right, other) = sides
         if (left, right) == (gold, answer):
             return None
@@ -274,4 +274,4 @@ def _lower_letters(text: str) -> str | None:
     letters = set(re.sub(r"\\[A-Za-z]+", "", text))
     if any(letter.isupper() and letter.lower() in letters for letter in letters):
         return None
-    return re.sub(r"\\[A-Za-z]+|[A-Z]", lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), text)
+    return re.sub(r"\\[A-Za-z]+|[A-Z]", lambda match: match[0] if len(match[0]) > 1 else match[0].lower(), text)

@@ -30,7 +30,7 @@ def to_latex(expression: str) -> str:
     """Plain mathematics as LaTeX: `sqrt(2)*sin(x)**2` as `\\sqrt{2}\\cdot \\sin(x)^{2}`; LaTeX stays what it is."""
     text = unwrap_text(expression).replace("**", "^")
     text = re.sub(r"\*", r"\\cdot ", text)
-    text = _FUNCTION.sub(lambda found: f"\\{found[1]} ", text)
+    text = _FUNCTION.sub(lambda match: f"\\{match[1]} ", text)
     text = re.sub(r"\\exp\s*+\(", "e^(", text)
     text = re.sub(r"(?<![\w)])(\w+)!\s*+\^", r"(\1!)^", text)
     if OF_ANGLE.search(text):
@@ -38,16 +38,16 @@ def to_latex(expression: str) -> str:
     text = re.sub(r"\^\s*+(-?\d{2,}|-\s*+[A-Za-z\d])", r"^{\1}", text)
     text = re.sub(  # 8^{0.5} is a root, exactly
         r"\^\s*+\{\s*+(-?)(\d{0,3})\.(\d{1,3})\s*+\}",
-        lambda found: rf"^{{{found[1]}\frac{{{int(found[2] + found[3])}}}{{{10 ** len(found[3])}}}}}",
+        lambda match: rf"^{{{match[1]}\frac{{{int(match[2] + match[3])}}}{{{10 ** len(match[3])}}}}}",
         text,
     )
     for opener in (r"\\sqrt\s*+\(", r"\^\s*+\("):
-        while found := re.search(opener, text):
-            start = found.end() - 1
+        while match := re.search(opener, text):
+            start = match.end() - 1
             end = find_closing(text, start, "(", ")")
             if end < 0:
                 raise Unparsed(expression)
-            text = f"{text[: found.end() - 1].rstrip()}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
+            text = f"{text[: match.end() - 1].rstrip()}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
     return text
 
 

@@ -83,10 +83,10 @@ def cut_run_on(response: str) -> str:
         return response
     answered = False
     for start, end in _list_outside_thinking(response):
-        for found in _HEADER.finditer(response, start, end):
-            before = response[start : found.start()].strip()
+        for match in _HEADER.finditer(response, start, end):
+            before = response[start : match.start()].strip()
             if answered or (before and not _ANNOUNCED.fullmatch(before)):
-                return response[: found.start()]
+                return response[: match.start()]
         answered |= bool(response[start:end].strip())
     return response
 
@@ -121,7 +121,7 @@ _MAX_BETWEEN = 60  # characters
 
 def find_boxes(text: str) -> list[Span]:
     """Every complete outermost box, empty ones left out; `5` for `\\boxed{\\boxed{5}}`."""
-    opening = {found.end() - 1: found.start() for found in _BOX.finditer(text)}
+    opening = {match.end() - 1: match.start() for match in _BOX.finditer(text)}
     if not opening:
         return []
     spans: list[tuple[int, int, int, int]] = []  # start and end of a box, start and end of what it holds
@@ -171,8 +171,8 @@ def _read_marked(text: str) -> str | None:
     """What the last marker introduces: a value right behind it, or the last sentence of the text."""
     ends = _find_ends(text)
     said: dict[int, int] = {}  # end of a sentence: end of its last marker
-    for found in _MARKER.finditer(text):
-        said[ends[bisect_left(ends, found.end())]] = found.end()
+    for match in _MARKER.finditer(text):
+        said[ends[bisect_left(ends, match.end())]] = match.end()
     answer = None
     for end, start in said.items():
         sentence = text[start:end].strip()
@@ -211,9 +211,9 @@ def _is_bare(text: str) -> bool:
     line = text.strip(" *")
     if len(line) > MAX_LOOSE or "\n" in line or line.endswith("?"):
         return False
-    plain = _TEXT_COMMAND.sub(lambda found: " " * len(found[0]), line)
+    plain = _TEXT_COMMAND.sub(lambda match: " " * len(match[0]), line)
     first = _MATHEMATICAL.search(line)
-    words = [found.start() for found in _WORDS.finditer(plain)]
+    words = [match.start() for match in _WORDS.finditer(plain)]
     if first is None:
         return len(words) == (" " not in line and len(line) <= _LONGEST_WORD) or (not words and "=" in line)
     return len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
@@ -247,20 +247,20 @@ def _find_maths(text: str) -> list[Span]:
     """What stands between delimiters of mathematics; not the words between two prices."""
     spans: list[Span] = []
     opened: re.Match[str] | None = None
-    for found in _DELIMITER.finditer(text):
-        mark = found[0]
+    for match in _DELIMITER.finditer(text):
+        mark = match[0]
         if mark in ("\\\\", r"\$"):
             continue
         if opened is not None:
-            content = text[opened.end() : found.start()]
+            content = text[opened.end() : match.start()]
             closes = mark == _CLOSED_BY.get(opened[0]) or (opened[0].startswith(r"\b") and mark.startswith(r"\e"))
-            if closes and content.strip() and (mark != "$" or _is_no_price(content, text[found.end() :][:1])):
-                spans.append((opened.start(), found.end(), content.strip().rstrip(".,;").rstrip()))
+            if closes and content.strip() and (mark != "$" or _is_no_price(content, text[match.end() :][:1])):
+                spans.append((opened.start(), match.end(), content.strip().rstrip(".,;").rstrip()))
                 opened = None
                 continue
             if opened[0].startswith((r"\b", r"\[", r"\(", "$$")) and not closes:
                 continue  # an environment within a display, a `$` within its text
-        opened = found if mark in _CLOSED_BY or mark.startswith(r"\b") else None
+        opened = match if mark in _CLOSED_BY or mark.startswith(r"\b") else None
     return spans
 
 
@@ -276,7 +276,7 @@ def _find_ends(text: str) -> list[int]:
     for start, stop, _ in _find_maths(text):
         masked += [text[end:start], "x" * (stop - start)]
         end = stop
-    return [*(found.start() for found in _SENTENCE_END.finditer("".join([*masked, text[end:]]))), len(text)]
+    return [*(match.start() for match in _SENTENCE_END.finditer("".join([*masked, text[end:]]))), len(text)]
 
 
 def _read_conclusion(text: str) -> str | None:

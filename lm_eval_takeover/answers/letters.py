@@ -36,8 +36,8 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
     text = strip_thinking(response)
     if boxes := find_boxes(text):
         content = _WRAP.sub("", join_last(text, boxes))
-        found = _BOXED.match(content)
-        letter = _choose(content, found, letters) if found else _find_marked(content, letters)
+        match = _BOXED.match(content)
+        letter = _choose(content, match, letters) if match else _find_marked(content, letters)
         if letter:
             return Reading(letter, boxed=True)
         ends, starts = [0, *(end for _, end, _ in boxes)], [*(start for start, _, _ in boxes), len(text)]
@@ -48,21 +48,21 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
     marked = _find_marked(text, letters)
     if marked is None and not truncated:
         line = text.rstrip().rpartition("\n")[2]
-        alone = {_choose(line, found, letters) for found in _ALONE.finditer(line)} - {None}
+        alone = {_choose(line, match, letters) for match in _ALONE.finditer(line)} - {None}
         marked = alone.pop() if len(alone) == 1 else None
     return Reading(marked or None)
 
 
-def _read(found: re.Match[str]) -> str:
-    return next(group for group in found.groups() if group and len(group) == 1).upper()
+def _read(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group and len(group) == 1).upper()
 
 
-def _choose(text: str, found: re.Match[str], letters: str) -> str | None:
+def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
     """The letter of a match; empty where another one is offered beside it, None where it is denied or none of `letters`."""
-    letter, (start, end) = _read(found), found.span(found.lastindex or 0)
+    letter, (start, end) = _read(match), match.span(match.lastindex or 0)
     if letter not in letters or _DENIED_BEHIND.match(text, end):
         return None
-    if any(_DENIED_BEFORE.search(text[max(0, place - 20) : place]) for place in (start, found.start())):
+    if any(_DENIED_BEFORE.search(text[max(0, place - 20) : place]) for place in (start, match.start())):
         return None
     second = _SECOND.match(text, end)
     return "" if second and _read(second) in letters.replace(letter, "") else letter
@@ -71,7 +71,7 @@ def _choose(text: str, found: re.Match[str], letters: str) -> str | None:
 def _find_marked(text: str, letters: str) -> str | None:
     """The letter of the last marker; empty where it offers two or denies one, None where there is no marker."""
     last = None
-    for found in sorted([*_MARKER.finditer(text), *_CALLED.finditer(text)], key=re.Match.start):
-        chosen = _choose(text, found, letters)
-        last = chosen if chosen is not None else last or ("" if _read(found) in letters else None)
+    for match in sorted([*_MARKER.finditer(text), *_CALLED.finditer(text)], key=re.Match.start):
+        chosen = _choose(text, match, letters)
+        last = chosen if chosen is not None else last or ("" if _read(match) in letters else None)
     return last

@@ -39,8 +39,8 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"\\(?:left|right|[bB]ig[lr]?|(?:display|text)style|limits|mathstrut)(?![A-Za-z])\s*+\.?"), ""),
     (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol)\s*+\{([^{}]*)\}"), r"\1"),
     (re.compile(r"\\(?:color|[hv]?phantom)\s*+\{[^{}]*\}|\\(?:bf|it|rm)(?![A-Za-z{])|\\\\\s*+$"), ""),
-    (re.compile(r"\\([A-Za-z]++)"), lambda found: _RENAMED.get(found[1], found[0])),
-    (re.compile(r"[<>!]=|\.{3,}"), lambda found: _SIGNS[found[0][:2]]),
+    (re.compile(r"\\([A-Za-z]++)"), lambda match: _RENAMED.get(match[1], match[0])),
+    (re.compile(r"[<>!]=|\.{3,}"), lambda match: _SIGNS[match[0][:2]]),
     (re.compile(r"\\equiv(?![A-Za-z])(?!.*mod)"), "="),
     (re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)"), "°"),
     (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?C\}?[\s.]*$"), r"\\text{ celsius}"),
@@ -138,20 +138,20 @@ def parse_rational(answer: str) -> Fraction | None:
     text = unwrap_text(tidy(answer))
     if len(text) > MAX_DIGITS:
         return None
-    text = _MAGNITUDE.sub(lambda found: f"e{_MAGNITUDES[found[1].lower()]}", text)
+    text = _MAGNITUDE.sub(lambda match: f"e{_MAGNITUDES[match[1].lower()]}", text)
     if grouped := _GROUPED.fullmatch(text):
         text = (grouped[1] or grouped[2] or "").strip()
     try:
-        if found := _NUMBER.fullmatch(text):
-            sign, digits, *powers = found.groups()
+        if match := _NUMBER.fullmatch(text):
+            sign, digits, *powers = match.groups()
             power = int(next(filter(None, powers), "0"))
             value = Fraction(digits.replace(",", "")) * Fraction(10) ** power
-        elif found := _QUOTIENT.fullmatch(text) or _FRACTION.fullmatch(text):
-            sign, value = found[1], Fraction(int(found[2]), int(found[3]))
-        elif (found := _MIXED.fullmatch(text)) and (part := Fraction(int(found[3] or found[4]), int(found[5]))) < 1:
-            sign, value = found[1], int(found[2]) + part  # 5 1/2
-        elif found := _REPEATING.fullmatch(text):
-            sign, whole, fixed, period = found.groups()
+        elif match := _QUOTIENT.fullmatch(text) or _FRACTION.fullmatch(text):
+            sign, value = match[1], Fraction(int(match[2]), int(match[3]))
+        elif (match := _MIXED.fullmatch(text)) and (part := Fraction(int(match[3] or match[4]), int(match[5]))) < 1:
+            sign, value = match[1], int(match[2]) + part  # 5 1/2
+        elif match := _REPEATING.fullmatch(text):
+            sign, whole, fixed, period = match.groups()
             start = Fraction(int(f"0{whole}{fixed}"), 10 ** len(fixed))
             value = start + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
         else:
@@ -250,7 +250,7 @@ def find_closing(text: str, start: int, opening: str = _OPEN, closing: str = _CL
 
 def strip_thousands(answer: str) -> str:
     """`70,000 dollars` as `70000 dollars`."""
-    return _COMMAS.sub(lambda found: found[0].replace(",", ""), answer)
+    return _COMMAS.sub(lambda match: match[0].replace(",", ""), answer)
 
 
 def canonicalise(answer: str) -> str:

@@ -59,10 +59,10 @@ def is_same_name(left: str, right: str) -> bool:
     """`M` and `M_{\\min}`, `f(x)` and `f`, `P(x)` and `p(x)`; `y` may stand for any function of `x`. Not `x_1` and `x_2`."""
     if normalise(left) == normalise(right):
         return True
-    one, two = (_ONE_NAME.match(side) for side in (left, right))
-    if one is None or two is None:
+    first, second = (_ONE_NAME.match(side) for side in (left, right))
+    if first is None or second is None:
         return False
-    (name, index, prime, argument), (name_2, index_2, prime_2, argument_2) = one.groups(), two.groups()
+    (name, index, prime, argument), (name_2, index_2, prime_2, argument_2) = first.groups(), second.groups()
     if (index and index_2) or prime != prime_2 or (argument and argument_2 and argument != argument_2):
         return False
     if "y" in (name, name_2) and (argument or argument_2):
@@ -72,25 +72,25 @@ def is_same_name(left: str, right: str) -> bool:
 
 def read_numerals(text: str) -> str:
     """Numbers in words as digits: `six eggs`, `two thirds`, `5 (five)`; any other text as it is."""
-    said = unwrap_text(text)
-    if twice := _TWICE.fullmatch(said):
+    words = unwrap_text(text)
+    if twice := _TWICE.fullmatch(words):
         numbers = {str(NUMERALS.get(word.lower(), word)) for word in twice.groups()}
         return numbers.pop() if len(numbers) == 1 else text
-    found = _NUMERAL.fullmatch(said)
-    if found is None or (number := NUMERALS.get(found[1].lower())) is None:
+    match = _NUMERAL.fullmatch(words)
+    if match is None or (number := NUMERALS.get(match[1].lower())) is None:
         return text
-    if found[2] in _PARTS:
-        return f"{number}/{_PARTS[found[2]]}{found[3]}"
-    return f"{number}{said[found.end(1) :]}"
+    if match[2] in _PARTS:
+        return f"{number}/{_PARTS[match[2]]}{match[3]}"
+    return f"{number}{words[match.end(1) :]}"
 
 
 def parse_base(text: str) -> tuple[str, int] | None:
     """The digits and the base of `204_5`, `204_{\\text{five}}`, `(204)_5` and `204 (base 5)`."""
-    found = _BASE.fullmatch(unwrap_text(text))
-    if found is None:
+    match = _BASE.fullmatch(unwrap_text(text))
+    if match is None:
         return None
-    base = found[2] or found[3]
-    return found[1], int(base) if base.isdigit() else NUMERALS.get(base, 0)
+    base = match[2] or match[3]
+    return match[1], int(base) if base.isdigit() else NUMERALS.get(base, 0)
 
 
 def parse_matrix(text: str) -> list[list[str]] | None:
@@ -99,8 +99,8 @@ def parse_matrix(text: str) -> list[list[str]] | None:
     if scaled and (unscaled := parse_matrix(scaled[2])):
         factor = "-1" if scaled[1] == "-" else scaled[1]
         return [[rf"({factor}) \cdot ({cell})" for cell in row] for row in unscaled]
-    if found := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
-        rows = [row for row in re.split(r"\\\\(?:\s*+\[[^\]]*\])?|\\cr(?![a-z])", found[2]) if row.strip()]
+    if match := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
+        rows = [row for row in re.split(r"\\\\(?:\s*+\[[^\]]*\])?|\\cr(?![a-z])", match[2]) if row.strip()]
         return [[cell.strip() for cell in row.split("&")] for row in rows]
     outer = split_brackets(text)
     if outer and all(re.fullmatch(r"\[[^\[\],]+\]", part) for part in outer[1]):
@@ -121,10 +121,10 @@ def parse_vector(text: str) -> list[str] | None:
 def strip_name(text: str) -> str:
     """A tuple, interval, set or matrix without the name before it."""
     text = _BUILDER.sub(r"\1", text)
-    found = _NAMED.match(text)
-    if found is None:
+    match = _NAMED.match(text)
+    if match is None:
         return text
-    rest = text[found.end() :]
+    rest = text[match.end() :]
     listed = split_top(rest, ",;")
     whole = bool(listed) and all(split_brackets(part) for part in listed)
     return rest if whole or rest.startswith((r"\{", r"\begin")) else text

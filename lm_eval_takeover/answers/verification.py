@@ -75,11 +75,11 @@ def is_too_large(answer: str) -> bool:
 
 def restates(answer: str, gold: str, problem: str) -> bool:
     """Whether an answer is a calculation that the problem gives, as it stands there, and the gold is written in another way."""
-    said = normalise(answer[:MAX_LENGTH])
-    if not _OPERATOR.search(said) or said == normalise(gold) or parse_rational(answer) is not None:
+    words = normalise(answer[:MAX_LENGTH])
+    if not _OPERATOR.search(words) or words == normalise(gold) or parse_rational(answer) is not None:
         return False
     pieces = _DELIMITER.split(problem)
-    return any(said == normalise(part) for piece in pieces for part in (piece, *_PROSE.split(piece)))
+    return any(words == normalise(part) for piece in pieces for part in (piece, *_PROSE.split(piece)))
 
 
 def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
@@ -106,13 +106,13 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
 
 def _has_same_words(gold: str, answer: str) -> bool:
     """A word or the letter of a choice, with words beside it that say nothing else: `Graph C`, `due east`, `an ellipse`."""
-    if (found := _WORD.fullmatch(gold.strip().strip("$"))) is None:
+    if (match := _WORD.fullmatch(gold.strip().strip("$"))) is None:
         return False
-    word, said = found[2].casefold(), unwrap_text(tidy(answer))
-    if found[1] and len(word) == 1:
-        choice = _CHOICE.fullmatch(said)
+    word, text = match[2].casefold(), unwrap_text(tidy(answer))
+    if match[1] and len(word) == 1:
+        choice = _CHOICE.fullmatch(text)
         return choice is not None and word == (choice[1] or choice[2]).casefold()
-    words = re.findall(r"[a-z]+", said.casefold())
+    words = re.findall(r"[a-z]+", text.casefold())
     return len(word) > 1 and words.count(word) == 1 and set(words) - {word} <= _NEUTRAL
 
 

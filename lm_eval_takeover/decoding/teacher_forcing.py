@@ -49,7 +49,7 @@ def _read_blocks(
     kept = max(map(len, continuations))
     if not choose_reading(member).padded and len(prompts) > 1:  # each row in a pass of its own
         texts = zip(prompts, continuations, labels, strict=True)
-        alone = (next(_read_blocks(member, vocab, [one], [text], [label], kept)) for one, text, label in texts)
+        alone = (next(_read_blocks(member, vocab, [tokens], [text], [label], kept)) for tokens, text, label in texts)
         yield torch.cat([torch.nn.functional.pad(row, (0, 0, kept - row.shape[1], 0)) for row in alone])
         return
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]

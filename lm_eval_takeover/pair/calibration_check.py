@@ -83,11 +83,11 @@ class CalibrationFit:
             return []
         return [(_describe_thinking(thinking), _describe_thinking(self.enable_thinking))]
 
-    def _renders_alike(self, one: bool | None, other: bool | None) -> bool:
+    def _renders_alike(self, stored: bool | None, current: bool | None) -> bool:
         """Whether the chat template makes one prompt of both; a template's own default is one of the two, or reads neither."""
         message = [{"role": "user", "content": _PROBE}]
-        prompts = (self.pair.chat_prompt(message, enable_thinking=thinking) for thinking in (one, other))
-        return one == other or next(prompts) == next(prompts)
+        prompts = (self.pair.chat_prompt(message, enable_thinking=thinking) for thinking in (stored, current))
+        return stored == current or next(prompts) == next(prompts)
 
     def _compare_decoding(self, sampling: Sampling | None) -> list[tuple[str, str]]:
         """`(calibration's, run's)` of each setting that differs; what greedy decoding does not read does not count."""
@@ -96,7 +96,7 @@ class CalibrationFit:
             return []
         names = _SETTINGS[:1] if 0 in (held["temperature"], sampling.temperature) else _SETTINGS
         pairs = [(name, held[name], getattr(sampling, name)) for name in names]
-        return [(f"{name}={one:g}", f"{name}={two:g}") for name, one, two in pairs if not math.isclose(one, two)]
+        return [(f"{name}={first:g}", f"{name}={second:g}") for name, first, second in pairs if not math.isclose(first, second)]
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:
         """In what a run of so many tokens and texts differs from the calibration, where that is no error."""

@@ -114,10 +114,10 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
     areas = {name: [weigh_costs(curve.costs, cap) @ gains for gains in curve.gains] for name, curve in curves.items()}
     grids = {name: _grid_error(curve, cap) for name, curve in curves.items()}
     differences = {
-        (one, other): average_differences([a - b for a, b in zip(areas[one], areas[other], strict=True)], curve.samples)
-        for one, curve in curves.items()
+        (name, other): average_differences([a - b for a, b in zip(areas[name], areas[other], strict=True)], curve.samples)
+        for name, curve in curves.items()
         for other in against
-        if other in curves and other != one
+        if other in curves and other != name
     }
     differences = {pair: _widen(value, *(grids[name] for name in pair)) for pair, value in differences.items()}
     once = {frozenset(pair): value.p_value() for pair, value in differences.items()}
@@ -127,8 +127,8 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
         widths, gains = curve.steps(cap)
         steps = float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
         own = Area(name, _widen(average_differences(areas[name], curve.samples), grids[name]), steps)
-        pairs = [(pair[1], found, adjusted[frozenset(pair)]) for pair, found in differences.items() if pair[0] == name]
-        results += [replace(own, versus=v, difference=found, p_holm=p) for v, found, p in pairs] or [own]
+        pairs = [(pair[1], value, adjusted[frozenset(pair)]) for pair, value in differences.items() if pair[0] == name]
+        results += [replace(own, versus=v, difference=value, p_holm=p) for v, value, p in pairs] or [own]
     return results
 
 

@@ -62,11 +62,11 @@ def _score(samples: Sequence[Any]) -> dict[str, list[float]]:
     """What each scorer gives to the epochs, or each value of a scorer that gives several, if all are from 0 to 1."""
     from inspect_ai.scorer import value_to_float
 
-    number, found = value_to_float(), dict[str, list[float]]()
+    number, values = value_to_float(), dict[str, list[float]]()
     for sample in samples:
         for scorer, score in (sample.scores or {}).items():
             parts = score.value if isinstance(score.value, dict) else {"": score.value}
             for part, value in parts.items():
                 if not isinstance(value, list | None) and problems.is_share(known := number(value)):
-                    found.setdefault(f"{scorer}/{part}" if part else scorer, []).append(known)
-    return {name: each for name, each in found.items() if len(each) == len(samples)}
+                    values.setdefault(f"{scorer}/{part}" if part else scorer, []).append(known)
+    return {name: each for name, each in values.items() if len(each) == len(samples)}

@@ -189,9 +189,9 @@ def _is_same(first: Run, other: Run) -> bool:
     budget = ["rate", "tau", "kappa", *(name for name, value in method.items() if isinstance(value, float))]
     original = not (first.takeover.get("rescored") or other.takeover.get("rescored"))
     differences = name_differences(first.settings, other.settings, budget if solved else [])
-    for one, two in pairs:
-        alike = ["limit"] if original and _is_part(one, two) else []
-        differences += name_differences(one.settings, two.settings, alike)
+    for left, second in pairs:
+        alike = ["limit"] if original and _is_part(left, second) else []
+        differences += name_differences(left.settings, second.settings, alike)
     models = [(run.model, run.seed, set(run.verifiers.values())) for run in (first, other)]
     return not differences and models[0] == models[1]
 
@@ -410,22 +410,22 @@ def samples_path(path: Path, task: str) -> Path:
     return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
 
 
-def _check(path: Path, task: str, found: Problems, count: int, means: dict[str, float], reading: Reading) -> Problems:
+def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float], reading: Reading) -> Problems:
     """Count the problems that are missing. Raises ResultsError unless the rest may be those of the results, by their means."""
     samples = samples_path(path, task)
-    missing = count - len(found)
-    if missing < found.missing or missing > reading.max_missing * count:
+    missing = count - len(problems)
+    if missing < problems.missing or missing > reading.max_missing * count:
         raise ResultsError(
-            f"'{samples}' holds {len(found) + found.missing} problems, but field 'n-samples.{task}.effective' of "
+            f"'{samples}' holds {len(problems) + problems.missing} problems, but field 'n-samples.{task}.effective' of "
             f"'{path.name}' says {count}; write both again with {WRITER}, or allow a larger share with --max_missing"
         )
-    for metric, own in found.means().items():
+    for metric, own in problems.means().items():
         if abs(own - means.get(metric, own)) > _TOLERANCE + missing / count:
             raise ResultsError(
                 f"'{samples}': the mean of field '{metric}' is {own:.6f}, but field 'results.{task}.{metric}' of "
                 f"'{path.name}' is {means[metric]:.6f}; they are not of one run"
             )
-    return replace(found, missing=missing)
+    return replace(problems, missing=missing)
 
 
 def common_ids(problems: Sequence[Problems], missing: float = 0.0) -> tuple[str, ...] | None:

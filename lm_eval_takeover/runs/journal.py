@@ -100,7 +100,7 @@ class Journal:
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit samples, on disk when this returns; a key that is here already stays as it is."""
-        rows = [(*(row := one.row), row_digest(row), journal_file.add_checksum(one.trace)) for one in samples]
+        rows = [(*(row := sample.row), row_digest(row), journal_file.add_checksum(sample.trace)) for sample in samples]
         with self._connection:
             into = f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})"
             self._connection.executemany(into, rows)

@@ -44,11 +44,11 @@ def find_run_dirs(path: Path) -> list[Path]:
 
 def find_run_dir(path: Path) -> Path:
     """The one run_dir that a path stands for. Raises RunDirError where there are several."""
-    found = find_run_dirs(path)
-    if len(found) > 1:
-        known = ", ".join(f"'{folder.parent}'" for folder in found)
-        raise RunDirError(f"run_dir='{path}' holds {len(found)} runs; give one of {known}")
-    return found[0]
+    folders = find_run_dirs(path)
+    if len(folders) > 1:
+        paths = ", ".join(f"'{folder.parent}'" for folder in folders)
+        raise RunDirError(f"run_dir='{path}' holds {len(folders)} runs; give one of {paths}")
+    return folders[0]
 
 
 def is_part_name(name: Any) -> bool:

@@ -87,9 +87,9 @@ def seal(data: bytearray | mmap.mmap) -> None:
 
 def _find_digest(data: bytearray | mmap.mmap) -> slice:
     """Where the digest stands: in the footer behind its name and two bytes of lengths. Raises ValueError."""
-    if (found := data.rfind(DIGEST.encode())) < 0:
+    if (place := data.rfind(DIGEST.encode())) < 0:
         raise ValueError("it names no digest: none of ours, or damaged")
-    start = found + len(DIGEST) + 2
+    start = place + len(DIGEST) + 2
     return slice(start, start + len(_UNKNOWN))
 
 
@@ -130,7 +130,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     state = path.stat()
     _check_digest(path, state.st_ino, state.st_size, state.st_mtime_ns)
     names = pq.read_schema(path)
-    return pq.ParquetFile(path, read_dictionary=[one.name for one in names if pa.types.is_string(one.type)])
+    return pq.ParquetFile(path, read_dictionary=[field.name for field in names if pa.types.is_string(field.type)])
 
 
 def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
@@ -142,7 +142,7 @@ def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = No
         _check_size(file.metadata, set(names))
         table = file.read(names)
     fields = [schema.field(name) if name in schema.names else pa.field(name, pa.float32()) for name in names]
-    return pa.table([_convert(table[one.name], one) for one in fields], schema=pa.schema(fields))
+    return pa.table([_convert(table[field.name], field) for field in fields], schema=pa.schema(fields))
 
 
 def _check_size(metadata: pq.FileMetaData, names: set[str]) -> None:
@@ -176,6 +176,6 @@ def _convert(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 def _check_texts(column: pa.ChunkedArray, name: str) -> None:
     """Raises ValueError where the texts are too long once each row has its own."""
-    size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in column.chunks)
+    size = sum(pc.sum(pc.binary_length(field.dictionary).take(field.indices)).as_py() or 0 for field in column.chunks)
     if size > MOST_BYTES:
         raise ValueError(f"column '{name}' has {size / 2**20:,.0f} MB of text; at most {MOST_BYTES // 2**20} are read")

@@ -180,8 +180,7 @@ class RunReader:
             fast = None
         if fast is not None and all(fast.id_to_token(token) is not None for token in set(ids)):
             return partial(fast.decode, skip_special_tokens=False)
-        decode: Callable[[list[int]], str] = self.load_tokenizer(given).decode
-        return decode
+        return self.load_tokenizer(given).decode  # type: ignore[no-any-return]
 
     def _locate_tokenizer(self, given: str | None) -> tuple[str, str | None]:
         from lm_eval_takeover.demo import DEMO
@@ -203,29 +202,29 @@ class RunReader:
             by_document[row["task"], row["doc_id"]].append(row)
         return by_document
 
-    def find_prompt(self, one: Answered) -> Prompt:
+    def find_prompt(self, sample: Answered) -> Prompt:
         """The row that a sample answers. Raises RunDirError where there is none, or nobody knows which."""
-        rows = self.prompts.get((one.task, one.doc_id), [])
+        rows = self.prompts.get((sample.task, sample.doc_id), [])
         if len(rows) > 1:
-            rows = [row for row in rows if row["prompt"] and digest_of_text(row["prompt"]).hex() == one.prompt]
+            rows = [row for row in rows if row["prompt"] and digest_of_text(row["prompt"]).hex() == sample.prompt]
         if len(rows) != 1:
             problem = "is not in" if not rows else "has several rows in"
             raise RunDirError(
-                f"the prompt of task {one.task}, doc {one.doc_id} {problem} '{self.folder / PROMPTS}'; give the run's "
+                f"the prompt of task {sample.task}, doc {sample.doc_id} {problem} '{self.folder / PROMPTS}'; give the run's "
                 f"command again, which writes it and generates nothing that is there"
             )
         return rows[0]
 
     def stored_samples(self) -> list[Answered]:
         """One for each text, whichever tasks share it."""
-        return list({one.stored.key: one for one in self.answered}.values())
+        return list({sample.stored.key: sample for sample in self.answered}.values())
 
     def read_traces(self, columns: Sequence[str], samples: Sequence[Answered] | None = None) -> Iterator[Traced]:
         """The trace of each text, file by file; a text without a trace is left out. Raises RunDirError for a broken file."""
         by_part = defaultdict[str, dict[Name, Answered]](dict)
-        for one in self.stored_samples() if samples is None else samples:
-            if one.stored.part is not None:
-                by_part[one.stored.part][one.stored_name] = one
+        for sample in self.stored_samples() if samples is None else samples:
+            if sample.stored.part is not None:
+                by_part[sample.stored.part][sample.stored_name] = sample
         for part, wanted in sorted(by_part.items()):
             with reading(self.folder / TRACES / part, "a trace"):
                 path = join_inside(self.folder / TRACES, part)
@@ -274,7 +273,7 @@ def read_run_folder(folder: Path) -> RunReader:
     answered, keys = list[Answered](), dict[Name, bytes]()
     for run in runs:
         answered += _list_answered(run, verdicts, keys, folder, follows)
-    answered.sort(key=lambda one: one.name)
+    answered.sort(key=lambda sample: sample.name)
     facts = runs[0 if follows else -1].facts
     takeover, arguments, settings = (dict(facts.get(name) or {}) for name in ("takeover", "arguments", "settings"))
     tasks, seconds = sorted({task for task, _, _ in keys}), sum(run.seconds for run in runs)

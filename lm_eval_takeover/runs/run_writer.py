@@ -86,13 +86,13 @@ class RunWriter:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""
-        found = self._run_on_thread(lambda: self.journal.find(keys))
+        samples = self._run_on_thread(lambda: self.journal.find(keys))
         for rank in list_ranks(self.folder):
-            missing = [key for key in keys if key not in found]
+            missing = [key for key in keys if key not in samples]
             if rank != self.rank and missing:
-                found |= _read_other_rank(self.folder, rank, missing)
-        self.samples_kept += len(found)
-        return found
+                samples |= _read_other_rank(self.folder, rank, missing)
+        self.samples_kept += len(samples)
+        return samples
 
     def add(self, sample: Sample) -> None:
         """Hand over a finished sample; it is on disk a moment later. Raises RunDirError where a commit before it failed."""

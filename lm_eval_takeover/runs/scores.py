@@ -92,9 +92,9 @@ def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
     """What a file was written with, and the keys of its texts. Raises RunDirError for one that is none of ours."""
     with parquet.reading(path, "scores"):
         with parquet.open_parquet(path) as file:
-            found = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
-        header = check(found["header"], ScoresHeader, "header")
-        return header, {bytes.fromhex(key) for key in found["keys"]}
+            metadata = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
+        header = check(metadata["header"], ScoresHeader, "header")
+        return header, {bytes.fromhex(key) for key in metadata["keys"]}
 
 
 def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSample], name: str = "") -> Path:

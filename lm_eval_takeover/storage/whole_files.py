@@ -33,10 +33,10 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def _find_mode(path: Path) -> int | None:
     """The rights of a regular file that is there."""
     try:
-        found = path.lstat().st_mode
+        mode = path.lstat().st_mode
     except FileNotFoundError:
         return None
-    return stat.S_IMODE(found) & 0o777 if stat.S_ISREG(found) else None
+    return stat.S_IMODE(mode) & 0o777 if stat.S_ISREG(mode) else None
 
 
 def make_folder(folder: Path) -> None:

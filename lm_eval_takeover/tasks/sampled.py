@@ -125,8 +125,8 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
 
     def process_results(self, doc: Document, results: Sequence[Record]) -> dict[str, Any]:
         """The metrics of one document, which the filter has computed: those that the task reports."""
-        found: dict[str, Any] = super().process_results(doc, results)
-        return {name: value for name, value in found.items() if name in self.aggregation()}
+        metrics: dict[str, Any] = super().process_results(doc, results)
+        return {name: value for name, value in metrics.items() if name in self.aggregation()}
 
 
 def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class RecordReader:
         async with self._lock:
             if wishes is self._waiting:  # the first of them asks for all
                 self._waiting = []
-                self._answer = asyncio.ensure_future(self._call([tuple(one) for one in wishes]))
+                self._answer = asyncio.ensure_future(self._call([tuple(wish) for wish in wishes]))
             parts = await asyncio.shield(self._answer)  # whose client goes ends no other's call
         return next((part[place] for part in parts if part[place] is not None), None)
 

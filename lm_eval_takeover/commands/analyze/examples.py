@@ -26,17 +26,17 @@ def make_examples(inputs: Inputs) -> pl.DataFrame:
     solved = {name: set(verdicts.filter(run=name).select("task", "doc_id").iter_rows()) for name in inputs.runs}
     rows = []
     for name, run in inputs.guided().items():
-        asked = {one.name[:2] for one in run.answered} & {one.name[:2] for one in base.answered}
+        asked = {sample.name[:2] for sample in run.answered} & {sample.name[:2] for sample in base.answered}
         ours, theirs = solved[name] & asked, solved[inputs.base_name] & asked
         for rule, problems in (("rescued", ours - theirs), ("harmed", theirs - ours)):
             if problems:
                 key = min(problems, key=lambda key: blake2b(f"{inputs.seed} {key}".encode()).digest())
-                samples = sorted((one for one in run.answered if one.name[:2] == key), key=lambda one: one.name)
-                one = next(one for one in samples if one.correct == (rule == "rescued"))
-                rows.append(_describe(inputs, run, one) | {"run": name, "rule": rule})
-        for score, (one, at) in heapq.nlargest(_LARGEST, _list_largest(inputs, run), key=lambda found: found[0]):
-            found = {"run": name, "rule": "largest", "position": at, "score": score}
-            rows.append(_describe(inputs, run, one, at) | found)
+                samples = sorted((sample for sample in run.answered if sample.name[:2] == key), key=lambda sample: sample.name)
+                sample = next(sample for sample in samples if sample.correct == (rule == "rescued"))
+                rows.append(_describe(inputs, run, sample) | {"run": name, "rule": rule})
+        for score, (sample, at) in heapq.nlargest(_LARGEST, _list_largest(inputs, run), key=lambda facts: facts[0]):
+            facts = {"run": name, "rule": "largest", "position": at, "score": score}
+            rows.append(_describe(inputs, run, sample, at) | facts)
     if not rows:
         raise CannotShow("no takeover changed a token, and no problem was rescued or harmed")
     columns = {"position": pl.Int64, "score": pl.Float64, "problem": pl.String}
@@ -45,7 +45,7 @@ def make_examples(inputs: Inputs) -> pl.DataFrame:
 
 def _list_largest(inputs: Inputs, run: RunReader) -> Iterator[tuple[float, tuple[Answered, int]]]:
     """Of each text its largest score at a takeover that changed the token."""
-    answered = {one.name: one for one in run.answered}
+    answered = {sample.name: sample for sample in run.answered}
     for _, sample in inputs.read_traces(run):
         score = sample.columns["score"]
         scores = np.where(find_changed(sample) & np.isfinite(score), score, -np.inf)
@@ -53,17 +53,17 @@ def _list_largest(inputs: Inputs, run: RunReader) -> Iterator[tuple[float, tuple
             yield float(best), (answered[sample.name], int(scores.argmax()))
 
 
-def _describe(inputs: Inputs, run: RunReader, one: Answered, at: int | None = None) -> dict[str, Any]:
+def _describe(inputs: Inputs, run: RunReader, sample: Answered, at: int | None = None) -> dict[str, Any]:
     """The text with its takeovers marked as `show` does; beside a position, if there is one."""
-    traces = [table for _, table in run.read_traces(_SHOWN, [one])]
+    traces = [table for _, table in run.read_traces(_SHOWN, [sample])]
     if not traces:
         raise CannotShow(f"the traces of '{run.label}' lack a sample; give its command again, which repairs them")
     table = traces[0]
     if at is not None:
         table = table.slice(start := max(0, at - _BESIDE), at + 1 + _BESIDE - start)
     text = mark_takeovers(lambda ids: "".join(inputs.pieces.split(ids)), table, run.donor).plain
-    facts = {"position": None, "score": None, "problem": run.find_prompt(one)["problem"], "text": text}
-    return dict(zip(("task", "doc_id", "sample"), one.name, strict=True)) | facts
+    facts = {"position": None, "score": None, "problem": run.find_prompt(sample)["problem"], "text": text}
+    return dict(zip(("task", "doc_id", "sample"), sample.name, strict=True)) | facts
 
 
 def make_contexts(inputs: Inputs) -> pl.DataFrame:

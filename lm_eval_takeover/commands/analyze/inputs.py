@@ -62,19 +62,19 @@ class Inputs:
         return self._find_run(self.rollouts)
 
     def _find_run(self, role: str) -> str:
-        found = [name for name, run in self.runs.items() if run.written_by == role]
-        if not found:
+        names = [name for name, run in self.runs.items() if run.written_by == role]
+        if not names:
             given = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
             raise CannotShow(
                 f"it needs a {role} run, and you gave {given}; run policy={role} with the same tasks and give its folder, too"
             )
-        first, *others = (self.runs[name] for name in found)
-        texts = [{one.stored.key for one in self.runs[name].answered} for name in found]
+        first, *others = (self.runs[name] for name in names)
+        texts = [{sample.stored.key for sample in self.runs[name].answered} for name in names]
         if texts[0] in texts[1:] or any(other.takeover.get(role) != first.takeover.get(role) for other in others):
             raise CannotShow(
-                f"it needs one {role} run, or several seeds of it, and {', '.join(found)} have other models or the same seed"
+                f"it needs one {role} run, or several seeds of it, and {', '.join(names)} have other models or the same seed"
             )
-        return found[0]
+        return names[0]
 
     @property
     def scored(self) -> RunReader:
@@ -88,14 +88,14 @@ class Inputs:
     @cached_property
     def guides(self) -> dict[str, tuple[int | None, list[Path]]]:
         """Of each guide that the samples are scored by the step, where its revision or name ends with one, and the files."""
-        found: dict[str, tuple[int | None, list[Path]]] = {}
+        guides: dict[str, tuple[int | None, list[Path]]] = {}
         own = read_header(self.score_files[0])[0].guide
         others = sorted(path.name.partition("-")[2] for path in self.scored.folder.glob("scores-*/"))
         for name, files in (("", self.score_files), *((name, self._read_files(name)) for name in others)):
             shown = name or next(filter(STEP.search, [own.get("revision") or ""]), Path(own["id"]).name)
             step = STEP.search(shown)
-            found[shown] = int(step[1]) if step else None, files
-        return found
+            guides[shown] = int(step[1]) if step else None, files
+        return guides
 
     def _read_files(self, name: str) -> list[Path]:
         files = list_score_files(self.scored.folder, name)
@@ -103,7 +103,7 @@ class Inputs:
         if not files:
             raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")
         scored = set().union(*(read_header(path)[1] for path in files))
-        left = [one for one in self.scored.stored_samples() if one.stored.key not in scored]
+        left = [sample for sample in self.scored.stored_samples() if sample.stored.key not in scored]
         if left:
             total = len(self.scored.stored_samples())
             raise CannotShow(f"{len(left)} of {total} samples of '{self.scored_name}' are not scored yet; {way_out}")
@@ -119,40 +119,40 @@ class Inputs:
         """A row per sample of all runs, for `analysis.outcomes`."""
         rows: list[tuple[Any, ...]] = []
         for name, run in self.runs.items():
-            if missing := sum(one.outcome is None for one in run.answered):
+            if missing := sum(sample.outcome is None for sample in run.answered):
                 raise CannotShow(
                     f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers "
                     f"were judged, or its tasks keep none; give its command again"
                 )
             facts = (name, run.policy, run.takeover.get("score"), find_nominal_rate(run.takeover))
-            for one in run.answered:
-                samples = (one.task, one.doc_id, one.sample, one.correct, one.stored.tokens, one.stored.takeovers)
-                rows.append((*facts, *samples))
+            for sample in run.answered:
+                stored = sample.stored
+                rows.append((*facts, *sample.name, sample.correct, stored.tokens, stored.takeovers))
         return pl.DataFrame(rows, schema=_SAMPLES, orient="row")
 
     def guided(self, score: str | None = None) -> dict[str, RunReader]:
         """Runs in which two models write, with traces; of this score, where one is named."""
         mixed = {name: run for name, run in self.runs.items() if run.written_by is None}
-        found = {name: run for name, run in mixed.items() if score in (None, run.takeover.get("score"))}
-        if not found:
+        guided = {name: run for name, run in mixed.items() if score in (None, run.takeover.get("score"))}
+        if not guided:
             kind = "a run in which two models write" if score is None else f"a run with score={score}"
             raise CannotShow(f"it needs {kind}, and none is given")
-        for name, run in found.items():
-            if not any(one.stored.part for one in run.answered):
+        for name, run in guided.items():
+            if not any(sample.stored.part for sample in run.answered):
                 raise CannotShow(f"the traces of '{name}' are empty; give its command again, which repairs them")
-        return found
+        return guided
 
     def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:
         """`(task, tokens)` of each sample of each task; `takeover` says what the donor wrote."""
         shared: dict[bytes, list[str]] = {}
-        for one in run.answered:
-            shared.setdefault(one.stored.key, []).append(one.task)
+        for row in run.answered:
+            shared.setdefault(row.stored.key, []).append(row.task)
         columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
-        for one, table in run.read_traces(columns):
-            sample = make_sample(one.name, table, columns)
+        for row, table in run.read_traces(columns):
+            sample = make_sample(row.name, table, columns)
             arrays = {**sample.columns, "takeover": sample.columns["chosen_from"] == run.donor}
-            for task in shared[one.stored.key]:
-                yield task, SampleTokens((task, one.doc_id, one.sample), arrays)
+            for task in shared[row.stored.key]:
+                yield task, SampleTokens((task, row.doc_id, row.sample), arrays)
 
     @cached_property
     def pieces(self) -> Pieces:

@@ -101,8 +101,8 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | N
     parts = list_parts(files or inputs.score_files)
     warm_up(parts)
     places: dict[Name, list[Name]] = {}
-    for one in inputs.scored.answered:
-        places.setdefault(one.stored_name, []).append(one.name)
+    for sample in inputs.scored.answered:
+        places.setdefault(sample.stored_name, []).append(sample.name)
     codes = inputs.codes if "planning" in names else None
     measuring = Measuring(names, inputs.scores, places, codes)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
@@ -111,7 +111,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | N
             bar.update(part.rows)
             for name, frame in measured.items():
                 frames[name].append(frame)
-    return {name: pl.concat(found).sort("task", maintain_order=True) for name, found in frames.items() if found}
+    return {name: pl.concat(parts).sort("task", maintain_order=True) for name, parts in frames.items() if parts}
 
 
 def _tabulate_traces(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
@@ -131,9 +131,9 @@ def make_guides(inputs: Inputs, *, steps: bool) -> pl.DataFrame:
     if len(chosen) < 2:
         way_out = f"lm-eval-takeover score {inputs.scored.folder} --guide … --name …"
         raise CannotShow(f"it needs scores by a second guide, or of two checkpoints; run: {way_out}")
-    found = [(measure_rollouts(inputs, ["guides"], files), step, name) for step, name, files in chosen]
-    frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, _, name in found if of]
-    numbers = {name: step if steps else None for _, step, name in found}
+    measured = [(measure_rollouts(inputs, ["guides"], files), step, name) for step, name, files in chosen]
+    frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, _, name in measured if of]
+    numbers = {name: step if steps else None for _, step, name in measured}
     if not frames:
         raise CannotShow(_NOTHING)
     table = SCORED["guides"].tabulate(pl.concat(frames))
@@ -231,7 +231,7 @@ def list_notices(inputs: Inputs) -> Iterator[str]:
     for name, run in inputs.runs.items():
         if lacking := [task for task in averaged if task not in run.tasks]:
             yield f"'{name}' is without {', '.join(lacking)}: it has no row `mean` in budget"
-        problems = len({(one.task, one.doc_id) for one in run.answered})
+        problems = len({(sample.task, sample.doc_id) for sample in run.answered})
         if problems == len(run.answered):
             yield f"'{name}' has one sample of each problem: pass8 is Acc, and a flip may be chance"
         if problems == 1:

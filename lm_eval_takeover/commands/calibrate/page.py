@@ -145,11 +145,11 @@ def _join(values: Mapping[str, object]) -> str:
 
 def print_comparison(options: argparse.Namespace) -> int:
     """Print a table per score. Returns the exit status."""
-    found = [find_calibration(name) for name in options.compare]
-    for name, (_, column) in zip(options.compare, found, strict=True):
+    calibrations = [find_calibration(name) for name in options.compare]
+    for name, (_, column) in zip(options.compare, calibrations, strict=True):
         if column is not None:
             raise ArgumentError(f"--compare '{name}': all columns are compared; leave out ':{column}'")
-    tables = [compare([calibration for calibration, _ in found], score, options.kappa_rule) for score in options.score]
+    tables = [compare([calibration for calibration, _ in calibrations], score, options.kappa_rule) for score in options.score]
     print("\n".join(f"{title}\n\n{write_terminal(table)}" for part in tables for title, table in part.items()), end="")
     return 0
 
@@ -158,7 +158,7 @@ def compare(calibrations: Sequence[Calibration], score: str, kappa_rule: str = K
     """By title a table of (tau, kappa) by calibration set, with kappa / tau and their spread: one of all measured ones, one of
     each published table.
     """
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    tables: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for calibration in calibrations:
         if calibration.source == "measured":
             thresholds = map(calibration.score(score).threshold, SPIKE_RATIOS)
@@ -168,9 +168,9 @@ def compare(calibrations: Sequence[Calibration], score: str, kappa_rule: str = K
             printed = calibration.published_rows(score)
             new = {name: [(cell["tau"], cell["kappa"]) for cell in cells] for name, cells in printed.items()}
             by = f"'{calibration.name}' (published), by column"
-        rows = found.setdefault(f"tau (nats) / kappa of {score}, {by}", {})
+        rows = tables.setdefault(f"tau (nats) / kappa of {score}, {by}", {})
         rows |= {name if name not in rows else f"{name} ({len(rows) + 1})": cells for name, cells in new.items()}
-    return {title: _lay_out(rows, SPIKE_RATIOS if title.endswith("ratio") else ()) for title, rows in found.items()}
+    return {title: _lay_out(rows, SPIKE_RATIOS if title.endswith("ratio") else ()) for title, rows in tables.items()}
 
 
 def _lay_out(rows: Mapping[str, Sequence[tuple[float, float]]], ratios: Sequence[float]) -> Table:

@@ -158,12 +158,12 @@ def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path)
     effects = read_rows(folder / "effects.json", "`lm-eval-takeover effects`", MeasuredEffect)
     oracles = {}
     for task, part in {AVERAGE: averaged, **{task: [task] for task in averaged}}.items():
-        found = [(each, point.results[each["task"]]) for each in effects if each["task"] in part]
-        weights = np.array([1 / each["inclusion"] / len(part) for each, _ in found])
-        costs = weights / [float(result.counts.tokens or 1) for _, result in found]
-        weights /= [result.count * (result.samples or 1) for _, result in found]
+        pairs = [(each, point.results[each["task"]]) for each in effects if each["task"] in part]
+        weights = np.array([1 / each["inclusion"] / len(part) for each, _ in pairs])
+        costs = weights / [float(result.counts.tokens or 1) for _, result in pairs]
+        weights /= [result.count * (result.samples or 1) for _, result in pairs]
         room = 1 - (host.summaries[task].acc.value or 0.0)
-        shrunk, measured = (weights * [float(each[name]) for each, _ in found] for name in ("shrunk", "effect"))
+        shrunk, measured = (weights * [float(each[name]) for each, _ in pairs] for name in ("shrunk", "effect"))
         oracles[task] = Oracle.of(costs, shrunk, room), Oracle.of(costs, measured, room), room
     return oracles
 
@@ -205,8 +205,8 @@ def _measure_areas(
         if axis == AREA_AXES[0]:  # bands are of rows, whatever these cost
             names = (task, *(averaged if len(averaged) == 1 else ()))  # a single task is its own average
             for rows in families.values():
-                found = zip(rows, find_band(Curve(np.zeros(len(rows)), gains(rows), samples)), strict=True)
-                bands |= {(row.row.label, name, metric): band for row, band in found for name in names}
+                bands_of_rows = zip(rows, find_band(Curve(np.zeros(len(rows)), gains(rows), samples)), strict=True)
+                bands |= {(row.row.label, name, metric): band for row, band in bands_of_rows for name in names}
         curves: dict[str, Curve] = {}
         for method, rows in (families | ({} if axis in AREA_AXES else {p.row.family: [p] for p in drafted})).items():
             if known := [point for point in rows if point.cost(axis, task) is not None]:

@@ -97,8 +97,8 @@ def merge(options: argparse.Namespace) -> int:
         if differences := list(_list_differences(comparisons[0], other)):
             folders = f"'{comparisons[0].folder}' and '{other.folder}'"
             raise ArgumentError(f"--merge {folders} differ in {'; '.join(differences)}; merge what is alike")
-    for pair in (pairs := list(dict.fromkeys(one.pair for one in comparisons))):
-        frontier, named = _merge_pair([one for one in comparisons if one.pair == pair]), {}
+    for pair in (pairs := list(dict.fromkeys(comparison.pair for comparison in comparisons))):
+        frontier, named = _merge_pair([comparison for comparison in comparisons if comparison.pair == pair]), {}
         if len(pairs) > 1:
             short = " + ".join(name.partition("@")[0].rstrip("/").rpartition("/")[2] for name in pair.split(" + "))
             named = {"pair": pair if short in {line["pair"] for line in whole.lines} else short}
@@ -113,32 +113,32 @@ def merge(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_differences(one: Comparison, other: Comparison) -> Sequence[str]:
+def _list_differences(ours: Comparison, theirs: Comparison) -> Sequence[str]:
     """What keeps two comparisons from standing in one figure."""
-    if one.tasks.keys() != other.tasks.keys():
-        return [f"tasks: {', '.join(one.tasks)} -> {', '.join(other.tasks)}"]
-    found = ["calibration prompts"] if one.prompts and other.prompts and one.prompts != other.prompts else []
-    for task, first, second in ((task, result, other.tasks[task]) for task, result in one.tasks.items()):
+    if ours.tasks.keys() != theirs.tasks.keys():
+        return [f"tasks: {', '.join(ours.tasks)} -> {', '.join(theirs.tasks)}"]
+    differences = ["calibration prompts"] if ours.prompts and theirs.prompts and ours.prompts != theirs.prompts else []
+    for task, first, second in ((task, result, theirs.tasks[task]) for task, result in ours.tasks.items()):
         ids = [set(result.problems.ids) if result.problems else set() for result in (first, second)]
-        found += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
-        found += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
-        found += list_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier"))
-    return list(dict.fromkeys(found))
+        differences += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
+        differences += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
+        differences += list_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier"))
+    return list(dict.fromkeys(differences))
 
 
 def _merge_pair(comparisons: Sequence[Comparison]) -> Frontier:
     """The frontier of one pair, with the number of seeds of each row and the spread between them."""
-    found: dict[str, dict[Any, tuple[PlannedRow, Sequence[Run]]]] = {}
-    for one in comparisons:
-        for row, runs in one.rows.items():
-            kept = found.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]
+    by_label: dict[str, dict[Any, tuple[PlannedRow, Sequence[Run]]]] = {}
+    for comparison in comparisons:
+        for row, runs in comparison.rows.items():
+            kept = by_label.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]
             if _digest_texts(kept) != _digest_texts(runs):
-                print(f"{row.label} of '{one.folder}' has other texts than before; those before count", file=sys.stderr)
-    seeds = {label: sorted(of_seed) for label, of_seed in found.items() if None not in of_seed}
+                print(f"{row.label} of '{comparison.folder}' has other texts than before; those before count", file=sys.stderr)
+    seeds = {label: sorted(of_seed) for label, of_seed in by_label.items() if None not in of_seed}
     for label, own in seeds.items():
         if own != (first := next(iter(seeds.values()))):
             raise ArgumentError(f"--merge: rows differ in seeds: {next(iter(seeds))} has {first}, {label} has {own}")
-    rows = {label: list(of_seed.values()) for label, of_seed in found.items()}
+    rows = {label: list(of_seed.values()) for label, of_seed in by_label.items()}
     means = {each[0][0]: [_average([r for _, r in each])] if len(each) > 1 else each[0][1] for each in rows.values()}
     frontier = describe_frontier(means)
     single = {label: [measure_points({r: runs})[0][0].summaries for r, runs in each] for label, each in rows.items()}

@@ -105,7 +105,7 @@ def _drop_repeated(
     calibrations = [(plan, find_calibration(plan.calibration)[0]) for plan in plans if plan.calibration]
     seen, kept = set[tuple[object, ...]](), list[PlannedRow]()
     for row in rows:
-        targets = [(p, found) for p, each in calibrations if (found := find_row_target(each, row, options))]
+        targets = [(p, taus) for p, each in calibrations if (taus := find_row_target(each, row, options))]
         for plan, target in targets:
             if not target.is_reached:
                 on = f"the calibration prompts{f' of {plan.tasks[0]}' if len(plans) > 1 else ''}"

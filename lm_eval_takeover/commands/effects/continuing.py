@@ -65,7 +65,7 @@ class Writer:
         digest = digest_of(settings)
         keys = [sample_key(f"ids {digest}", request) for request in requests]
         samples = self.run.find(keys)
-        left = [(key, one) for key, one in dict(zip(keys, requests, strict=True)).items() if key not in samples]
+        left = [(key, request) for key, request in dict(zip(keys, requests, strict=True)).items() if key not in samples]
         done = len(keys) - len(left)
         with self.run.flushing(), tqdm(total=len(keys), initial=done, desc=f"Writing {kind}") as bar:
             for key, request, generation in self._generate(policy, left):
@@ -86,7 +86,7 @@ class Writer:
         if not asked:
             return
         requests = [request for _, request in asked]
-        rows = self.backend.fit_rows(max(len(one.prompt) + one.max_new_tokens for one in requests))
+        rows = self.backend.fit_rows(max(len(request.prompt) + request.max_new_tokens for request in requests))
         for place, generation in self.backend.generate(requests, seed=self.seed, rows=rows, policy=policy):
             yield *asked[place], generation
 

@@ -38,7 +38,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     if run.written_by is not None:
         raise ArgumentError(f"{where} was written by the {run.written_by} alone; effects need a guided run")
     form = Form(run, {task: read_form(run, task) for task in run.tasks})
-    greedy = all(one.sampling.temperature == 0 for one in form.tasks.values())
+    greedy = all(request.sampling.temperature == 0 for request in form.tasks.values())
     if greedy and options.continuations > 1:
         print("decoding is greedy: one continuation after each token is enough")
         options.continuations = 1
@@ -59,18 +59,18 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
         plugins = given.get("plugins")
         after = ALONE[run.host]() if options.after == "base" else _load_run_policy(run, readers.pair, plugins)
         positions = _choose(candidates, wanted, writer, form, options.seed)
-        requests = [request for one in positions for request in form.continue_both(one, options.continuations)]
+        requests = [request for position in positions for request in form.continue_both(position, options.continuations)]
         texts = writer.respond(after, requests)
         seen = list(_compare(readers, positions))
     finally:
         writer.run.close()
         readers.close()
     each = 2 * options.continuations
-    behind = {one: texts[number * each : (number + 1) * each] for number, one in enumerate(positions)}
+    behind = {position: texts[number * each : (number + 1) * each] for number, position in enumerate(positions)}
     verdicts = _judge(run, tasks, behind)
     rows = [
-        _describe(one, values, verdicts[one], behind[one]) | {"rank": values[f"{run.host}_rank_of_donor"]}
-        for one, values in zip(positions, seen, strict=True)
+        _describe(position, values, verdicts[position], behind[position]) | {"rank": values[f"{run.host}_rank_of_donor"]}
+        for position, values in zip(positions, seen, strict=True)
     ]
     signals = [*registered.names(), "rank", "place"]
     write_effects(options.out, run, readers.pair.tokenizer, rows, signals, options.after, exact=greedy)
@@ -85,23 +85,24 @@ class Form:
     tasks: Mapping[str, Request]
     room: int = sys.maxsize
 
-    def limit(self, one: Answered) -> int:
+    def limit(self, sample: Answered) -> int:
         """Tokens of the whole text, at most."""
-        prompt = len(self.run.find_prompt(one)["prompt_ids"])
-        return min(self.tasks[one.task].max_new_tokens, self.room - prompt)
+        prompt = len(self.run.find_prompt(sample)["prompt_ids"])
+        return min(self.tasks[sample.task].max_new_tokens, self.room - prompt)
 
-    def next_token(self, one: Position) -> Request:
+    def next_token(self, position: Position) -> Request:
         """What draws the position's token anew, with the numbers that the run had there."""
-        form = replace(self.tasks[one.one.task], prompt=one.prompt, begun=one.begun, label=one.label)
-        return replace(form, sample=one.one.stored.sample, max_new_tokens=one.place + 1)
+        form = replace(self.tasks[position.sample.task], prompt=position.prompt, begun=position.begun, label=position.label)
+        return replace(form, sample=position.sample.stored.sample, max_new_tokens=position.place + 1)
 
-    def continue_both(self, one: Position, count: int) -> Iterator[Request]:
+    def continue_both(self, position: Position, count: int) -> Iterator[Request]:
         """So many texts behind the host's token, then as many behind the donor's, with the same numbers."""
-        form = replace(self.tasks[one.one.task], prompt=one.prompt, begun_scores=one.scores, label=one.label)
-        for token in one.tokens:
+        form = self.tasks[position.sample.task]
+        form = replace(form, prompt=position.prompt, begun_scores=position.scores, label=position.label)
+        for token in position.tokens:
             for number in range(count):
-                begun, sample = (*one.begun, token), draw_numbers(one, number)
-                yield replace(form, begun=begun, sample=sample, max_new_tokens=self.limit(one.one))
+                begun, sample = (*position.begun, token), draw_numbers(position, number)
+                yield replace(form, begun=begun, sample=sample, max_new_tokens=self.limit(position.sample))
 
 
 def _choose(
@@ -115,10 +116,10 @@ def _choose(
         policy = ALONE[other[kind]]()
 
         def ask(positions: Sequence[Position], policy: Policy = policy) -> list[int]:
-            return writer.draw(policy, [form.next_token(one) for one in positions])
+            return writer.draw(policy, [form.next_token(position) for position in positions])
 
         positions = candidates[kind].choose(count, seed, ask) if count else []
-        chosen += [one for one in positions if one.place + 1 < form.limit(one.one)]
+        chosen += [position for position in positions if position.place + 1 < form.limit(position.sample)]
         if len(positions) < count and kind == CONTROL:
             print(
                 f"{len(positions)} of {count} controls were found: "
@@ -132,8 +133,7 @@ def read_form(run: RunReader, task: str) -> Request:
     settings = run.decoding.get(task)
     if settings is None:
         raise ArgumentError(f"run_dir='{run.folder}' does not say how task '{task}' was decoded, or says it in two ways")
-    most = int(run.arguments.get("max_gen_toks") or TASK_MAX_GEN_TOKS)
-    sampling, until, most = read_generation_settings(settings, most)
+    sampling, until, most = read_generation_settings(settings, int(run.arguments.get("max_gen_toks") or TASK_MAX_GEN_TOKS))
     return Request((0,), 0, most, sampling, until, task)
 
 
@@ -158,22 +158,22 @@ def _load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:
 def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[str, Any]]:
     """Every registered score of each position, and what both models think of its two tokens, in nats."""
     scores = list(registered)
-    asked = [(one, token) for one in positions for token in one.tokens]
-    longest = max(len(one.prompt) + one.place + 1 for one in positions)
+    forced = [(position, token) for position in positions for token in position.tokens]
+    longest = max(len(position.prompt) + position.place + 1 for position in positions)
 
     def read(part: Sequence[tuple[Position, int]]) -> list[dict[str, Any]]:
-        before, tokens = [(*one.prompt, *one.begun) for one, _ in part], [[token] for _, token in part]
-        return readers.backend.compare(scores, before, tokens, [one.label for one, _ in part])
+        before, tokens = [(*position.prompt, *position.begun) for position, _ in part], [[token] for _, token in part]
+        return readers.backend.compare(scores, before, tokens, [position.label for position, _ in part])
 
-    batches = run_in_batches(read, asked, readers.backend.fit_rows(longest))
-    values = [value for _, found in batches for value in found]
+    batches = run_in_batches(read, forced, readers.backend.fit_rows(longest))
+    values = [value for _, batch in batches for value in batch]
     for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
-        found = {score.name: float(of_host[score.name][0]) for score in scores}
+        row = {score.name: float(of_host[score.name][0]) for score in scores}
         for role in ("base", "guide"):
             for name, own in (("host", of_host), ("donor", of_donor)):
-                found[f"{role}_logprob_of_{name}"] = float(own[f"{role}_logprob"][0])
-                found[f"{role}_rank_of_{name}"] = int(own[f"{role}_rank"][0])
-        yield found
+                row[f"{role}_logprob_of_{name}"] = float(own[f"{role}_logprob"][0])
+                row[f"{role}_rank_of_{name}"] = int(own[f"{role}_rank"][0])
+        yield row
 
 
 def _judge(
@@ -184,8 +184,8 @@ def _judge(
     Raises ArgumentError for a problem that is another one than the run was asked.
     """
     responses: dict[tuple[str, int], list[Response]] = {}
-    for one, texts in behind.items():
-        responses.setdefault((one.one.task, one.one.doc_id), []).extend(text.response for text in texts)
+    for position, texts in behind.items():
+        responses.setdefault(position.sample.name[:2], []).extend(text.response for text in texts)
     verdicts: dict[tuple[str, int], Iterator[bool]] = {}
     for name, task in tasks.items():
         problems = [problem for problem in responses if problem[0] == name]
@@ -205,7 +205,7 @@ def _judge(
                     f"task '{name}': effects need a verdict on each sample; give the task file class: SampledTask (docs/tasks.md)"
                 )
             verdicts[problem] = iter([outcome == "correct" for _, outcome in record])
-    return {one: [next(verdicts[one.one.task, one.one.doc_id]) for _ in texts] for one, texts in behind.items()}
+    return {position: [next(verdicts[position.sample.name[:2]]) for _ in texts] for position, texts in behind.items()}
 
 
 def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -217,13 +217,14 @@ def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[
         )
 
 
-def _describe(one: Position, values: Mapping[str, Any], verdicts: Sequence[bool], texts: Sequence[Continued]) -> dict[str, Any]:
+def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], texts: Sequence[Continued]) -> dict[str, Any]:
     """A row of `effects`, with the verdicts and texts behind either token."""
     half = len(verdicts) // 2
-    host, donor = list(verdicts[:half]), list(verdicts[half:])
-    task, doc_id, sample = one.one.name
-    named = {"task": task, "doc_id": doc_id, "sample": sample, "position": one.place, "kind": one.kind}
-    drawn = {"host_token_id": one.host_token, "donor_token_id": one.donor_token, "score": one.scores[-1]}
-    measured = {"inclusion": one.inclusion, **measure_position(host, donor), **values, "place": one.place / one.length}
-    inner = {"problem": f"{task} {doc_id}", "host": host, "donor": donor, "begun": one.begun, "texts": texts}
+    host, donor = verdicts[:half], verdicts[half:]
+    task, doc_id, sample = position.sample.name
+    named = {"task": task, "doc_id": doc_id, "sample": sample, "position": position.place, "kind": position.kind}
+    drawn = {"host_token_id": position.host_token, "donor_token_id": position.donor_token, "score": position.scores[-1]}
+    measured = {"inclusion": position.inclusion} | measure_position(host, donor) | values
+    measured["place"] = position.place / position.length
+    inner = {"problem": f"{task} {doc_id}", "host": host, "donor": donor, "begun": position.begun, "texts": texts}
     return named | drawn | measured | inner

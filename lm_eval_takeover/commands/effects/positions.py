@@ -33,7 +33,7 @@ class Position:
     """
 
     kind: str
-    one: Answered
+    sample: Answered
     prompt: tuple[int, ...]
     begun: tuple[int, ...]
     scores: tuple[float, ...]
@@ -52,7 +52,7 @@ class Position:
 
     @property
     def label(self) -> str:
-        return f"task {self.one.task}, doc {self.one.doc_id}, sample {self.one.sample}, token {self.place}"
+        return f"task {self.sample.task}, doc {self.sample.doc_id}, sample {self.sample.sample}, token {self.place}"
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class Candidates:
         chosen, inclusion = choose_evenly(self.rows, sizes, _ASKED * count, seed)
         positions = self._read(chosen, inclusion)
         known = [
-            replace(one, donor_token=token) if self.kind == CONTROL else replace(one, host_token=token)
-            for one, token in zip(positions, ask(positions), strict=True)
+            replace(position, donor_token=token) if self.kind == CONTROL else replace(position, host_token=token)
+            for position, token in zip(positions, ask(positions), strict=True)
         ]
-        different = [place for place, one in enumerate(known) if one.host_token != one.donor_token]
+        different = [place for place, position in enumerate(known) if position.host_token != position.donor_token]
         again, share = choose_evenly(self.rows[chosen[different]], np.ones(len(different)), count, seed + 1)
         kept = [known[different[place]] for place in again]
-        return [replace(one, inclusion=one.inclusion * each) for one, each in zip(kept, share, strict=True)]
+        return [replace(position, inclusion=position.inclusion * each) for position, each in zip(kept, share, strict=True)]
 
     def _read(self, chosen: NDArray[np.int64], inclusion: NDArray[np.float64]) -> list[Position]:
         """These candidates with the tokens before them, in the order of the texts."""
@@ -93,17 +93,17 @@ class Candidates:
         for row, share in zip(self.rows[chosen], inclusion, strict=True):
             wanted.setdefault(samples[row["text"]].stored.key, []).append((row, float(share)))
         texts = [samples[text] for text in sorted(set(self.rows["text"][chosen].tolist()))]
-        read = {one.stored.key: (one, table) for one, table in self.run.read_traces(_COLUMNS, texts)}
+        read = {sample.stored.key: (sample, table) for sample, table in self.run.read_traces(_COLUMNS, texts)}
         positions = []
         for key, rows in wanted.items():
-            one, table = read[key]
-            prompt = tuple(self.run.find_prompt(one)["prompt_ids"])
+            sample, table = read[key]
+            prompt = tuple(self.run.find_prompt(sample)["prompt_ids"])
             tokens, scores = table["token_id"].to_pylist(), table["score"].fill_null(np.nan).to_pylist()
             for row, share in rows:
                 place = int(row["token"])
                 host, donor = (int(row["host"]), tokens[place]) if self.kind == TAKEOVER else (tokens[place], UNKNOWN)
                 before, of_before = tuple(tokens[:place]), tuple(scores[: place + 1])
-                positions.append(Position(self.kind, one, prompt, before, of_before, len(tokens), host, donor, share))
+                positions.append(Position(self.kind, sample, prompt, before, of_before, len(tokens), host, donor, share))
         return positions
 
 
@@ -114,23 +114,23 @@ _CANDIDATE = np.dtype(
 
 def list_candidates(run: RunReader, limit: Callable[[Answered], int]) -> dict[str, Candidates]:
     """By kind, in the order of the texts. `limit` says how many tokens a text may have: another one must follow the position."""
-    numbers = {one.stored.key: number for number, one in enumerate(run.stored_samples())}
+    numbers = {sample.stored.key: number for number, sample in enumerate(run.stored_samples())}
     parts: dict[str, list[NDArray[Any]]] = {TAKEOVER: [], CONTROL: []}
     asked = {TAKEOVER: False, CONTROL: True}
-    for one, table in run.read_traces(_COLUMNS):
+    for sample, table in run.read_traces(_COLUMNS):
         taken = pc.equal(table["chosen_from"].cast(pa.string()), run.donor).to_numpy()
         host = table["host_token_id"].fill_null(UNKNOWN).to_numpy()
         token, score, host_p, donor_p = (
             table[name].to_numpy() for name in ("token_id", "score", "host_logprob", "donor_logprob")
         )
         rows = np.zeros(len(token), _CANDIDATE)
-        rows["text"], rows["token"], rows["host"] = numbers[one.stored.key], np.arange(len(token)), host
+        rows["text"], rows["token"], rows["host"] = numbers[sample.stored.key], np.arange(len(token)), host
         rows["left"] = len(token) - 1 - rows["token"]
         rows["score"], rows["place"] = np.nan_to_num(score), rows["token"] / len(token)
         # With the same numbers the other model draws another token with about 1 - q / p, q its probability of the token here.
         other = np.where(taken, host_p - donor_p, donor_p - host_p)
         rows["chance"] = 1 - np.exp(np.minimum(other, 0))
-        room = rows["token"] + 1 < limit(one)
+        room = rows["token"] + 1 < limit(sample)
         asked[TAKEOVER] |= bool((taken & (host == UNKNOWN)).any())
         parts[TAKEOVER].append(rows[room & taken & (host != token)])
         parts[CONTROL].append(rows[room & ~taken])
@@ -160,4 +160,4 @@ def choose_evenly(
 
 def draw_numbers(position: Position, continuation: int) -> int:
     """The number of a continuation in the place of a sample's: apart from those of samples and of other positions."""
-    return ((position.one.sample + 1) << 40) | (position.place << 16) | continuation
+    return ((position.sample.sample + 1) << 40) | (position.place << 16) | continuation

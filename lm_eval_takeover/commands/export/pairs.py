@@ -113,8 +113,8 @@ def add_weights(rows: Sequence[dict[str, Any]], backend: Backend, score: Score) 
     for start in range(0, len(asked), size := backend.fit_rows(longest)):
         part = asked[start : start + size]
         before, texts = [row["prompt_ids"] for row, _ in part], [row[f"{side}_ids"] for row, side in part]
-        found = backend.compare([score], before, texts, [f"pair at token {row['position']}" for row, _ in part])
-        for (row, side), values in zip(part, found, strict=True):
+        values_of_batch = backend.compare([score], before, texts, [f"pair at token {row['position']}" for row, _ in part])
+        for (row, side), values in zip(part, values_of_batch, strict=True):
             row[f"{side}_weights"] = values[score.name].tolist()
 
 
@@ -125,9 +125,9 @@ Pairs = Mapping[Name, Sequence[Pair]]
 def list_taken(run: RunReader) -> Pairs:
     """Single tokens of all takeovers that wrote another token than the host's."""
     pairs: dict[Name, list[Pair]] = {}
-    for one, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
+    for sample, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
         rows = zip(*(table[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
-        pairs[one.name] = [
+        pairs[sample.name] = [
             Pair(place, TAKEOVER, [token], [host])
             for place, (token, writer, host) in enumerate(rows)
             if writer == run.donor and host not in (None, token)
@@ -152,15 +152,15 @@ def list_measured(texts: pl.DataFrame, choice: Choice) -> Pairs:
     for (task, doc_id, sample, place), group in texts.group_by(["task", "doc_id", "sample", "position"], maintain_order=True):
         sides = {str(writer): side.to_dicts() for (writer,), side in group.group_by(["writer"])}
         verdicts = {writer: [text["correct"] for text in side] for writer, side in sides.items()}
-        found = measure_position(verdicts["host"], verdicts["donor"], choice.confidence)
-        if abs(found["effect"]) < choice.min_effect or found["low"] <= 0 <= found["high"]:
+        effect = measure_position(verdicts["host"], verdicts["donor"], choice.confidence)
+        if abs(effect["effect"]) < choice.min_effect or effect["low"] <= 0 <= effect["high"]:
             continue
-        better, worse = ("donor", "host") if found["effect"] > 0 else ("host", "donor")
+        better, worse = ("donor", "host") if effect["effect"] > 0 else ("host", "donor")
         both = choose_texts(sides[better], sides[worse])
         if choice.tokens_only:
             both = sides[better][0]["token_ids"][:1], sides[worse][0]["token_ids"][:1]
         if both:
-            pair = Pair(place, group["kind"][0], *both, found["effect"], found["low"], found["high"])
+            pair = Pair(place, group["kind"][0], *both, effect["effect"], effect["low"], effect["high"])
             pairs.setdefault((task, doc_id, sample), []).append(pair)
     return pairs
 
@@ -178,10 +178,10 @@ def choose_texts(better: Sequence[Mapping[str, Any]], worse: Sequence[Mapping[st
 
 def describe_pairs(run: RunReader, tokenizer: Any, pairs: Pairs) -> Iterator[dict[str, Any]]:
     """A row of the files for each pair, in the order of the texts."""
-    samples = [one for one in run.answered if one.name in pairs]
-    for one, table in run.read_traces(["token_id"], samples):
-        prompt, tokens = run.find_prompt(one), table["token_id"].to_pylist()
-        for pair in pairs[one.name] if prompt["prompt"] is not None else ():
+    samples = [sample for sample in run.answered if sample.name in pairs]
+    for sample, table in run.read_traces(["token_id"], samples):
+        prompt, tokens = run.find_prompt(sample), table["token_id"].to_pylist()
+        for pair in pairs[sample.name] if prompt["prompt"] is not None else ():
             ids = {"prompt": [*prompt["prompt_ids"], *tokens[: pair.position]]}
             ids |= {"chosen": pair.chosen, "rejected": pair.rejected}
             texts, same = write_as_text(tokenizer, ids["prompt"], [pair.chosen, pair.rejected])
@@ -189,7 +189,7 @@ def describe_pairs(run: RunReader, tokenizer: Any, pairs: Pairs) -> Iterator[dic
                 **dict(zip(_TEXT, texts, strict=True)),
                 **{f"{name}_ids": ids[name] for name in _TEXT},
                 **{name: getattr(pair, name) for name in ("position", "effect", "low", "high", "kind")},
-                **dict(zip(("task", "doc_id", "sample"), one.name, strict=True)),
+                **dict(zip(("task", "doc_id", "sample"), sample.name, strict=True)),
                 "same_ids": same,
             }
 

@@ -129,7 +129,7 @@ def read_sources(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
     notes: list[str] = []
     for file in sorted(dict.fromkeys(file.resolve() for path in paths for file in runs.find_results(path)), key=runs.file_date):
         run = runs.read_run(file)
-        if run.takeover.get("rescored") and (place := runs.find_origin(run, [one.run for one in sources])) is not None:
+        if run.takeover.get("rescored") and (place := runs.find_origin(run, [source.run for source in sources])) is not None:
             run = runs.take_verdicts(sources[place].run, run, notes)
             sources[place] = Source(file, run, read_document(file, RESULTS_WRITER))
             continue

@@ -169,7 +169,7 @@ def gather_scorers(runs: Sequence[Run], reading: Reading) -> list[Run]:
 
     A verifier counts for a task if it judged all of its problems.
     """
-    run_dirs = {Path(found.run_dir) for run in runs for found in run.tasks.values() if found.run_dir}
+    run_dirs = {Path(result.run_dir) for run in runs for result in run.tasks.values() if result.run_dir}
     folders = [folder / name for folder in sorted(run_dirs) for name in get_args(Verifier)]
     kept = read_runs((folder for folder in folders if any(folder.rglob("results_*.json"))), reading)[0]
     original = [run for run in runs if not any(is_rejudged(run, other) for other in runs)]
@@ -178,9 +178,9 @@ def gather_scorers(runs: Sequence[Run], reading: Reading) -> list[Run]:
 
 def _add_scorers(run: Run, judged: Sequence[Run]) -> Run:
     def add(result: TaskResult) -> TaskResult:
-        found = [*(other.tasks[result.task] for other in judged if result.task in other.tasks), result]
+        results = [*(other.tasks[result.task] for other in judged if result.task in other.tasks), result]
         own = result.problems
-        whole = [each for each in found if each.problems and own and common_ids([each.problems, own])]
+        whole = [each for each in results if each.problems and own and common_ids([each.problems, own])]
         return replace(result, scorers={each.verifier: each.means[ACC] for each in whole})
 
     return replace(run, tasks={task: add(result) for task, result in run.tasks.items()})
@@ -189,9 +189,9 @@ def _add_scorers(run: Run, judged: Sequence[Run]) -> Run:
 def list_scorer_notes(rows: Mapping[str, Run]) -> list[str]:
     """A line for each task on which two rows change their order with the scorer, and on what was not judged by all."""
     lines = []
-    for (first, one), (second, other) in combinations(rows.items(), 2):
-        for task in (task for task in one.tasks if task in other.tasks):
-            a, b = one.tasks[task].scorers, other.tasks[task].scorers
+    for (first, row), (second, other) in combinations(rows.items(), 2):
+        for task in (task for task in row.tasks if task in other.tasks):
+            a, b = row.tasks[task].scorers, other.tasks[task].scorers
             above = [name for name in a if name in b and a[name] > b[name]]
             below = [name for name in a if name in b and a[name] < b[name]]
             if above and below:

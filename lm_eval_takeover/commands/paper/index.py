@@ -75,8 +75,8 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
         if (path := analysis / f"{part.analysis}.json").exists():
             shown.tables[part.analysis] = lay_out_part(json.loads(path.read_text()), part)
     shown.figures += [path for name in item.figures if (path := analysis / f"{name}.svg").exists()]
-    if item.calibrate and (found := sorted((folder / "thresholds").glob("*.json"))):
-        shown.tables["tau / kappa"] = lay_out_thresholds(found)
+    if item.calibrate and (files := sorted((folder / "thresholds").glob("*.json"))):
+        shown.tables["tau / kappa"] = lay_out_thresholds(files)
     report = folder / "report.html"
     shown.report = report if item.report and report.exists() else None
     return shown
@@ -145,11 +145,11 @@ def _write_markdown(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> 
     lines += [f"- {for_markdown(name)}: {for_markdown(pair.note)}" for name, pair in pairs.items()]
     for name, item, own, printed in shown:
         lines += ["", f"## {name} {item.title}", "", *item.notes]
-        for one in own:
-            lines += ["", f"### {for_markdown(one.pair)}", *(f"\n{for_markdown(note)}" for note in one.notes)]
-            lines += [f"\n{title}\n\n{write_markdown(table)}" for title, table in one.tables.items()]
-            lines += [f"\n![{path.stem}]({path.relative_to(run_dir)})" for path in one.figures]
-            lines += [f"\n[Report]({one.report.relative_to(run_dir)})"] if one.report else []
+        for part in own:
+            lines += ["", f"### {for_markdown(part.pair)}", *(f"\n{for_markdown(note)}" for note in part.notes)]
+            lines += [f"\n{title}\n\n{write_markdown(table)}" for title, table in part.tables.items()]
+            lines += [f"\n![{path.stem}]({path.relative_to(run_dir)})" for path in part.figures]
+            lines += [f"\n[Report]({part.report.relative_to(run_dir)})"] if part.report else []
         lines += [f"\n### Printed\n\n{write_markdown(printed)}"] if printed else []
     return "\n".join(lines).rstrip() + "\n"
 

@@ -160,8 +160,8 @@ def _plan(options: argparse.Namespace, chosen: "SeedRuns") -> int:
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     rows = plan(chosen, metric, limit, options.confidence, options.drop, options.samples)
     as_json = options.format == "json"
-    found = {"rows": [asdict(row) for row in rows]}
-    sys.stdout.write(write_json(found) if as_json else WRITERS[options.format](lay_out_plan(rows, limit)))
+    table = {"rows": [asdict(row) for row in rows]}
+    sys.stdout.write(write_json(table) if as_json else WRITERS[options.format](lay_out_plan(rows, limit)))
     return 0
 
 

@@ -36,7 +36,7 @@ def build(options: argparse.Namespace) -> int:
     effects = read_effects(options.effects) if options.effects else None
     page = render(analysis, index, [], 0, effects)
     limit = int(options.max_size * 1e6)
-    total = len({(name, one.stored.key) for group in groups for name, one in group})
+    total = len({(name, sample.stored.key) for group in groups for name, sample in group})
     # The index gains a number for each rollout that is embedded, and each has a block of its own.
     room = limit - len(page.encode()) - total * (_BLOCK + 6)
     if room < 0:
@@ -55,7 +55,7 @@ def count_changes(analysis: Analysis) -> dict[tuple[str, int], int]:
     """By problem how many samples more the compared run has right than the base; of problems that both have."""
     base, compared = (analysis.samples.get(name or "", {}) for name in (analysis.base, analysis.compared))
     return {
-        key: sum(one.correct for one in compared[key]) - sum(one.correct for one in base[key])
+        key: sum(sample.correct for sample in compared[key]) - sum(sample.correct for sample in base[key])
         for key in base.keys() & compared.keys()
     }
 
@@ -69,13 +69,13 @@ def choose_score(analysis: Analysis) -> str:
 def _load_pieces(analysis: Analysis, tokenizer: str | None) -> dict[str, Pieces]:
     """By run; one for runs that name one tokenizer."""
     loaded: dict[tuple[Any, Any], Pieces] = {}
-    found = {}
+    pieces = {}
     for name, run in analysis.runs.items():
         key = run.arguments.get("guide"), run.arguments.get("base")
         if key not in loaded:
             loaded[key] = Pieces(run.load_tokenizer(tokenizer))
-        found[name] = loaded[key]
-    return found
+        pieces[name] = loaded[key]
+    return pieces
 
 
 def make_index(analysis: Analysis) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def make_index(analysis: Analysis) -> dict[str, Any]:
         prompts = next((run.prompts[key] for run in analysis.runs.values() if key in run.prompts), [])
         asked = prompts[0] if prompts else {"problem": None, "answer": None}
         texts = {"problem": _clip(asked["problem"], MAX_PROBLEM), "gold": _clip(asked["answer"], MAX_ANSWER)}
-        runs = [[_describe_sample(one, outcomes) for one in analysis.samples[name].get(key, [])] for name in names]
+        runs = [[_describe_sample(sample, outcomes) for sample in analysis.samples[name].get(key, [])] for name in names]
         problems.append({"task": key[0], "doc": key[1], **texts, "runs": runs})
     return {
         "runs": [_describe_run(name, run) for name, run in analysis.runs.items()],
@@ -104,11 +104,11 @@ def _describe_run(name: str, run: RunReader) -> dict[str, Any]:
     return {"name": name, "policy": run.policy, "host": run.host, "donor": run.donor, **settings}
 
 
-def _describe_sample(one: Answered, outcomes: dict[str | None, int]) -> list[Any]:
+def _describe_sample(sample: Answered, outcomes: dict[str | None, int]) -> list[Any]:
     """`[sample, outcome, answer, cut off, tokens, takeovers]`; the number of its rollout is put behind, where it has one."""
-    outcome, stored = outcomes.setdefault(one.outcome, len(outcomes)), one.stored
-    answer = _clip(one.answer, MAX_ANSWER)
-    return [one.sample, outcome, answer, int(stored.truncated), stored.tokens, stored.takeovers]
+    outcome, stored = outcomes.setdefault(sample.outcome, len(outcomes)), sample.stored
+    answer = _clip(sample.answer, MAX_ANSWER)
+    return [sample.sample, outcome, answer, int(stored.truncated), stored.tokens, stored.takeovers]
 
 
 def _clip(text: str | None, limit: int) -> str | None:
@@ -122,8 +122,8 @@ def _place(analysis: Analysis, index: dict[str, Any], packed: Mapping[tuple[str,
     places = {key: place for place, key in enumerate(packed)}
     for problem, key in zip(index["problems"], analysis.problems, strict=True):
         for name, described in zip(analysis.runs, problem["runs"], strict=True):
-            for row, one in zip(described, analysis.samples[name].get(key, []), strict=True):
-                if (place := places.get((name, one.stored.key))) is not None:
+            for row, sample in zip(described, analysis.samples[name].get(key, []), strict=True):
+                if (place := places.get((name, sample.stored.key))) is not None:
                     row.append(place)
     return list(packed.values())
 

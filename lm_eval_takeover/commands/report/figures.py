@@ -79,15 +79,15 @@ def _keep_attributes(element: ElementTree.Element, prefix: str) -> list[tuple[st
         if name == "font" and (size := re.search(r"([\d.]+)px", value)):
             name, value = "font-size", size[1]
         attributes[name] = value
-    found = []
+    kept = []
     for name, value in attributes.items():
         if name in ("href", f"{{{_XLINK}}}href") and value.startswith("#"):
-            found.append(("href", f"#{prefix}-{value[1:]}"))
+            kept.append(("href", f"#{prefix}-{value[1:]}"))
         elif name == "id":
-            found.append(("id", f"{prefix}-{value}"))
+            kept.append(("id", f"{prefix}-{value}"))
         elif name in _ATTRIBUTES and (found_value := _keep_value(value, prefix)) is not None:
-            found.append((name, found_value))
-    return found
+            kept.append((name, found_value))
+    return kept
 
 
 def _keep_value(value: str, prefix: str) -> str | None:

@@ -32,7 +32,7 @@ _POSITION |= {**dict.fromkeys(("effect", "low", "high"), float), "before": str}
 
 def find_analysis(folder: Path, tokenizer: str | None) -> Path:
     """The folder itself where `analyze` wrote it; of run folders `analysis` inside, which is made anew. Raises TakeoverErrors."""
-    if (folder / INDEX).exists() or not any(list_ranks(one) for one in find_run_dirs(folder)):
+    if (folder / INDEX).exists() or not any(list_ranks(path) for path in find_run_dirs(folder)):
         return folder
     out = folder / "analysis"
     parser = ArgumentParser()
@@ -66,10 +66,10 @@ class Analysis:
             ) from error
         if not runs:
             raise ArgumentError(f"'{path}' names no runs; run lm-eval-takeover analyze again")
-        found = {name: read_run_folder(path) for name, path in runs.items()}
-        for run in found.values():
+        readers = {name: read_run_folder(path) for name, path in runs.items()}
+        for run in readers.values():
             run.check_finished()
-        return cls(folder, found, names, cannot_show)
+        return cls(folder, readers, names, cannot_show)
 
     @property
     def base(self) -> str | None:
@@ -91,12 +91,12 @@ class Analysis:
     @cached_property
     def samples(self) -> dict[str, dict[tuple[str, int], list[Answered]]]:
         """By run and problem its samples, in order."""
-        found: dict[str, dict[tuple[str, int], list[Answered]]] = {}
+        by_run: dict[str, dict[tuple[str, int], list[Answered]]] = {}
         for name, run in self.runs.items():
-            problems = found.setdefault(name, {})
-            for one in run.answered:
-                problems.setdefault((one.task, one.doc_id), []).append(one)
-        return found
+            problems = by_run.setdefault(name, {})
+            for sample in run.answered:
+                problems.setdefault((sample.task, sample.doc_id), []).append(sample)
+        return by_run
 
     @cached_property
     def problems(self) -> list[tuple[str, int]]:
@@ -118,9 +118,9 @@ def read_effects(folder: Path) -> Effects:
     """Raises ArgumentError for a folder that `effects` did not write."""
     path = folder / EXAMPLES
     try:
-        found = json.loads(read_bounded(path))
-        positions = [_check_position(position) for position in found["positions"]]
-        run, after = str(found["run"]), str(found["after"])
+        examples = json.loads(read_bounded(path))
+        positions = [_check_position(position) for position in examples["positions"]]
+        run, after = str(examples["run"]), str(examples["after"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise ArgumentError(
             f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
@@ -134,7 +134,7 @@ def _check_position(position: dict[str, Any]) -> dict[str, Any]:
     sides = {
         role: {
             "token": str(position[role]["token"]),
-            "behind": [(str(one["text"]), bool(one["correct"])) for one in position[role]["behind"]],
+            "behind": [(str(text["text"]), bool(text["correct"])) for text in position[role]["behind"]],
         }
         for role in ("host", "donor")
     }

@@ -44,16 +44,16 @@ def list_picks(analysis: Analysis, changes: Mapping[tuple[str, int], int]) -> li
     for key in ordered:
         by_number: dict[int, dict[str, Answered]] = {}
         for name, problems in analysis.samples.items():
-            for one in problems.get(key, []):
-                by_number.setdefault(one.sample, {})[name] = one
+            for sample in problems.get(key, []):
+                by_number.setdefault(sample.sample, {})[name] = sample
         for place, number in enumerate(sorted(by_number, key=lambda n: (not _is_changed(analysis, by_number[n]), n))):
             rounds.extend([] for _ in range(place + 1 - len(rounds)))
             rounds[place].append(list(by_number[number].items()))
     return [group for groups in rounds for group in groups]
 
 
-def _is_changed(analysis: Analysis, found: Mapping[str, Answered]) -> bool:
-    base, compared = (found.get(name or "") for name in (analysis.base, analysis.compared))
+def _is_changed(analysis: Analysis, samples: Mapping[str, Answered]) -> bool:
+    base, compared = (samples.get(name or "") for name in (analysis.base, analysis.compared))
     return base is not None and compared is not None and base.correct != compared.correct
 
 
@@ -64,10 +64,10 @@ def pack_picks(
     packed: dict[tuple[str, bytes], str] = {}
     for start in range(0, len(groups), _CHUNK):
         chunk = groups[start : start + _CHUNK]
-        found = _pack_chunk(analysis, chunk, pieces, score)
+        rollouts = _pack_chunk(analysis, chunk, pieces, score)
         for group in chunk:
-            keys = [(name, one.stored.key) for name, one in group]
-            new = {key: found[key] for key in keys if key in found and key not in packed}
+            keys = [(name, sample.stored.key) for name, sample in group]
+            new = {key: rollouts[key] for key in keys if key in rollouts and key not in packed}
             needed = sum(map(len, new.values()))
             if needed > room:
                 return packed
@@ -81,23 +81,23 @@ def _pack_chunk(
 ) -> dict[tuple[str, bytes], str]:
     by_run: dict[str, dict[bytes, Answered]] = {}
     for group in chunk:
-        for name, one in group:
-            by_run.setdefault(name, {})[one.stored.key] = one
+        for name, sample in group:
+            by_run.setdefault(name, {})[sample.stored.key] = sample
     packed = {}
     for name, samples in by_run.items():
         run = analysis.runs[name]
         scored = read_scores(run, samples, score) if run.written_by == "base" else {}
-        for one, table in run.read_traces(_TRACED, list(samples.values())):
-            tokens = make_sample(one.stored_name, table, _TRACED)
-            packed[name, one.stored.key] = pack(run, tokens, scored.get(one.stored.key), pieces[name])
+        for sample, table in run.read_traces(_TRACED, list(samples.values())):
+            tokens = make_sample(sample.stored_name, table, _TRACED)
+            packed[name, sample.stored.key] = pack(run, tokens, scored.get(sample.stored.key), pieces[name])
     return packed
 
 
 def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -> dict[bytes, SampleTokens]:
     """By key what `lm-eval-takeover score` found of these texts: `score` and both models' probabilities."""
     column = column_of(score)
-    by_name = {one.stored_name: key for key, one in samples.items()}
-    found = {}
+    by_name = {sample.stored_name: key for key, sample in samples.items()}
+    scored = {}
     for path in list_score_files(run.folder):
         if not read_header(path)[1] & samples.keys():
             continue
@@ -108,8 +108,8 @@ def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -
             for tokens in read_samples(path, ["token_id", column, "base_logprob", "guide_logprob", "base_rank"]):
                 if tokens.name in by_name:
                     arrays = dict(tokens.columns) | {"score": tokens.columns[column]}
-                    found[by_name[tokens.name]] = SampleTokens(tokens.name, arrays)
-    return found
+                    scored[by_name[tokens.name]] = SampleTokens(tokens.name, arrays)
+    return scored
 
 
 def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, pieces: Pieces) -> str:

@@ -25,7 +25,7 @@ _Counts = dict[int, tuple[int, int]]  # by problem how many of how many samples 
 
 def find_k(analysis: Analysis) -> int:
     """Of Pass@k: 8, or as many samples as every problem has where those are fewer."""
-    return min([K, *(len(found) for problems in analysis.samples.values() for found in problems.values())])
+    return min([K, *(len(samples) for problems in analysis.samples.values() for samples in problems.values())])
 
 
 def list_columns(k: int) -> list[tuple[str, str]]:
@@ -50,9 +50,9 @@ def list_rows(analysis: Analysis) -> list[tuple[str, str, list[str]]]:
     for task in [*tasks, *([MEAN] if len(tasks) > 1 else [])]:
         inside = choose_averaged(tasks) if task == MEAN else [task]
         for name, run in analysis.runs.items():
-            if any(one not in run.tasks for one in inside):
+            if any(name not in run.tasks for name in inside):
                 continue
-            parts = [_summarize(analysis, name, one, k) for one in inside]
+            parts = [_summarize(analysis, name, part, k) for part in inside]
             summary = average(parts) if len(parts) > 1 else parts[0]
             scores = [_show(figure, ".1%") for figure in (summary.acc, summary.score(f"pass@{k}"))]
             recoveries = [_show(_recover(analysis, name, inside, of), "z.0%") for of in (None, k)]
@@ -68,7 +68,7 @@ def _show(figure: Figure, form: str) -> str:
 
 def _show_costs(rates: Rates, run: RunReader) -> list[str]:
     """Means over tasks of ratios of sums; tokens per second of the whole run."""
-    written = sum(one.stored.tokens for one in run.stored_samples())
+    written = sum(sample.stored.tokens for sample in run.stored_samples())
     return [
         f"{rates.realized_rate:.1%}",
         f"{rates.guide_passes_per_token:.2f}",
@@ -79,7 +79,7 @@ def _show_costs(rates: Rates, run: RunReader) -> list[str]:
 
 def _summarize(analysis: Analysis, name: str, task: str, k: int) -> Summary:
     """One task of a run; without scores where its samples were not verified."""
-    samples = [one.stored for one in analysis.runs[name].answered if one.task == task]
+    samples = [sample.stored for sample in analysis.runs[name].answered if sample.task == task]
     tokens = max(sum(stored.tokens for stored in samples), 1)
     rates = Rates(
         realized_rate=sum(stored.takeovers for stored in samples) / tokens,
@@ -94,10 +94,10 @@ def _summarize(analysis: Analysis, name: str, task: str, k: int) -> Summary:
 
 def _count_correct(analysis: Analysis, name: str, task: str) -> _Counts | None:
     """None where some samples were not verified."""
-    found = {doc: samples for (of_task, doc), samples in analysis.samples[name].items() if of_task == task}
-    if any(one.outcome is None for samples in found.values() for one in samples):
+    by_doc = {doc: samples for (of_task, doc), samples in analysis.samples[name].items() if of_task == task}
+    if any(sample.outcome is None for samples in by_doc.values() for sample in samples):
         return None
-    return {doc: (sum(one.correct for one in samples), len(samples)) for doc, samples in found.items()}
+    return {doc: (sum(sample.correct for sample in samples), len(samples)) for doc, samples in by_doc.items()}
 
 
 def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None) -> Figure:
@@ -107,9 +107,9 @@ def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None)
     trios = []
     for task in tasks:
         counts = [_count_correct(analysis, run, task) for run in (name, analysis.base, analysis.guide)]
-        if not counts[0] or any(not one or one.keys() != counts[0].keys() for one in counts):
+        if not counts[0] or any(not problems or problems.keys() != counts[0].keys() for problems in counts):
             return Figure()
-        guided, base, guide = (_measure_problems(one, k) for one in counts if one)
+        guided, base, guide = (_measure_problems(problems, k) for problems in counts if problems)
         samples = next(iter(counts[0].values()))[1]
         trios.append(Trio(guided, base, guide, count_observations("acc" if k is None else f"pass@{k}", samples)))
     return recover(trios)

@@ -130,7 +130,7 @@ def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -
         print(make_table(outcome.results, "groups"))
     if judged:
         titles = ("Task", "Asked", "Yes", "No", "No verdict", "acc", "acc_judged")
-        print(_lay_out(titles, (one.describe() for one in judged)))
+        print(_lay_out(titles, (task.describe() for task in judged)))
     folder = write_results(outcome.results, out)
     if outcome.left_out:
         reason = "not all their responses are here, or the tasks have them no more"

@@ -100,8 +100,8 @@ def load_judge(model: str, model_args: str = "", gen_kwargs: str = "", chat_temp
 
 def read_reply(reply: str) -> str:
     """`yes` or `no` where a reply begins with it, after its thinking; else `none`."""
-    found = _REPLY.match(reply.rpartition("</think>")[2])
-    return found[1].lower() if found else "none"
+    match = _REPLY.match(reply.rpartition("</think>")[2])
+    return match[1].lower() if match else "none"
 
 
 def judge_rest(results: dict[str, Any], judge: JudgeModel) -> list[Judged]:
@@ -153,6 +153,6 @@ def _add_metric(results: dict[str, Any], name: str, value: float, error: float |
 
 def _average(results: dict[str, Any], group: str) -> float:
     """The unweighted mean over the tasks of a group."""
-    found = (results["results"][name].get(f"{METRIC},all") for name in results["group_subtasks"][group])
-    members = zip(results["group_subtasks"][group], found, strict=True)
+    scores = (results["results"][name].get(f"{METRIC},all") for name in results["group_subtasks"][group])
+    members = zip(results["group_subtasks"][group], scores, strict=True)
     return float(mean([_average(results, name) if value is None else value for name, value in members]))

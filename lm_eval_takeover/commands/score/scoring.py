@@ -40,10 +40,10 @@ _MOST_TEXTS = 512  # at a time, where an engine batches by itself
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class UnscoredSample:
     """A stored sample that lacks its scores."""
 
-    one: Answered
+    sample: Answered
     prompt: tuple[int, ...]
     tokens: list[int]
 
@@ -55,10 +55,10 @@ class Text:
 def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool, name: str = "") -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
-    found = []
+    unscored = []
     for of_folder in (read_run_folders([folder]) for folder in folders):  # of a comparison the base's, which analyses read
-        found += [run for run in of_folder if run.written_by == "base"] or of_folder
-    runs = [(run, restore_arguments(run, given)) for run in found]
+        unscored += [run for run in of_folder if run.written_by == "base"] or of_folder
+    runs = [(run, restore_arguments(run, given)) for run in unscored]
     readers: Readers | None = None
     try:
         for run, arguments in runs:
@@ -87,8 +87,8 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False, name
             "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again then",
             run.folder, len(run.answered), run.asked,
         )  # fmt: skip
-    texts = _read_texts(run, [one for one in samples if one.stored.key not in done])
-    texts.sort(key=lambda text: (-text.length, text.one.name))  # the longest first: what does not fit is known at once
+    texts = _read_texts(run, [sample for sample in samples if sample.stored.key not in done])
+    texts.sort(key=lambda text: (-text.length, text.sample.name))  # the longest first: what does not fit is known at once
     if done:
         logger.warning("'%s': %d samples are scored already; %d are left", run.folder, len(done), len(texts))
     if not texts:
@@ -102,7 +102,7 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False, name
 
 
 def _write_files(
-    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text], name: str
+    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[UnscoredSample], name: str
 ) -> None:
     """Score these texts into files, each written whole. A stopped call writes what it has."""
     written, group = 0, list[ScoredSample]()
@@ -125,8 +125,8 @@ def _write_files(
         try:
             for scored in _score_texts(backend, scores, texts):
                 group += scored
-                bar.update(sum(len(one.tokens) for one in scored))
-                tokens = sum(len(one.tokens) for one in group)
+                bar.update(sum(len(sample.tokens) for sample in scored))
+                tokens = sum(len(sample.tokens) for sample in group)
                 if tokens >= _FILE_TOKENS or time.monotonic() - started > _FILE_SECONDS:
                     write_group()
                     started = time.monotonic()
@@ -156,11 +156,11 @@ def _find_scored(folder: Path, header: ScoresHeader, name: str) -> set[bytes]:
     return done
 
 
-def _read_texts(run: RunReader, samples: Sequence[Answered]) -> list[Text]:
+def _read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSample]:
     """Prompts and tokens of these samples. Raises RunDirError for samples without a trace."""
     texts = [
-        Text(one, tuple(run.find_prompt(one)["prompt_ids"]), table["token_id"].to_pylist())
-        for one, table in run.read_traces(["token_id"], samples)
+        UnscoredSample(sample, tuple(run.find_prompt(sample)["prompt_ids"]), table["token_id"].to_pylist())
+        for sample, table in run.read_traces(["token_id"], samples)
     ]
     if len(texts) < len(samples):
         raise RunDirError(
@@ -170,7 +170,7 @@ def _read_texts(run: RunReader, samples: Sequence[Answered]) -> list[Text]:
     return texts
 
 
-def _check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[Text]) -> None:
+def _check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[UnscoredSample]) -> None:
     """Raise VocabularyError where the pair cannot be that of these tokens: ids out of reach, or another tokenizer."""
     highest = max(max(*text.prompt, *text.tokens) for text in texts)
     if highest >= pair.vocab_size:
@@ -179,24 +179,24 @@ def _check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[Text]) -> None:
             f"give the pair that wrote it by --base and --guide"
         )
     for text in texts[:8]:
-        prompt = run.find_prompt(text.one)["prompt"]
+        prompt = run.find_prompt(text.sample)["prompt"]
         if prompt and tuple(pair.encode(prompt))[-len(text.prompt) :] != text.prompt:
             raise VocabularyError(
                 f"run_dir='{run.folder}' was written with a different tokenizer than that of {pair.members[0].id.id}: the prompt "
-                f"of task {text.one.task}, doc {text.one.doc_id} has other tokens; name its pair with --base and --guide"
+                f"of task {text.sample.task}, doc {text.sample.doc_id} has other tokens; name its pair with --base and --guide"
             )
 
 
-def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[Text]) -> Iterator[list[ScoredSample]]:
+def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[UnscoredSample]) -> Iterator[list[ScoredSample]]:
     """Batches in the order of the texts, the longest first; half as many rows at a time once memory ran out."""
 
-    def compare(batch: Sequence[Text]) -> list[dict[str, Any]]:
-        labels = [f"task {text.one.task}, doc {text.one.doc_id}, sample {text.one.sample}" for text in batch]
+    def compare(batch: Sequence[UnscoredSample]) -> list[dict[str, Any]]:
+        labels = [f"task {text.sample.task}, doc {text.sample.doc_id}, sample {text.sample.sample}" for text in batch]
         return backend.compare(scores, [text.prompt for text in batch], [text.tokens for text in batch], labels)
 
     for batch, values in run_in_batches(compare, texts, min(backend.fit_rows(texts[0].length), _MOST_TEXTS)):
-        stored = ((text.one.stored.key, text.one.stored_name, text.tokens) for text in batch)
-        yield [ScoredSample(*facts, found) for facts, found in zip(stored, values, strict=True)]
+        stored = ((text.sample.stored.key, text.sample.stored_name, text.tokens) for text in batch)
+        yield [ScoredSample(*facts, arrays) for facts, arrays in zip(stored, values, strict=True)]
 
 
 @contextlib.contextmanager

@@ -21,11 +21,11 @@ def show(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises ArgumentError for a sample that the run does not have."""
     runs = read_run_folders([options.run_dir])
     run = next((run for run in runs if run.takeover.get("tau") is not None), runs[0])  # of a comparison the guided row
-    one = find_sample(run, options.task, options.doc, options.sample)
-    traces = [table for _, table in run.read_traces([*_IDS, "chosen_from"], [one])]
+    sample = find_sample(run, options.task, options.doc, options.sample)
+    traces = [table for _, table in run.read_traces([*_IDS, "chosen_from"], [sample])]
     console = Console(highlight=False, soft_wrap=True)
-    console.print(describe_sample(run, one))
-    prompts = run.prompts.get((one.task, one.doc_id), [])
+    console.print(describe_sample(run, sample))
+    prompts = run.prompts.get((sample.task, sample.doc_id), [])
     if prompts and prompts[0]["problem"]:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
     if traces:
@@ -34,10 +34,10 @@ def show(options: argparse.Namespace) -> int:
         decode = run.load_decoder(options.tokenizer, ids)
         console.print(mark_takeovers(decode, traces[0], run.donor if marked else None))
     else:
-        console.print(Text(for_terminal(one.stored.text)))
+        console.print(Text(for_terminal(sample.stored.text)))
         console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))
     gold = prompts[0]["answer"] if prompts else None
-    verdict = f"{one.outcome or 'not verified'}: {one.answer or 'no answer'} (gold: {gold or 'not known'})"
+    verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {gold or 'not known'})"
     console.print(Text(for_terminal(verdict), "bold"))
     return 0
 
@@ -49,23 +49,23 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
     name = task or run.tasks[0]
     if name not in run.tasks:
         raise ArgumentError(f"--task '{name}' is not in the run, which has {', '.join(run.tasks)}")
-    docs = sorted({one.doc_id for one in run.answered if one.task == name})
-    found = [one for one in run.answered if one.name == (name, doc_id, sample)]
-    if found:
-        return found[0]
-    samples = sorted({one.sample for one in run.answered if (one.task, one.doc_id) == (name, doc_id)})
+    docs = sorted({row.doc_id for row in run.answered if row.task == name})
+    rows = [row for row in run.answered if row.name == (name, doc_id, sample)]
+    if rows:
+        return rows[0]
+    samples = sorted({row.sample for row in run.answered if (row.task, row.doc_id) == (name, doc_id)})
     if samples:
         raise ArgumentError(f"--sample {sample} is not there; doc {doc_id} has {samples[0]} to {samples[-1]}")
     raise ArgumentError(f"--doc {doc_id} is not there; task {name} has {len(docs)} from {docs[0]} to {docs[-1]}")
 
 
-def describe_sample(run: RunReader, one: Answered) -> Text:
+def describe_sample(run: RunReader, sample: Answered) -> Text:
     """The heading: which sample of which run, its length, its takeovers."""
-    stored = one.stored
-    rate = stored.takeovers / stored.tokens if stored.tokens else 0.0
+    stored = sample.stored
     text = (
-        f"{run.label} (policy={run.policy}), task {one.task}, doc {one.doc_id}, sample {one.sample}: {stored.tokens:,} tokens, "
-        f"{stored.takeovers:,} takeovers ({rate:.1%}){', cut off by the token limit' if stored.truncated else ''}"
+        f"{run.label} (policy={run.policy}), task {sample.task}, doc {sample.doc_id}, sample {sample.sample}: "
+        f"{stored.tokens:,} tokens, {stored.takeovers:,} takeovers ({stored.takeovers / max(stored.tokens, 1):.1%})"
+        f"{', cut off by the token limit' if stored.truncated else ''}"
     )
     return Text(for_terminal(text), style="bold")
 

@@ -98,13 +98,13 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
         main(["score", str(run), "--batch_size", "0"])
     found = read_run_folder(run)
     texts = scoring._read_texts(found, found.stored_samples())
-    shifted = [scoring.Text(one.one, tuple(token + 1 for token in one.prompt), one.tokens) for one in texts]
+    shifted = [scoring.UnscoredSample(one.sample, tuple(token + 1 for token in one.prompt), one.tokens) for one in texts]
 
     pair = Pair(Member("base", str(DEMO["base"])), None)
     with pytest.raises(VocabularyError, match="a different tokenizer"):
         scoring._check_tokenizer(found, pair, shifted)
     with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
-        scoring._check_tokenizer(found, pair, [scoring.Text(texts[0].one, texts[0].prompt, [pair.vocab_size])])
+        scoring._check_tokenizer(found, pair, [scoring.UnscoredSample(texts[0].sample, texts[0].prompt, [pair.vocab_size])])
     held = read(run, "scores")
     plant(run, "samples", part=None)
     with pytest.raises(RunDirError, match="have no trace yet"):
