@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lm_eval_takeover.results.runs import MATHEMATICAL
-from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
 from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, list_score_files, make_schema, write_scores
 from lm_eval_takeover.storage.digests import digest_of_text
@@ -49,7 +49,7 @@ def write_journal(folder: Path, count: int, tokens: int) -> None:
             task, doc_id, sample = name_sample(number)
             key, text, doc = number.to_bytes(16, "big"), f"text {number}", f"{task} {doc_id}"
             samples.append(Sample(key, task, doc_id, sample, text, tokens, 0, 0, 0, tokens, 0, False))
-            asked.append(Asked(task, doc, 0, sample, doc_id, "p", key))
+            asked.append(AskedSample(task, doc, 0, sample, doc_id, "p", key))
             outcome = "correct" if rng.random() < 0.3 else "incorrect"
             verdicts.append(LoggedVerdict(doc, digest_of_text(text), "1", outcome))
         journal.add(samples)

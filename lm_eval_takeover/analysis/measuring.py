@@ -14,7 +14,7 @@ import polars as pl
 from lm_eval_takeover.analysis.catalogue import SCORED
 from lm_eval_takeover.analysis.planning import Codes, classify_text
 from lm_eval_takeover.analysis.pooling import make_frame
-from lm_eval_takeover.analysis.tokens import Part, SampleTokens, read_scored_samples
+from lm_eval_takeover.analysis.tokens import SampleTokens, ScoreFile, read_scored_samples
 from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
@@ -36,7 +36,7 @@ class Measuring:
     places: Mapping[Name, Sequence[Name]]
     codes: Codes | None = None
 
-    def measure(self, part: Part) -> dict[str, pl.DataFrame]:
+    def measure(self, part: ScoreFile) -> dict[str, pl.DataFrame]:
         """A table by analysis, of the samples that begin in this part."""
         columns = [column for name in self.names for column in SCORED[name].columns]
         return self.measure_samples(read_scored_samples([part], self.scores, columns))
@@ -56,19 +56,19 @@ class Measuring:
         return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
 
 
-def count_workers(parts: Sequence[Part]) -> int:
+def count_workers(parts: Sequence[ScoreFile]) -> int:
     """How many processes measure these parts; 1 is this one."""
     return min(count_cores(), len(parts)) if sum(part.rows for part in parts) >= _ROWS else 1
 
 
-def warm_up(parts: Sequence[Part]) -> None:
+def warm_up(parts: Sequence[ScoreFile]) -> None:
     """Where worker processes will measure these parts, begin to import what they need, beside what this one has still to read."""
     if count_workers(parts) > 1 and _METHOD == "forkserver":
         get_context(_METHOD).set_forkserver_preload([__name__])
         forkserver.ensure_running()
 
 
-def measure_parts(measuring: Measuring, parts: Sequence[Part]) -> Iterator[dict[str, pl.DataFrame]]:
+def measure_parts(measuring: Measuring, parts: Sequence[ScoreFile]) -> Iterator[dict[str, pl.DataFrame]]:
     """`Measuring.measure` of each part, in their order. Raises RunDirError where a worker process was killed."""
     workers = count_workers(parts)
     if workers <= 1:
@@ -93,6 +93,6 @@ def _begin_worker(measuring: Measuring) -> None:
     _of_worker = measuring
 
 
-def _measure(part: Part) -> dict[str, pl.DataFrame]:
+def _measure(part: ScoreFile) -> dict[str, pl.DataFrame]:
     assert _of_worker is not None
     return _of_worker.measure(part)

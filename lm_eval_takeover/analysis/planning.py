@@ -27,7 +27,7 @@ Codes = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class Rules:
+class TokenClasses:
     """Which tokens are planning and which execution, as `token_classes.toml` has it."""
 
     planning: frozenset[str]
@@ -65,9 +65,9 @@ def _check_words(words: Any) -> list[str]:
     return words
 
 
-def classify_vocabulary(texts: Sequence[str], rules: Rules | None = None) -> Codes:
+def classify_vocabulary(texts: Sequence[str], rules: TokenClasses | None = None) -> Codes:
     """A code for each decoded token `[vocab]`."""
-    rules = rules or Rules.read()
+    rules = rules or TokenClasses.read()
 
     def classify(text: str) -> int:
         token = text.strip().lower()

@@ -81,28 +81,28 @@ def ceil_percent(count: int, percent: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScoreFile:
     """A scores file, which has whole samples."""
 
     path: Path
     rows: int
 
 
-def list_parts(paths: Iterable[Path]) -> list[Part]:
+def list_parts(paths: Iterable[Path]) -> list[ScoreFile]:
     """These scores files with their rows, empty ones left out. Raises RunDirError for a file that cannot be read."""
     parts = []
     for path in paths:
         with reading(path, "scores"), open_parquet(path) as file:
-            parts.append(Part(path, file.metadata.num_rows))
+            parts.append(ScoreFile(path, file.metadata.num_rows))
     return [part for part in parts if part.rows]
 
 
-def read_scored_samples(parts: Iterable[Part], scores: Sequence[str], columns: Sequence[str] = ()) -> Iterator[SampleTokens]:
+def read_scored_samples(files: Iterable[ScoreFile], scores: Sequence[str], more: Sequence[str] = ()) -> Iterator[SampleTokens]:
     """The samples of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
-    wanted = list(dict.fromkeys(["token_id", *map(column_of, scores), *columns]))
-    for part in parts:
-        with reading(part.path, "scores"):
-            yield from read_samples(part.path, wanted)
+    columns = list(dict.fromkeys(["token_id", *map(column_of, scores), *more]))
+    for file in files:
+        with reading(file.path, "scores"):
+            yield from read_samples(file.path, columns)
 
 
 def read_samples(path: Path, columns: Sequence[str]) -> Iterator[SampleTokens]:

@@ -32,7 +32,7 @@ _ANNOUNCED = re.compile(
 _TAG = re.compile(r"</?think>")
 
 
-class Reading(NamedTuple):
+class ExtractedAnswer(NamedTuple):
     """The answer of a response, None if it gives none, and whether it stands in a box."""
 
     answer: str | None
@@ -49,20 +49,20 @@ def has_unclosed_think(response: str) -> bool:
     return "<think>" in strip_thinking(response)
 
 
-def read_answer(response: str, truncated: bool = False) -> Reading:
+def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     """The final answer in LaTeX or plain text. `truncated`: the token limit is known to have ended the response."""
     text = strip_thinking(response)
     if boxes := find_boxes(text):
-        return Reading(join_last(text, boxes), boxed=True)
+        return ExtractedAnswer(join_last(text, boxes), boxed=True)
     if bare := _BARE_BOX.findall(text):
-        return Reading(str(bare[-1]), boxed=True)
+        return ExtractedAnswer(str(bare[-1]), boxed=True)
     if "<think>" in text:
-        return Reading(None)
+        return ExtractedAnswer(None)
     tail = _EMPTY_BOX.sub(" ", _PICTURE.sub(" ", text[-TAIL:])).strip()
     answer = _read_marked(tail)
     if answer is None and not truncated:
         answer = _strip_markup(tail) if _is_bare(tail) else _read_conclusion(tail)
-    return Reading(answer)
+    return ExtractedAnswer(answer)
 
 
 def extract_answer(response: str, truncated: bool = False) -> str | None:

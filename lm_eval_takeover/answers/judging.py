@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
-from lm_eval_takeover.answers.samples import Judged, JudgedSample, Question, warn_of
+from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Question, warn_of
 from lm_eval_takeover.answers.verification import Verdict
 
 TIME_LIMIT = 5.0  # seconds of processor time for one step
@@ -40,8 +40,8 @@ class Judge:
 
     def __init__(self, workers: int | None = None, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT):
         self.workers = workers or count_cores()
-        self._free: SimpleQueue[_Worker] = SimpleQueue()
-        self._all = [_Worker(time_limit, memory_limit) for _ in range(self.workers)]
+        self._free: SimpleQueue[_JudgeProcess] = SimpleQueue()
+        self._all = [_JudgeProcess(time_limit, memory_limit) for _ in range(self.workers)]
         for worker in self._all:
             self._free.put(worker)
 
@@ -51,7 +51,7 @@ class Judge:
         reason: Any = outcome if outcome in ("unparsed", "timed_out") else None
         return Verdict(outcome == "correct", reason)
 
-    def judge_samples(self, question: Question) -> Judged:
+    def judge_samples(self, question: Question) -> JudgedProblem:
         """The verdicts on all samples of a problem; may be called from many threads."""
         question = question._replace(responses=[response[-LONGEST:] for response in question.responses])
         count = len(question.responses)
@@ -61,9 +61,9 @@ class Judge:
         finally:
             self._free.put(worker)
         if result is None:  # it killed the worker over and over
-            return Judged([JudgedSample(None, "unparsed")] * count, None)
+            return JudgedProblem([JudgedSample(None, "unparsed")] * count, None)
         samples, majority = result
-        return Judged([JudgedSample(*sample) for sample in samples], majority)
+        return JudgedProblem([JudgedSample(*sample) for sample in samples], majority)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` over `items` in their order, as many at a time as there are workers."""
@@ -98,7 +98,7 @@ class _Died(Exception):
     """A worker ended without an answer: `timed_out`, or its exit status."""
 
 
-class _Worker:
+class _JudgeProcess:
     """One worker process, started on first use and again after it was ended."""
 
     def __init__(self, time_limit: float, memory_limit: int):

@@ -6,7 +6,7 @@ Every regular expression here is possessive or bounded.
 
 import re
 
-from lm_eval_takeover.answers.extraction import TAIL, Reading, find_boxes, join_last, strip_thinking
+from lm_eval_takeover.answers.extraction import TAIL, ExtractedAnswer, find_boxes, join_last, strip_thinking
 
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
 _BOXED = re.compile(
@@ -31,7 +31,7 @@ _DENIED_BEHIND = re.compile(
 _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 
 
-def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> Reading:
+def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
     """The letter that a response answers with; None if it gives none, or more than one."""
     text = strip_thinking(response)
     if boxes := find_boxes(text):
@@ -39,18 +39,18 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
         match = _BOXED.match(content)
         letter = _choose(content, match, letters) if match else _find_marked(content, letters)
         if letter:
-            return Reading(letter, boxed=True)
+            return ExtractedAnswer(letter, boxed=True)
         ends, starts = [0, *(end for _, end, _ in boxes)], [*(start for start, _, _ in boxes), len(text)]
         text = " ".join(text[end:start] for end, start in zip(ends, starts, strict=True))
     if "<think>" in text:
-        return Reading(None)
+        return ExtractedAnswer(None)
     text = text[-TAIL:]
     marked = _find_marked(text, letters)
     if marked is None and not truncated:
         line = text.rstrip().rpartition("\n")[2]
         alone = {_choose(line, match, letters) for match in _ALONE.finditer(line)} - {None}
         marked = alone.pop() if len(alone) == 1 else None
-    return Reading(marked or None)
+    return ExtractedAnswer(marked or None)
 
 
 def _read(match: re.Match[str]) -> str:

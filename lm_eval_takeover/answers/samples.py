@@ -42,7 +42,7 @@ class JudgedSample(NamedTuple):
     unclosed: bool = False  # a `<think>` that never ends
 
 
-class Judged(NamedTuple):
+class JudgedProblem(NamedTuple):
     """The samples, and the number of the one whose answer most of them give; None where none has an answer."""
 
     samples: list[JudgedSample]
@@ -73,7 +73,7 @@ def warn_of(name: str) -> None:
     _log.warning("%s while a response was judged; it counts as unparsed", name)
 
 
-def judge_samples(question: Question, run: Run = run_here) -> Judged:
+def judge_samples(question: Question, run: Run = run_here) -> JudgedProblem:
     """Read and judge all samples of a problem, an answer that several give once."""
     known: dict[tuple[str, str], Verdict] = {}
     stock = question.verifier == "math_verify" and question.kind == "math"
@@ -107,7 +107,7 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
     pairs = zip(forms, samples, strict=True)
     alone = {f for f, s in pairs if f is not None and (s.outcome == "timed_out" or verification.is_too_large(f))}
     votes = find_majority(forms, judge, alone)
-    return Judged(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
+    return JudgedProblem(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 
 
 def _read(

@@ -31,12 +31,12 @@ MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in thresholds.GRID)  # point
 # What a file holds beside the types of `Calibration`.
 
 
-class _Vocabulary(TypedDict):
+class _VocabularyFields(TypedDict):
     size: Positive
     digest: str
 
 
-class _Prompts(TypedDict):
+class _PromptsFields(TypedDict):
     chat_template: bool
     enable_thinking: bool | None
     template_digest: tuple[str, str]
@@ -54,9 +54,9 @@ class _Dtypes(TypedDict):
     guide: str
 
 
-class _Measured(TypedDict):
-    vocabulary: _Vocabulary
-    prompts: _Prompts
+class _MeasuredFields(TypedDict):
+    vocabulary: _VocabularyFields
+    prompts: _PromptsFields
     decoding: _Decoding
     dtypes: _Dtypes
     rollouts: Positive
@@ -69,7 +69,7 @@ class _Cell(TypedDict):
     kappa: Nats
 
 
-class _Method(TypedDict):
+class _MethodFields(TypedDict):
     policy: str
     score: NotRequired[str]
     kappa_rule: NotRequired[Literal["threshold_to_mean", "tail_to_mean"]]
@@ -125,7 +125,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     if calibration.source == "published":
         _check_columns(calibration)
     else:
-        check(parts, _Measured)
+        check(parts, _MeasuredFields)
         if not calibration.scores:
             raise ValueError("field 'scores' is empty")
     for score, held in calibration.scores.items():
@@ -172,7 +172,7 @@ def _check_score(path: str, name: str, held: ScoreCalibration) -> None:
 def _check_target(path: str, target: Target, calibration: Calibration) -> None:
     if target.budget_parameter == "spike_ratio" and not LOWEST <= target.value <= HIGHEST:
         raise ValueError(f"field '{path}.value' is {target.value:g}, expected {LOWEST} to {HIGHEST}")
-    method = check(target.method, _Method, f"{path}.method")
+    method = check(target.method, _MethodFields, f"{path}.method")
     if method.get("score", "ce") not in (*calibration.scores, *registered.names()):
         raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
 

@@ -21,7 +21,7 @@ _SETTINGS = ("temperature", "top_p", "top_k")  # of decoding; greedy reads the f
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TaskRequest:
     """How a run asks. `sampling` is None if nothing is drawn, `chat_template` if the template adds nothing to a question."""
 
     task: str
@@ -50,11 +50,11 @@ class CalibrationFit:
             )
             return
         forms: dict[str, bool | None] = {}
-        asked: dict[tuple[bool | None, Sampling | None], Asked] = {}
+        asked: dict[tuple[bool | None, Sampling | None], TaskRequest] = {}
         for task, prompt, sampling in requests:
             if prompt not in forms:
                 forms[prompt] = self.pair.is_chat_prompt(prompt)
-            asked.setdefault((forms[prompt], sampling), Asked(task, forms[prompt], sampling))
+            asked.setdefault((forms[prompt], sampling), TaskRequest(task, forms[prompt], sampling))
         for form in asked.values():
             if differences := self.list_differences(form):
                 measured, wanted = (" and ".join(side) for side in zip(*differences, strict=True))
@@ -62,7 +62,7 @@ class CalibrationFit:
                 command = self.command(task=form.task, options=self._options(form))
                 self.refuse(f"{named}, and task {form.task} asks with {wanted}", f"make one that fits with `{command}`")
 
-    def list_differences(self, asked: Asked) -> list[tuple[str, str]]:
+    def list_differences(self, asked: TaskRequest) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""
         return [*self._compare_prompts(asked), *self._compare_decoding(asked.sampling)]
 
@@ -72,7 +72,7 @@ class CalibrationFit:
             raise CalibrationError(f"{text}; {advice}, or pass allow_calibration_mismatch=True")
         self._say_once(f"{text}; used anyway")
 
-    def _compare_prompts(self, asked: Asked) -> list[tuple[str, str]]:
+    def _compare_prompts(self, asked: TaskRequest) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts, where they differ."""
         prompts = self.calibration.prompts
         chat, thinking = prompts["chat_template"], prompts["enable_thinking"]
@@ -123,7 +123,7 @@ class CalibrationFit:
             self._said.add(text)
             logger.warning("%s", text)
 
-    def _options(self, asked: Asked) -> str:
+    def _options(self, asked: TaskRequest) -> str:
         """The options of `calibrate` that make it fit."""
         options = []
         if asked.chat_template:

@@ -15,7 +15,7 @@ from lm_eval_takeover.storage.digests import digest_of
 _UNREAD = {"events", "attachments", "store"}
 
 
-def read_log(path: Path, reading: problems.Reading) -> tuple[str, Settings, str, Settings, problems.Problems, str]:
+def read_log(path: Path, reading: problems.ReadOptions) -> tuple[str, Settings, str, Settings, problems.Problems, str]:
     """Returns model, its settings, task, its settings, problems, and the scorer that `acc` is of. Raises ResultsError."""
     try:
         from inspect_ai.log import read_eval_log, read_eval_log_samples

@@ -17,7 +17,7 @@ import numpy as np
 from lm_eval_takeover.errors import ResultsError, RunDirError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values
-from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.storage.digests import digest_of
@@ -59,7 +59,7 @@ class Problems:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How logs are read: the filter of tasks that have several (None: the first one), and the share that may be missing."""
 
     filter: str | None = None
@@ -115,7 +115,7 @@ def derive_pass_at_k(shares: Values, samples: int | Values, k: int) -> Values:
 
 
 def read_problems(
-    path: Path, filter_name: str, accuracy: str = ACC, skipped: Collection[str] = (), reading: Reading = Reading()
+    path: Path, filter_name: str, accuracy: str = ACC, skipped: Collection[str] = (), reading: ReadOptions = ReadOptions()
 ) -> Problems:
     """Read the rows of one filter in a samples file. Raises ResultsError with file, line and field.
 
@@ -155,7 +155,7 @@ def read_problems(
     return collect_problems(rows, crashed)
 
 
-def read_samples(path: Path, reading: Reading) -> tuple[Problems, str]:
+def read_samples(path: Path, reading: ReadOptions) -> tuple[Problems, str]:
     """Read a samples file that has no results beside it. Returns also what it calls `acc`. Raises ResultsError."""
     first = next(read_lines(path, WRITER), Fields(f"'{path}'", {}))
     filter_name = reading.filter or first.require("filter", str, "")
@@ -230,7 +230,7 @@ def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values
     return {}
 
 
-def _average(asked: list[Asked], samples: dict[bytes, Sample], problems: Problems) -> dict[str, Values]:
+def _average(asked: list[AskedSample], samples: dict[bytes, Sample], problems: Problems) -> dict[str, Values]:
     places = {doc_id: place for place, doc_id in enumerate(problems.doc_ids)}
     counts = np.zeros((len(COSTS), len(problems)))
     if any(row.key not in samples for row in asked):

@@ -13,7 +13,7 @@ from lm_eval_takeover.results.problems import (
     WRITER,
     NotCorrect,
     Problems,
-    Reading,
+    ReadOptions,
     choose_accuracy,
     is_share,
     list_metrics,
@@ -153,7 +153,7 @@ def find_results(path: Path) -> list[Path]:
     return files
 
 
-def read_runs(paths: Iterable[Path], reading: Reading = Reading()) -> tuple[list[Run], list[str]]:
+def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tuple[list[Run], list[str]]:
     """Read the runs below these paths. Returns them with a line on each thing left out. Raises ResultsError.
 
     Several results files of one model and settings are one run. Of a task that is in more than one, the one with more problems
@@ -269,7 +269,7 @@ def file_date(path: Path) -> str:
     return re.sub(r"^.*_(?=\d{4}-)", "", path.stem)
 
 
-def read_run(path: Path, reading: Reading = Reading()) -> Run:
+def read_run(path: Path, reading: ReadOptions = ReadOptions()) -> Run:
     """Read the run of one results file with the samples beside it, of a file of samples, or of a log of inspect_ai.
 
     Raises ResultsError with file and field, ArgumentError for a log of inspect_ai where that is not installed.
@@ -308,7 +308,7 @@ def _list_missing(path: Path, result: TaskResult) -> list[str]:
     return [text] if missing else []
 
 
-def _read_results(path: Path, reading: Reading) -> Run:
+def _read_results(path: Path, reading: ReadOptions) -> Run:
     document = read_document(path, "`lm_eval … --output_path`")
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
@@ -355,7 +355,7 @@ def _parameters(config: Fields, takeover: Fields) -> dict[str, int]:
     return {role: counted.require(role, int) for role in counted}
 
 
-def _read_task(path: Path, document: Fields, task: str, reading: Reading) -> TaskResult:
+def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) -> TaskResult:
     """Read one task of a results file. Raises NotCorrect if no metric is a number from 0 to 1."""
     values = document.inside("results").inside(task)
     keys = [key for key in values if "," in key and "_stderr," not in key]
@@ -410,7 +410,7 @@ def samples_path(path: Path, task: str) -> Path:
     return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
 
 
-def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float], reading: Reading) -> Problems:
+def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float], reading: ReadOptions) -> Problems:
     """Count the problems that are missing. Raises ResultsError unless the rest may be those of the results, by their means."""
     samples = samples_path(path, task)
     missing = count - len(problems)

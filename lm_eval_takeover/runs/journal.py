@@ -54,7 +54,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedSample:
     """One sample that a command asked for, and the key that answers it. `doc` and `prompt` are digests."""
 
     task: str
@@ -190,13 +190,13 @@ class Journal:
 
     # Requests and verdicts
 
-    def add_asked(self, command: str, asked: Iterable[Asked]) -> None:
+    def add_asked(self, command: str, asked: Iterable[AskedSample]) -> None:
         rows = [tuple(command if name == "command" else getattr(a, name) for name in COLUMNS["asked"]) for a in asked]
         with self._connection:
             self._replace("asked", rows)
 
-    def asked(self, command: str) -> list[Asked]:
-        return [Asked(*row[1:]) for row in self._select("asked", "WHERE command = ?", (command,))]
+    def asked(self, command: str) -> list[AskedSample]:
+        return [AskedSample(*row[1:]) for row in self._select("asked", "WHERE command = ?", (command,))]
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
         """Commit verdicts; a later one on the same response to the same document replaces an earlier one."""

@@ -14,7 +14,7 @@ from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
-from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.prompts import list_prompts
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.sample_keys import sample_key
@@ -109,7 +109,7 @@ def count_asked(policy: Policy, generation: Generation) -> int:
     return here + generation.donor_answer
 
 
-def _list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> Iterator[Asked]:
+def _list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> Iterator[AskedSample]:
     """Of each request, which sample of which document it wants, and the key of the answer."""
     digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
     for key, indices in by_key.items():
@@ -119,4 +119,4 @@ def _list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_k
                 digests[id(instance)] = digest_of(instance.doc), digest_of_text(instance.args[0]).hex()
             doc, prompt = digests[id(instance)]
             task, doc_id = instance.task_name or "none", instance.doc_id or 0
-            yield Asked(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key)
+            yield AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.facts import Facts
-from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import PROMPTS, SAMPLES, TRACES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
@@ -42,7 +42,7 @@ class StoredRun:
     facts: dict[str, Any]
     attempts: int
     seconds: float
-    asked: list[Asked]
+    asked: list[AskedSample]
     samples: dict[bytes, Sample]
 
     @property

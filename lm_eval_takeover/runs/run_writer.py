@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import shards
-from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import TRACES, journal_path, list_ranks, lock_path
 from lm_eval_takeover.runs.prompts import Prompt, add_prompts
@@ -70,7 +70,7 @@ class RunWriter:
 
     # Samples
 
-    def begin(self, command: str, facts: Mapping[str, Any], asked: Iterable[Asked]) -> None:
+    def begin(self, command: str, facts: Mapping[str, Any], asked: Iterable[AskedSample]) -> None:
         """Enter the command of this process, what it says of itself, and the samples that it asks for; start its clock."""
         rows = list(asked)
         self.command = command

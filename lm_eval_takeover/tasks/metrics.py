@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval_takeover.answers.samples import Judged, Kind, Question, Verifier, judge_samples
+from lm_eval_takeover.answers.samples import JudgedProblem, Kind, Question, Verifier, judge_samples
 from lm_eval_takeover.tasks.responses import Response
 
-JudgeSamples = Callable[[Question], Judged]
+JudgeSamples = Callable[[Question], JudgedProblem]
 
 
 def list_ks(samples: int) -> list[int]:

@@ -26,7 +26,7 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.vllm.engine import Facts, Job, Text, VllmEngine
+from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.settings import build_policy, describe_policy
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Worker(VllmEngine):
         load_plugins(arguments.plugins)
         super().__init__(arguments, load_pair(arguments), build_policy(policy))
 
-    def describe(self) -> Facts:
+    def describe(self) -> EngineFacts:
         return self.facts
 
     def write(self, jobs: Sequence[Job]) -> tuple[list[Text], int]:
@@ -96,7 +96,7 @@ class Engines:
             for number, answer in self._await(self._alive, "describe"):  # when all have started
                 if isinstance(answer, Ended):
                     raise ArgumentError(f"engine {number + 1} of {size} ended as it started; its error is above")
-                self.facts: Facts = _check(answer)  # they are alike
+                self.facts: EngineFacts = _check(answer)  # they are alike
         except BaseException:
             group.close()
             raise

@@ -45,7 +45,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EngineFacts:
     """What is known of an engine once it runs."""
 
     dtype: torch.dtype
@@ -86,7 +86,7 @@ class VllmEngine:
         self._engine = self.llm.llm_engine
         config = self._engine.vllm_config
         model, places = config.model_config, config.scheduler_config.max_num_seqs
-        self.facts = Facts(model.dtype, model.max_model_len, places, drafts.longest)
+        self.facts = EngineFacts(model.dtype, model.max_model_len, places, drafts.longest)
 
     def _agrees_with_lockstep(self) -> bool:
         """Whether a few texts are the same by whole drafts and by one token a pass; below float32 roundings may differ in one."""

@@ -23,11 +23,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 @cache
 def find_faults(root: Path, hooks: tuple[Hook, ...]) -> tuple[str, ...]:
     """What of the hooks is not so in the packages under `root`, a text for each name."""
-    source = _Source(root)
+    source = _SourceTree(root)
     return tuple(fault for module, path, names in hooks for fault in _compare(source, module, path, names.split()))
 
 
-def _compare(source: "_Source", module: str, path: str, names: Sequence[str]) -> Iterator[str]:
+def _compare(source: "_SourceTree", module: str, path: str, names: Sequence[str]) -> Iterator[str]:
     where, definition = f"{module}.{path}".rstrip("."), source.look_up(module, path)
     if definition is None:
         yield f"{where} is missing"
@@ -42,7 +42,7 @@ def _compare(source: "_Source", module: str, path: str, names: Sequence[str]) ->
     yield from (f"{where} has no {kind} '{name}'" for name in wanted if name not in known)
 
 
-class _Source:
+class _SourceTree:
     """Modules under a folder, each parsed once."""
 
     def __init__(self, root: Path) -> None:

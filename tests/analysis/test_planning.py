@@ -9,7 +9,7 @@ from lm_eval_takeover.analysis.planning import (
     NONE,
     PLANNING,
     RULES,
-    Rules,
+    TokenClasses,
     classify_text,
     classify_vocabulary,
     tabulate_planning,
@@ -69,7 +69,7 @@ def test_the_classes_are_a_file_that_a_user_can_replace(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(RULES.read_text().replace('"first", "next"', '"zuerst", "Dann"'))
     texts = [" Zuerst", "dann", "first", "7"]
-    assert classify_vocabulary(texts, Rules.read(own)).tolist() == [PLANNING, PLANNING, NONE, EXECUTION]
+    assert classify_vocabulary(texts, TokenClasses.read(own)).tolist() == [PLANNING, PLANNING, NONE, EXECUTION]
     for text, message in (
         ("[planning]", "'execution' is missing; begin with a copy of"),
         ("x", "begin with a copy of"),
@@ -78,10 +78,10 @@ def test_the_classes_are_a_file_that_a_user_can_replace(tmp_path):
     ):
         own.write_text(text)
         with pytest.raises(ArgumentError, match=message) as raised:
-            Rules.read(own)
+            TokenClasses.read(own)
         assert "\n" not in str(raised.value) and "own.toml" in str(raised.value)
     with pytest.raises(ArgumentError, match="cannot be read: No such file"):
-        Rules.read(tmp_path / "none.toml")
+        TokenClasses.read(tmp_path / "none.toml")
 
 
 def test_counts_are_pooled_over_tasks():

@@ -10,7 +10,7 @@ from lm_eval_takeover.analysis.catalogue import SCORED
 from lm_eval_takeover.analysis.measuring import Measuring
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
@@ -36,7 +36,7 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None):
     for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():
         text = f"{task} {doc} {number} {policy} {rate}"
         key = blake2b(text.encode(), digest_size=16).digest()
-        asked.append(Asked(task, f"{task} {doc}", doc, number, doc, "prompt", key))
+        asked.append(AskedSample(task, f"{task} {doc}", doc, number, doc, "prompt", key))
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
         counts = (len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1)
         run.add(Sample(key, task, doc, number, text, *counts, False, trace=trace))

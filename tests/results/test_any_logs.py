@@ -14,7 +14,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.problems import Reading
+from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.results.runs import read_run
 
 COUNT = 40
@@ -77,11 +77,11 @@ def test_log_likelihoods_are_one_sample_each_and_equal_problems_are_two(logs):
 def test_a_filter_is_chosen_by_name(logs):
     path = find(logs / "guide", "results_*.json")
     said = json.loads(path.read_text())["results"]["texts"]
-    means = [read_run(path, Reading(name)).tasks["texts"].means["acc"] for name in (None, "boxed", "first")]
+    means = [read_run(path, ReadOptions(name)).tasks["texts"].means["acc"] for name in (None, "boxed", "first")]
     assert means == [said["exact_match,boxed"], said["exact_match,boxed"], said["exact_match,first"]]
     assert means[0] != means[2]
     with pytest.raises(ResultsError, match=r"texts has no filter 'last' \(--filter\); it has boxed, first"):
-        read_run(path, Reading("last"))
+        read_run(path, ReadOptions("last"))
 
 
 def test_two_samples_files_are_compared_by_problem_with_and_without_their_results(logs, tmp_path, capsys):
@@ -109,7 +109,7 @@ def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path, lost)
     samples.write_text("".join(json.dumps(row) + "\n" for row in rows if row))
     with pytest.raises(ResultsError, match="--max_missing"):
         read_run(results)
-    run = read_run(results, Reading(max_missing=0.05))
+    run = read_run(results, ReadOptions(max_missing=0.05))
     problems = run.tasks["choices"].problems
     assert (len(problems), problems.missing) == (COUNT - 1, 1)
     assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
@@ -169,7 +169,7 @@ def test_logs_of_inspect_are_compared_as_those_of_lm_eval_are(tmp_path, capsys):
     result = read_run(good).tasks["numbers"]
     assert (result.accuracy, result.samples, len(result.problems)) == ("match", 2, COUNT)
     assert (result.means["acc"], result.means["pass@2"]) == (30 / COUNT, 30 / COUNT)
-    graded = read_run(good, Reading("f1")).tasks["numbers"]
+    graded = read_run(good, ReadOptions("f1")).tasks["numbers"]
     assert graded.k is None and 0 < graded.means["acc"] < 30 / COUNT  # `it is 7` shares a word with `7`
     bad = write_inspect_log(tmp_path / "bad", 20)
     status, found = regress(capsys, bad, "--baseline", good)
@@ -180,7 +180,7 @@ def test_logs_of_inspect_are_compared_as_those_of_lm_eval_are(tmp_path, capsys):
     torn = write_inspect_log(tmp_path / "torn", 30, crashed=2)
     with pytest.raises(ResultsError, match="has no response to 2 of 40 problems, and --max_missing"):
         read_run(torn)
-    run = read_run(torn, Reading(max_missing=0.05))
+    run = read_run(torn, ReadOptions(max_missing=0.05))
     assert run.tasks["numbers"].means["acc"] == 28 / 38 and run.tasks["numbers"].problems.missing == 2
     status, found = regress(capsys, torn, "--baseline", good, "--max_missing", "0.05")
     assert (status, found["tasks"]["numbers"]["difference"]) == (0, 0)

@@ -17,7 +17,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.vllm.data_parallel import Ended, Engines, open_engines, share_devices
-from lm_eval_takeover.vllm.engine import Facts, Job, Text
+from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text
 
 
 class ScriptedGroup:
@@ -38,7 +38,7 @@ class ScriptedGroup:
             self.gone.add(number)
             return number, Ended()
         if method == "describe":
-            return number, Facts(torch.float32, 64, 2, 1)
+            return number, EngineFacts(torch.float32, 64, 2, 1)
         if method == "abort":
             self.held[number] = []
             return number, None

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from lm_eval_takeover.analysis.guides import STEP
-from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
+from lm_eval_takeover.analysis.planning import Codes, TokenClasses, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.pieces import Pieces
@@ -30,7 +30,7 @@ class Inputs:
     runs: dict[str, RunReader]
     tokenizer: str | None = None
     rollouts: str = "base"  # whose scored rollouts are analysed: base or guide
-    rules: Rules | None = None  # of planning and execution tokens; None are the package's
+    rules: TokenClasses | None = None  # of planning and execution tokens; None are the package's
     word: str | None = None  # of contexts; None is the one that its rule chooses
     seed: int = 0  # of contexts
     notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was

@@ -17,7 +17,7 @@ from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED
 from lm_eval_takeover.analysis.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
-from lm_eval_takeover.analysis.planning import Rules, classify_text, count_classes, tabulate_planning
+from lm_eval_takeover.analysis.planning import TokenClasses, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.pooling import make_frame
 from lm_eval_takeover.analysis.takeovers import measure_cross, measure_ranks, tabulate_cross, tabulate_ranks
 from lm_eval_takeover.analysis.tokens import list_parts
@@ -40,7 +40,7 @@ def analyze(options: argparse.Namespace) -> int:
     for name in names:
         if name not in COLUMNS:
             raise ArgumentError(f"--only '{name}' is not an analysis; {nearest(name, COLUMNS)}")
-    rules = Rules.read(options.token_classes) if options.token_classes else None
+    rules = TokenClasses.read(options.token_classes) if options.token_classes else None
     inputs = Inputs.read(
         options.run_dirs, options.tokenizer, options.rollouts, rules=rules, word=options.word, seed=options.seed
     )

@@ -21,7 +21,7 @@ from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, prompts_for
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.pair.calibration_check import Asked, CalibrationFit
+from lm_eval_takeover.pair.calibration_check import CalibrationFit, TaskRequest
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.storage.digests import digest_of
 
@@ -72,7 +72,7 @@ def _plan_calibration(
         except CalibrationError:
             return False
         check = CalibrationFit(calibration, pair, thinking, False, calibration_command)
-        return not check.list_differences(Asked(task, options.apply_chat_template, sampling))
+        return not check.list_differences(TaskRequest(task, options.apply_chat_template, sampling))
 
     packaged = matching_calibrations(packaged_calibrations().values(), base, guide, options.direction)
     if packaged and not (options.match == "task" and options.base) and fits(packaged[0]):

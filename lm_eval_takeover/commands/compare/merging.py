@@ -51,7 +51,7 @@ _FIELDS = tuple(name for name in KeptRow.__annotations__ if name != "results")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedFolder:
     """A folder that `compare` wrote. `pair` names base and guide; `prompts` are digests of the problems of calibrations."""
 
     folder: Path
@@ -60,7 +60,7 @@ class Comparison:
     prompts: frozenset[str]
 
     @classmethod
-    def read(cls, folder: Path) -> "Comparison":
+    def read(cls, folder: Path) -> "ComparedFolder":
         """Raises ResultsError, ArgumentError."""
         if not (folder / ROWS).exists():
             raise ArgumentError(f"--merge '{folder}' has no {ROWS}; give the compare command that made it again")
@@ -92,7 +92,7 @@ def write_rows(run_dir: Path, rows: Mapping[PlannedRow, Sequence[Run]]) -> None:
 
 def merge(options: argparse.Namespace) -> int:
     """Write and print the frontier of all folders; returns the exit status. Raises ArgumentError for what differs."""
-    comparisons, whole = [Comparison.read(folder) for folder in options.merge], Frontier([], [])
+    comparisons, whole = [ComparedFolder.read(folder) for folder in options.merge], Frontier([], [])
     for other in comparisons[1:]:
         if differences := list(_list_differences(comparisons[0], other)):
             folders = f"'{comparisons[0].folder}' and '{other.folder}'"
@@ -113,7 +113,7 @@ def merge(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_differences(ours: Comparison, theirs: Comparison) -> Sequence[str]:
+def _list_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Sequence[str]:
     """What keeps two comparisons from standing in one figure."""
     if ours.tasks.keys() != theirs.tasks.keys():
         return [f"tasks: {', '.join(ours.tasks)} -> {', '.join(theirs.tasks)}"]
@@ -126,7 +126,7 @@ def _list_differences(ours: Comparison, theirs: Comparison) -> Sequence[str]:
     return list(dict.fromkeys(differences))
 
 
-def _merge_pair(comparisons: Sequence[Comparison]) -> Frontier:
+def _merge_pair(comparisons: Sequence[ComparedFolder]) -> Frontier:
     """The frontier of one pair, with the number of seeds of each row and the spread between them."""
     by_label: dict[str, dict[Any, tuple[PlannedRow, Sequence[Run]]]] = {}
     for comparison in comparisons:

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     sources, notes = ([], []) if options.to == "pairs" else read_sources(options.results)
     with writing("out", options.out):
         if options.to == "pairs":
-            choice = pairs.Choice(options.tokens_only, options.min_effect, options.confidence)
+            choice = pairs.PairOptions(options.tokens_only, options.min_effect, options.confidence)
             files, more = pairs.export(options.results[0], options.out, options.effects, choice, options.weights)
         elif options.to == "eee":
             files, more = eee.export(sources, options.out, options.organization)

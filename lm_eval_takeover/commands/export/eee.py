@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.export.source import LoggedProblem, Source, find_benchmark, is_withheld
+from lm_eval_takeover.commands.export.source import LoggedProblem, ResultsFile, find_benchmark, is_withheld
 from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.results.statistics import CONFIDENCE, mean_interval
@@ -26,7 +26,7 @@ SCHEMA_VERSION = "0.3.0"
 COLLECTION = "lm-eval-takeover"
 
 
-def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[list[Path], list[str]]:
+def export(sources: Sequence[ResultsFile], out: Path, organization: str) -> tuple[list[Path], list[str]]:
     """The files, and a line for each task whose samples are left out. One results file gives the same names each time."""
     files, notes = [], []
     for source in sources:
@@ -56,7 +56,7 @@ def _write_lines(stream: Any, rows: Iterator[dict[str, Any]]) -> None:
     stream.writelines(json.dumps(row, ensure_ascii=False).encode(errors="surrogatepass") + b"\n" for row in rows)
 
 
-def describe_run(source: Source, organization: str) -> dict[str, Any]:
+def describe_run(source: ResultsFile, organization: str) -> dict[str, Any]:
     """The record of a run, without its samples."""
     stamp = str(int(source.date.timestamp()))
     return {
@@ -84,7 +84,7 @@ def describe_run(source: Source, organization: str) -> dict[str, Any]:
     }
 
 
-def _describe_model(source: Source) -> dict[str, Any]:
+def _describe_model(source: ResultsFile) -> dict[str, Any]:
     takeover = source.run.takeover
     details = {"written_by": source.describe(), "deployment_type": "self_deployed", "model_availability": "unknown"}
     names = ("policy", "direction", "score", "tau", "kappa", "window", "spike_ratio", "realized_rate", "seed")
@@ -98,7 +98,7 @@ def _describe_model(source: Source) -> dict[str, Any]:
     return {"name": name, "id": source.model, "developer": owner, **shown, "additional_details": details}
 
 
-def _describe_metric(source: Source, task: str, metric: str) -> dict[str, Any]:
+def _describe_metric(source: ResultsFile, task: str, metric: str) -> dict[str, Any]:
     result, (name, _, k) = source.run.tasks[task], metric.partition("@")
     said = {"pass": f"a sample of {k} is correct", "maj": "the majority is correct"}
     details = {"samples_per_problem": str(result.samples), "task_version": str(result.settings.get("task_version"))}
@@ -144,7 +144,7 @@ def _describe_data(task: str, result: TaskResult) -> dict[str, Any]:
     return {"dataset_name": task, "source_type": "hf_dataset", **place}
 
 
-def list_instances(source: Source, evaluation_id: str) -> Iterator[dict[str, Any]]:
+def list_instances(source: ResultsFile, evaluation_id: str) -> Iterator[dict[str, Any]]:
     """A row per sample of every task whose problems may be published."""
     for task in source.run.tasks:
         if not is_withheld(task):
@@ -153,7 +153,7 @@ def list_instances(source: Source, evaluation_id: str) -> Iterator[dict[str, Any
                     yield _describe_instance(source, evaluation_id, task, problem, place)
 
 
-def _describe_instance(source: Source, run_id: str, task: str, problem: LoggedProblem, place: int) -> dict[str, Any]:
+def _describe_instance(source: ResultsFile, run_id: str, task: str, problem: LoggedProblem, place: int) -> dict[str, Any]:
     correct = problem.correct[place]
     identity = hashlib.sha256(f"{problem.prompt}{[problem.target]}".encode(errors="surrogatepass")).hexdigest()
     attribution = {"turn_idx": 0, "source": "output.raw", "extracted_value": problem.answers[place]}

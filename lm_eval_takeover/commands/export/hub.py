@@ -10,13 +10,13 @@ from pathlib import Path
 from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 from huggingface_hub.utils import yaml_dump
 
-from lm_eval_takeover.commands.export.source import Source, find_benchmark
+from lm_eval_takeover.commands.export.source import ResultsFile, find_benchmark
 from lm_eval_takeover.results.runs import PREFIX
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
 
 
-def export(sources: Sequence[Source], out: Path, source_url: str | None) -> tuple[list[Path], list[str]]:
+def export(sources: Sequence[ResultsFile], out: Path, source_url: str | None) -> tuple[list[Path], list[str]]:
     """`OUT/OWNER/MODEL/.eval_results/TASK.yaml`: the files, and a line for each task that is left out."""
     files: dict[Path, None] = {}
     notes = []
@@ -36,7 +36,7 @@ def export(sources: Sequence[Source], out: Path, source_url: str | None) -> tupl
     return list(files), list(dict.fromkeys(notes))
 
 
-def _find_obstacle(source: Source, task: str) -> str | None:
+def _find_obstacle(source: ResultsFile, task: str) -> str | None:
     if (benchmark := find_benchmark(task)) is None:
         return "it is no benchmark of the Hub"
     if task != f"{PREFIX}{benchmark.name}" or source.run.tasks[task].settings.get("limit") is not None:
@@ -44,7 +44,7 @@ def _find_obstacle(source: Source, task: str) -> str | None:
     return None
 
 
-def describe_entry(source: Source, task: str, source_url: str | None) -> EvalResultEntry:
+def describe_entry(source: ResultsFile, task: str, source_url: str | None) -> EvalResultEntry:
     """Acc in percent, with who wrote the texts and how they were drawn and scored."""
     benchmark, result = find_benchmark(task), source.run.tasks[task]
     assert benchmark is not None

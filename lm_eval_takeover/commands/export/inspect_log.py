@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.export.source import LoggedProblem, Source, find_benchmark
+from lm_eval_takeover.commands.export.source import LoggedProblem, ResultsFile, find_benchmark
 from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.storage.digests import digest_of
@@ -15,7 +15,7 @@ from lm_eval_takeover.storage.whole_files import write_text
 _SCORER = "lm_eval_takeover"
 
 
-def export(sources: Sequence[Source], out: Path) -> tuple[list[Path], list[str]]:
+def export(sources: Sequence[ResultsFile], out: Path) -> tuple[list[Path], list[str]]:
     """`OUT/DATE_TASK_ID.json` by task: the files, and a line for each task without samples."""
     files, notes = [], []
     for source in sources:
@@ -30,7 +30,7 @@ def export(sources: Sequence[Source], out: Path) -> tuple[list[Path], list[str]]
     return files, notes
 
 
-def describe_log(source: Source, task: str, identity: str) -> dict[str, Any]:
+def describe_log(source: ResultsFile, task: str, identity: str) -> dict[str, Any]:
     result, date = source.run.tasks[task], source.date.isoformat()
     count = result.count * (result.samples or 1)
     return {
@@ -50,7 +50,7 @@ def describe_log(source: Source, task: str, identity: str) -> dict[str, Any]:
     }
 
 
-def _describe_eval(source: Source, task: str, result: TaskResult, identity: str, date: str) -> dict[str, Any]:
+def _describe_eval(source: ResultsFile, task: str, result: TaskResult, identity: str, date: str) -> dict[str, Any]:
     benchmark = find_benchmark(task)
     settings = ("policy", "score", "tau", "kappa", "window", "realized_rate", "seed")
     names = (*settings, "tokens", "takeovers", "guide_passes")
@@ -81,7 +81,7 @@ def _describe_metrics(result: TaskResult) -> dict[str, Any]:
     return metrics
 
 
-def _describe_sample(source: Source, problem: LoggedProblem, place: int) -> dict[str, Any]:
+def _describe_sample(source: ResultsFile, problem: LoggedProblem, place: int) -> dict[str, Any]:
     text = problem.texts[place]
     message = {"role": "assistant", "content": text, "source": "generate"}
     output = {"model": source.model, "choices": [{"message": message, "stop_reason": "unknown"}], "completion": text}

@@ -46,7 +46,7 @@ _WEIGHTS = [pa.field(f"{name}_weights", pa.list_(pa.float32())) for name in _TEX
 
 
 @dataclass(frozen=True)
-class Choice:
+class PairOptions:
     """Which positions become pairs, and what of their texts."""
 
     tokens_only: bool = False
@@ -55,7 +55,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PreferencePair:
     """Two ways on from a position, as ids. The effect is the donor's token against the host's; None where it is not measured."""
 
     position: int
@@ -68,7 +68,7 @@ class Pair:
 
 
 def export(
-    folder: Path, out: Path, effects: Path | None, choice: Choice, weights: str | None = None
+    folder: Path, out: Path, effects: Path | None, choice: PairOptions, weights: str | None = None
 ) -> tuple[list[Path], list[str]]:
     """`(files, notes)`: the pairs as JSONL and as parquet, and `train_pairs.py`. Raises ArgumentError without pairs, OSError."""
     run = read_run_folder(folder)
@@ -119,16 +119,16 @@ def add_weights(rows: Sequence[dict[str, Any]], backend: Backend, score: Score) 
 
 
 Name = tuple[str, int, int]  # task, document, sample
-Pairs = Mapping[Name, Sequence[Pair]]
+Pairs = Mapping[Name, Sequence[PreferencePair]]
 
 
 def list_taken(run: RunReader) -> Pairs:
     """Single tokens of all takeovers that wrote another token than the host's."""
-    pairs: dict[Name, list[Pair]] = {}
+    pairs: dict[Name, list[PreferencePair]] = {}
     for sample, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
         rows = zip(*(table[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
         pairs[sample.name] = [
-            Pair(place, TAKEOVER, [token], [host])
+            PreferencePair(place, TAKEOVER, [token], [host])
             for place, (token, writer, host) in enumerate(rows)
             if writer == run.donor and host not in (None, token)
         ]
@@ -146,9 +146,9 @@ def read_texts(folder: Path) -> pl.DataFrame:
         raise ArgumentError(f"--effects '{folder}' cannot be read: {error}; expected the --out of effects") from error
 
 
-def list_measured(texts: pl.DataFrame, choice: Choice) -> Pairs:
+def list_measured(texts: pl.DataFrame, choice: PairOptions) -> Pairs:
     """A pair for each position whose effect is large enough and known to have its sign."""
-    pairs: dict[Name, list[Pair]] = {}
+    pairs: dict[Name, list[PreferencePair]] = {}
     for (task, doc_id, sample, place), group in texts.group_by(["task", "doc_id", "sample", "position"], maintain_order=True):
         sides = {str(writer): side.to_dicts() for (writer,), side in group.group_by(["writer"])}
         verdicts = {writer: [text["correct"] for text in side] for writer, side in sides.items()}
@@ -160,7 +160,7 @@ def list_measured(texts: pl.DataFrame, choice: Choice) -> Pairs:
         if choice.tokens_only:
             both = sides[better][0]["token_ids"][:1], sides[worse][0]["token_ids"][:1]
         if both:
-            pair = Pair(place, group["kind"][0], *both, effect["effect"], effect["low"], effect["high"])
+            pair = PreferencePair(place, group["kind"][0], *both, effect["effect"], effect["low"], effect["high"])
             pairs.setdefault((task, doc_id, sample), []).append(pair)
     return pairs
 

@@ -34,7 +34,7 @@ class LoggedProblem:
 
 
 @dataclass(frozen=True)
-class Source:
+class ResultsFile:
     """One results file."""
 
     path: Path
@@ -123,18 +123,18 @@ class Source:
             yield LoggedProblem(*ids, str(prompt or ""), str(row.get("target")), [*map(str, texts)], answers, outcomes)
 
 
-def read_sources(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
+def read_sources(paths: Iterable[Path]) -> tuple[list[ResultsFile], list[str]]:
     """Every results file below these paths, and what was left out, one line each. Raises ResultsError."""
-    sources: list[Source] = []
+    sources: list[ResultsFile] = []
     notes: list[str] = []
     for file in sorted(dict.fromkeys(file.resolve() for path in paths for file in runs.find_results(path)), key=runs.file_date):
         run = runs.read_run(file)
         if run.takeover.get("rescored") and (place := runs.find_origin(run, [source.run for source in sources])) is not None:
             run = runs.take_verdicts(sources[place].run, run, notes)
-            sources[place] = Source(file, run, read_document(file, RESULTS_WRITER))
+            sources[place] = ResultsFile(file, run, read_document(file, RESULTS_WRITER))
             continue
         if run.tasks:
-            sources.append(Source(file, run, read_document(file, RESULTS_WRITER)))
+            sources.append(ResultsFile(file, run, read_document(file, RESULTS_WRITER)))
         else:
             notes.append(f"'{file}' is left out: it holds none of the {PREFIX}* tasks")
     return sources, notes

@@ -38,9 +38,9 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("leaderboard needs RESULTS, the folder of `lm_eval … --output_path`, or --published")
     from lm_eval_takeover.commands.leaderboard.formats import write_table
     from lm_eval_takeover.commands.leaderboard.rows import build_board, list_published_rows
-    from lm_eval_takeover.results.problems import Reading
+    from lm_eval_takeover.results.problems import ReadOptions
 
-    reading = Reading(options.filter, options.max_missing)
+    reading = ReadOptions(options.filter, options.max_missing)
     versus, scorers = options.vs, "scorers" in options.columns
     if versus is not None and not versus.exists():  # it may be the name of a row in a folder that `compare` wrote
         versus = next((folder / versus for folder in options.results if (folder / versus).is_dir()), versus)

@@ -12,7 +12,7 @@ from lm_eval_takeover.commands.leaderboard.naming import NamedRun, name_runs
 from lm_eval_takeover.commands.leaderboard.versus import Contrast, compare_runs
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import summary
-from lm_eval_takeover.results.problems import ACC, Reading
+from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow, read_published_rows
 from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, common_ids, is_rejudged, read_runs
 from lm_eval_takeover.results.settings import describe_varying
@@ -57,7 +57,7 @@ def build_board(
     thinking: Sequence[Path],
     versus: Path | None,
     labels: Mapping[Path, str] | None = None,
-    reading: Reading = Reading(),
+    reading: ReadOptions = ReadOptions(),
     scorers: bool = False,
 ) -> Board:
     """Build the table of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
@@ -164,7 +164,7 @@ def _name_pair(pair: Pair, why: str | None = None) -> dict[str, summary.Figure]:
 # How much of Acc is the scorer: texts that `rescore --verifier` judged again by others, kept below their run_dir.
 
 
-def gather_scorers(runs: Sequence[Run], reading: Reading) -> list[Run]:
+def gather_scorers(runs: Sequence[Run], reading: ReadOptions) -> list[Run]:
     """The runs, with Acc by each verifier in their results. What only judges the texts of another of them is no row of its own.
 
     A verifier counts for a task if it judged all of its problems.

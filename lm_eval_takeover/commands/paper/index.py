@@ -15,7 +15,7 @@ from markupsafe import Markup
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import Table, write_file, write_markdown
 from lm_eval_takeover.commands.paper.figures import draw_rates
-from lm_eval_takeover.commands.paper.manifest import RATES, Item, Manifest, Pair, Part
+from lm_eval_takeover.commands.paper.manifest import RATES, Item, Manifest, PaperPair, Part
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
 from lm_eval_takeover.results.published import read_tables
@@ -140,7 +140,7 @@ def lay_out_thresholds(paths: Sequence[Path]) -> Table:
 Listed = Sequence[tuple[str, Item, Sequence[Shown], Table | None]]
 
 
-def _write_markdown(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> str:
+def _write_markdown(run_dir: Path, pairs: Mapping[str, PaperPair], shown: Listed) -> str:
     lines = ["# The papers' tables and figures", ""]
     lines += [f"- {for_markdown(name)}: {for_markdown(pair.note)}" for name, pair in pairs.items()]
     for name, item, own, printed in shown:
@@ -154,7 +154,7 @@ def _write_markdown(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> 
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _write_page(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> str:
+def _write_page(run_dir: Path, pairs: Mapping[str, PaperPair], shown: Listed) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"visible": for_terminal, "figure": read_figure}
     style = (_PAGE / "paper.css").read_text(encoding="utf-8")

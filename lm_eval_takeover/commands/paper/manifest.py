@@ -21,7 +21,7 @@ Board = Literal["tasks", "average", "recovery"]
 
 
 @dataclass(frozen=True)
-class Pair:
+class PaperPair:
     """A set-up. Without models it is the bundled pair. `note` says what the paper does not."""
 
     tasks: str
@@ -86,7 +86,7 @@ class Item:
         named = [*(part.analysis for part in self.parts), *self.figures, *(["budget"] if self.report else [])]
         return [name for name in named if name != RATES]
 
-    def is_made(self, pair: "Pair") -> bool:
+    def is_made(self, pair: "PaperPair") -> bool:
         """Whether the set-up names the checkpoints that it needs."""
         return "checkpoints" not in self.analyses or sum(bool(STEP.search(name)) for name in pair.guides) > 1
 
@@ -95,7 +95,7 @@ class Item:
 class Manifest:
     """Set-ups and items by name, in the papers' order."""
 
-    pairs: dict[str, Pair]
+    pairs: dict[str, PaperPair]
     items: dict[str, Item]
 
     def choose(self, pair: str | None, items: str) -> dict[str, dict[str, Item]]:

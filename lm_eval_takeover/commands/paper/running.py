@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.paper.index import write_index
-from lm_eval_takeover.commands.paper.manifest import Item, Pair, read_manifest
+from lm_eval_takeover.commands.paper.manifest import Item, PaperPair, read_manifest
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.storage.paths import make_component
 
@@ -50,7 +50,7 @@ def make_paper(options: argparse.Namespace) -> int:
     return status
 
 
-def plan_commands(options: argparse.Namespace, pair: Pair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
+def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
     """The commands of one set-up in their order, as words behind `lm-eval-takeover`."""
     limit = [] if options.limit is None else ["--limit", f"{options.limit:g}"]
     models = [word for role in ("base", "guide") if (model := getattr(pair, role)) for word in (f"--{role}", model)]

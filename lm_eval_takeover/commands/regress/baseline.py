@@ -13,7 +13,7 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.fields import read_document
-from lm_eval_takeover.results.problems import ACC, COSTS, Problems, Reading, fill_pass_at_k
+from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions, fill_pass_at_k
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
@@ -74,7 +74,7 @@ class SeedRuns:
         return max(len(side.runs) for side in self.tasks.values())
 
 
-def read_single_run(results: Path, reading: Reading = Reading()) -> SeedRuns:
+def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> SeedRuns:
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results], reading)
     if len(runs) == 1:
@@ -96,7 +96,7 @@ def _refuse_rows(results: Sequence[Path]) -> None:
         raise ArgumentError(f"'{results[0]}' holds the rows of compare, and a baseline is one of them: give {names}")
 
 
-def read_seeds(results: Sequence[Path], reading: Reading = Reading()) -> SeedRuns:
+def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) -> SeedRuns:
     """Runs of these folders as one, where they differ in nothing but the seed. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs(results, reading)
     if not runs:
@@ -163,7 +163,7 @@ def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
 
 
 @dataclass(frozen=True)
-class _StoredRun:
+class _BaselineRun:
     texts: str
     counts: dict[str, _Counts]
 
@@ -173,7 +173,7 @@ class _StoredTask:
     settings: dict[str, Any]
     samples: Annotated[int, Between(1, 4096)]
     ids: list[str]
-    runs: list[_StoredRun]
+    runs: list[_BaselineRun]
     anchors: dict[str, _Counts] | None
 
 

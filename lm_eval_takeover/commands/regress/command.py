@@ -19,7 +19,7 @@ from lm_eval_takeover.escaping import for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.regress.baseline import SeedRuns
-    from lm_eval_takeover.results.problems import Reading
+    from lm_eval_takeover.results.problems import ReadOptions
 
 HELP = "check a run for regressions against a baseline, in CI"
 DESCRIPTION = """\
@@ -74,11 +74,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     _check_call(options)
     from lm_eval_takeover.commands.regress.baseline import add_anchors, read_seeds, read_single_run
-    from lm_eval_takeover.results.problems import Reading
+    from lm_eval_takeover.results.problems import ReadOptions
 
     if options.junit is not None:
         check_replaceable("junit", options.junit, "a JUnit file of regress")
-    reading = Reading(options.filter, options.max_missing)
+    reading = ReadOptions(options.filter, options.max_missing)
     if options.plan:
         read = read_seeds(options.results, reading) if options.results else _read_baseline(options.baseline, reading)
         return _plan(options, _choose(read, options.tasks))
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     return _compare(options, _choose(_read_baseline(options.baseline, reading), options.tasks), new)
 
 
-def _read_baseline(path: Path, reading: "Reading") -> "SeedRuns":
+def _read_baseline(path: Path, reading: "ReadOptions") -> "SeedRuns":
     """A baseline file, or another run's log. Raises ResultsError."""
     from lm_eval_takeover.commands.regress.baseline import read_baseline, read_single_run
 

@@ -64,7 +64,7 @@ class Opinion(NamedTuple):
     reply: str
 
 
-class Judged(NamedTuple):
+class JudgedTask(NamedTuple):
     """What the judge changed on one task."""
 
     task: str
@@ -104,7 +104,7 @@ def read_reply(reply: str) -> str:
     return match[1].lower() if match else "none"
 
 
-def judge_rest(results: dict[str, Any], judge: JudgeModel) -> list[Judged]:
+def judge_rest(results: dict[str, Any], judge: JudgeModel) -> list[JudgedTask]:
     """Ask about the samples of lm-eval's results that were not read, and add `acc_judged` to results and samples."""
     rows = {task: rows for task, rows in results["samples"].items() if "acc,all" in results["results"][task]}
     prompts = {
@@ -132,7 +132,7 @@ def judge_rest(results: dict[str, Any], judge: JudgeModel) -> list[Judged]:
             shares.append(row[METRIC])
             opinions += said
         _add_metric(results, task, mean(shares), mean_stderr(shares) if len(shares) > 1 else "N/A")
-        judged.append(Judged(task, opinions, results["results"][task]["acc,all"], mean(shares)))
+        judged.append(JudgedTask(task, opinions, results["results"][task]["acc,all"], mean(shares)))
     for group in results.get("groups", {}):
         _add_metric(results, group, _average(results, group), "N/A")
     results["config"]["takeover"]["judge"] = {

@@ -18,7 +18,7 @@ from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
@@ -130,7 +130,7 @@ def read_given_arguments(run: StoredRun) -> dict[str, Any]:
 def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
     matched = _Matched()
     for name, task in tasks.items():
-        asked: defaultdict[str, list[Asked]] = defaultdict(list)
+        asked: defaultdict[str, list[AskedSample]] = defaultdict(list)
         for row in run.asked:
             if row.task == name:
                 asked[row.doc].append(row)
@@ -149,7 +149,7 @@ def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
     return matched
 
 
-def _find_samples(run: StoredRun, asked: Sequence[Asked], repeats: int) -> dict[tuple[int, int], Sample] | None:
+def _find_samples(run: StoredRun, asked: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
     """The samples of a document by (request, repeat); None where one is missing or nobody knows which one is meant."""
     keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
     for row in asked:
@@ -166,7 +166,7 @@ def _find_samples(run: StoredRun, asked: Sequence[Asked], repeats: int) -> dict[
     return samples
 
 
-def _match_documents(stored: Mapping[str, list[Asked]], documents: Sequence[Any]) -> list[tuple[int, str]]:
+def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequence[Any]) -> list[tuple[int, str]]:
     """(number of a document, what the run knew it as): equal documents, and for the rest those of equal numbers."""
     digests = [digest_of(document) for document in documents]
     matched = {number: digest for number, digest in enumerate(digests) if digest in stored}
