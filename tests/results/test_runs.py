@@ -14,7 +14,7 @@ from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.fields import LARGEST_DOCUMENT
 from lm_eval_takeover.results.problems import read_costs, read_problems
 from lm_eval_takeover.results.runs import read_run, read_runs
-from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import journal_path
 
 DATA = Path(__file__).parent / "data"  # `lm_eval --tasks takeover_demo --limit 4 --log_samples` on the demo pair
@@ -262,7 +262,7 @@ def test_costs_by_problem_come_from_the_run_dir(tmp_path):
     journal.begin_attempt()
     journal.begin_command("c", {})
     keys = {(doc, sample): bytes([doc, sample]) * 8 for doc in problems.doc_ids for sample in range(8)}
-    journal.add_asked("c", [Asked(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()])
+    journal.add_asked("c", [AskedSample(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()])
     lengths = [320] + [100] * 7
     journal.add(Sample(key, TASK, d, s, "x", lengths[s], d, d, 100, 110, 30, s == 0) for (d, s), key in keys.items())
     journal.close()

@@ -20,7 +20,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pieces import Pieces
-from lm_eval_takeover.runs.journal import Asked, Journal
+from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.prompts import SCHEMA
@@ -148,7 +148,7 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     with sqlite3.connect(copies["base"] / "journal-000.sqlite") as journal:
         rows = journal.execute("SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked").fetchall()
     with closing(Journal(copies["base"] / "journal-000.sqlite")) as journal:
-        journal.add_asked(rows[0][0], [Asked("twin", *row[2:]) for row in rows])
+        journal.add_asked(rows[0][0], [AskedSample("twin", *row[2:]) for row in rows])
     assert analyze(tmp_path / "out", copies["base"], only="concentration,rates,failure") == 0
     gini = {(row["task"], row["score"]): row for row in read(tmp_path / "out", "concentration")}
     for score in ("ce", "entropy"):
