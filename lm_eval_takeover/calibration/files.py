@@ -78,10 +78,7 @@ class _MethodFields(TypedDict):
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
-    content = {
-        "schema": thresholds.SCHEMA,
-        **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")},
-    }
+    content = {"schema": thresholds.SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
     for held in content["scores"].values():
         for name in ("plugin", "signed"):
             if not held[name]:

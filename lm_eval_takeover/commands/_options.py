@@ -44,11 +44,7 @@ _SHARED: Mapping[str, dict[str, Any]] = {
     },
     "backend": {"choices": ("hf", "vllm"), "default": "hf", "help": "hf is transformers, vllm is vLLM (default: hf)"},
     "engine_args": {"metavar": "NAME=VALUE,…", "help": "with --backend vllm: arguments of the vLLM engine"},
-    "batch_size": {
-        "default": "auto",
-        "metavar": "N",
-        "help": "samples at a time, or auto (default: auto); not in vLLM",
-    },
+    "batch_size": {"default": "auto", "metavar": "N", "help": "samples at a time, or auto (default: auto); not in vLLM"},
     "device": {"help": "cpu, cuda, cuda:1, … (default: the GPU if there is one)"},
     "guide_device": {"metavar": "DEVICE", "help": "device of the guide (default: --device)"},
     "dtype": {"default": "auto", "help": "of the weights: auto, bfloat16, float32, … (default: auto)"},
@@ -61,11 +57,7 @@ _SHARED: Mapping[str, dict[str, Any]] = {
     "apply_chat_template": {"action": "store_true", "help": "use the guide's chat template, as lm_eval does"},
     "enable_thinking": {"type": read_truth, "metavar": "BOOL", "help": "passed to the chat template: True or False"},
     "seed": {"type": int, "default": 0, "metavar": "N", "help": "seed of all random numbers (default: 0)"},
-    "format": {
-        "choices": ("table", "md", "csv", "latex", "json"),
-        "default": "table",
-        "help": "format (default: table)",
-    },
+    "format": {"choices": ("table", "md", "csv", "latex", "json"), "default": "table", "help": "format (default: table)"},
     "filter": {"metavar": "NAME", "help": "of a task with several filters read this one (default: the first)"},
     "max_missing": {
         "type": read_share,

@@ -91,13 +91,7 @@ def read_aligned(
 
 @torch.inference_mode()
 def force(
-    pair: Pair,
-    policy: Policy,
-    prompts: Texts,
-    continuations: Texts,
-    *,
-    seed: int = 0,
-    labels: Sequence[str] | None = None,
+    pair: Pair, policy: Policy, prompts: Texts, continuations: Texts, *, seed: int = 0, labels: Sequence[str] | None = None
 ) -> list[Forced]:
     """Each continuation under the policy: at every position the gate sees the scores of the positions before it.
 

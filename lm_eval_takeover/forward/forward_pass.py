@@ -104,10 +104,7 @@ class ForwardPass:
         """As the call itself, by the model's own `forward`, along `cache.plan`."""
         plan, new = cache.plan, ids.shape[1]
         positions = plan.positions.clamp(max=self._last_position)
-        options: dict[str, Any] = {
-            "position_ids": positions,
-            "logits_to_keep": new if vocab and logits_at is None else 1,
-        }
+        options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": new if vocab and logits_at is None else 1}
         output = self.model(
             input_ids=ids,
             attention_mask=self._as_transformers(self.build_masks(plan, always=True)),

@@ -80,11 +80,7 @@ class TakeoverPairForCausalLM(nn.Module):
         return embedded
 
     def forward(
-        self,
-        input_ids: Tensor,
-        positions: Tensor,
-        intermediate_tensors: None = None,
-        inputs_embeds: Tensor | None = None,
+        self, input_ids: Tensor, positions: Tensor, intermediate_tensors: None = None, inputs_embeds: Tensor | None = None
     ) -> Tensor:
         """The hidden states of both, side by side: `[tokens, base width + guide width]`."""
         hidden: Tensor = self.guide(input_ids, positions)

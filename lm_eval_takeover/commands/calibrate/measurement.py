@@ -17,13 +17,7 @@ from lm_eval_takeover.calibration.files import read_calibration, write_calibrati
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands._options import LOADING, read_engine
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
-from lm_eval_takeover.commands.calibrate.page import (
-    describe_rollouts,
-    list_limits,
-    rate_table,
-    render_page,
-    target_table,
-)
+from lm_eval_takeover.commands.calibrate.page import describe_rollouts, list_limits, rate_table, render_page, target_table
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, TaskForm, load_task_form, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.setup import Setup

@@ -60,10 +60,7 @@ def list_limits(calibration: Calibration) -> list[str]:
 
 
 def render_page(
-    calibration: Calibration,
-    path: str | None = None,
-    given: Mapping[str, str] | None = None,
-    include_path: str | None = None,
+    calibration: Calibration, path: str | None = None, given: Mapping[str, str] | None = None, include_path: str | None = None
 ) -> str:
     """The page as Markdown. `path`, the model arguments `given` and `include_path` are as `calibrate` was called with."""
     measured = calibration.source == "measured"

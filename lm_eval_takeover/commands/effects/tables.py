@@ -54,14 +54,7 @@ def describe_cost(
 
 
 def write_effects(
-    folder: Path,
-    run: RunReader,
-    tokenizer: Any,
-    rows: Sequence[Row],
-    signals: Sequence[str],
-    after: str,
-    *,
-    exact: bool,
+    folder: Path, run: RunReader, tokenizer: Any, rows: Sequence[Row], signals: Sequence[str], after: str, *, exact: bool
 ) -> None:
     """Tables, figures and texts into the folder, and the summary to the terminal. `signals`: columns to hold effects against."""
     positions = pl.DataFrame([{name: row[name] for name in row if name not in ("begun", "texts")} for row in rows])

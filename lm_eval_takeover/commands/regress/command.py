@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_eval_takeover.commands._options import add_shared, check_least, read_share
-from lm_eval_takeover.commands._output import (
-    WRITERS,
-    check_replaceable,
-    write_file,
-    write_json,
-)
+from lm_eval_takeover.commands._output import WRITERS, check_replaceable, write_file, write_json
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 

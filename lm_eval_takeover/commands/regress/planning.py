@@ -84,13 +84,7 @@ class Power:
 
 
 def plan(
-    baseline: SeedRuns,
-    metric: str,
-    limit: float,
-    confidence: float,
-    drops: Sequence[float],
-    samples: int,
-    seed: int = 0,
+    baseline: SeedRuns, metric: str, limit: float, confidence: float, drops: Sequence[float], samples: int, seed: int = 0
 ) -> list[Power]:
     """Plan by task and drop, and for the average over tasks. Raises ArgumentError."""
     if metric not in EXPECTED:

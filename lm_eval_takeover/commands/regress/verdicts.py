@@ -82,14 +82,7 @@ class TaskPair:
 
 
 def compare(
-    old: SeedRuns,
-    new: SeedRuns,
-    metric: str,
-    limit: float,
-    confidence: float,
-    *,
-    runs: int = 1,
-    average_only: bool = False,
+    old: SeedRuns, new: SeedRuns, metric: str, limit: float, confidence: float, *, runs: int = 1, average_only: bool = False
 ) -> dict[str, TaskVerdict]:
     """Judge each task, and the average over several tasks. Raises ResultsError for other problems.
 

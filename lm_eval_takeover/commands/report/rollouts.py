@@ -125,10 +125,7 @@ def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, piec
     header = {"text": pieces.split(ids.tolist()), "taken": taken.tolist(), "host": replaced, "same": same}
     text = json.dumps(header, separators=(",", ":")).encode()
     score, host, donor_logprob, rank = measured
-    planes = [
-        *(_pack(nats, 1000) for nats in (score, -host, -donor_logprob)),
-        _pack(np.where(rank < 0, np.nan, rank), 1),
-    ]
+    planes = [*(_pack(nats, 1000) for nats in (score, -host, -donor_logprob)), _pack(np.where(rank < 0, np.nan, rank), 1)]
     return base64.b64encode(zlib.compress(struct.pack("<I", len(text)) + text + b"".join(planes), 9)).decode()
 
 

@@ -7,15 +7,7 @@ from lm_eval_takeover.analysis.pooling import MEAN
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.results.recovery import Trio
 from lm_eval_takeover.results.statistics import Values, as_values, count_observations
-from lm_eval_takeover.results.summary import (
-    Figure,
-    Rates,
-    Summary,
-    average,
-    choose_averaged,
-    recover,
-    summarize_correct,
-)
+from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
