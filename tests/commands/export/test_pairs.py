@@ -136,7 +136,6 @@ def margin(model, rows):
 @pytest.mark.parametrize("form", ["whole", "tokens"])
 def test_trl_trains_on_the_ids_of_the_file(exported, form, tmp_path):
     """The script that stands beside the pairs, in TRL's own trainer."""
-    pytest.importorskip("trl", reason="needs the package trl (pip install trl), which is not here")
     sys.path.insert(0, str(exported[form]))
     try:
         import train_pairs
