@@ -112,7 +112,7 @@ def compare(number: int) -> None:
         with drawing():
             expected = draw_on_cpu(logits.float().numpy(), at, how)[0]
         words = torch.from_numpy(at.view(np.int64))
-        found, _ = draws.draw(logits, words, *place_rules(how), None, rows=ROWS, tile=128)
+        found, _ = draws.draw(logits[:, None], words, *place_rules(how), None, rows=ROWS, tile=128)
         different += int((found.numpy() != expected).sum())
         if how.temperature and how.top_k != 1:
             near += count_near_ties(logits.float().numpy(), at, how)
@@ -159,7 +159,7 @@ def count(vocab: int) -> None:
             draw_in_torch(logits, torch.tensor(WORDS[:1]), how)
         with count_traffic() as traffic:
             for word in WORDS:
-                draws.draw(logits, torch.tensor([word]), *place_rules(how), None)
+                draws.draw(logits[:, None], torch.tensor([word]), *place_rules(how), None)
         launches, read = traffic.launches // len(WORDS), traffic.bytes / len(WORDS)
         print(how)
         print(f"    torch    {mode.operations:5} {mode.large:5} {mode.operations:5} {mode.bytes / vocab:8.1f}")

@@ -120,13 +120,14 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
     """The race: token ids `[rows, k]` of logits `[rows, k, vocab]` and words `[rows, k]` as int64; 0 where nobody asks."""
 
     def race(logits: Tensor, at: Tensor, table: Tensor, asked: Tensor | None) -> Tensor:
-        flat, words, count = logits.reshape(-1, logits.shape[-1]), at.flatten(), at.shape[1]
+        words, count = at.flatten(), at.shape[1]
         rows = None
         if asked is not None:
             rows = torch.where(asked.flatten(), torch.arange(len(words), device=words.device), -1)
         if kernels.uses_kernels(logits):
             table = table[:, None].expand(-1, count, -1).reshape(-1, table.shape[1])
-            return kernels.draw(flat, words, rules._replace(table=table), rows)[0].view(at.shape)
+            return kernels.draw(logits, words, rules._replace(table=table), rows)[0].view(at.shape)
+        flat = logits.reshape(-1, logits.shape[-1])
         samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
         if len(kinds := set(samplings)) == 1:
             return draw(flat, words, samplings[0], rows)[0].view(at.shape)

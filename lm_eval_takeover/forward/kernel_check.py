@@ -35,9 +35,9 @@ def check_kernels(device: torch.device) -> None:
 @torch.inference_mode()
 def _find_fault(device: torch.device) -> str | None:
     generator = torch.Generator().manual_seed(0)
-    host, noise = (3 * torch.randn(_ROWS, 2, _VOCAB + 8, generator=generator) for _ in range(2))
+    host, noise = (3 * torch.randn(_ROWS, 3, _VOCAB + 8, generator=generator) for _ in range(2))
     host[::5, :, : _VOCAB // 2] = -torch.inf
-    tokens = torch.randint(_VOCAB // 2, _VOCAB, (_ROWS, 2), generator=generator)
+    tokens = torch.randint(_VOCAB // 2, _VOCAB, (_ROWS, 3), generator=generator)
     words = torch.randint(-(2**63), 2**63 - 1, (_ROWS,), generator=generator)
     cut = (slice(None), slice(1, None), slice(_VOCAB))  # as engines have them: of wider blocks and padded vocabularies
     host, donor, tokens = host[cut], (host + noise)[cut], tokens[cut[:2]]

@@ -92,11 +92,16 @@ def _rule(rules, rows, live, stride, vocab):
 
 
 @triton.jit
-def _tile(logits, source, live, stride, split, vocab, TILE: tl.constexpr):
+def _find(logits, source, width, stride, inner):
+    """Where rows `[R]` of logits `[blocks, width, vocab]` begin, which lie `stride` and `inner` apart."""
+    return logits + source // width * stride + source % width * inner
+
+
+@triton.jit
+def _tile(begins, live, split, vocab, TILE: tl.constexpr):
     """Ids `[1, T]` and float32 logits `[R, T]`, -inf behind the vocabulary."""
     ids = (split * TILE + tl.arange(0, TILE))[None, :]
-    at = logits + source[:, None] * stride + ids
-    return ids, tl.load(at, mask=live[:, None] & (ids < vocab), other=-float("inf")).to(tl.float32)
+    return ids, tl.load(begins[:, None] + ids, mask=live[:, None] & (ids < vocab), other=-float("inf")).to(tl.float32)
 
 
 @triton.jit
@@ -174,7 +179,7 @@ def _before(ids, logits, word, winner, logit, top, temperature):
 
 # Kernels are compiled once for whatever number of rows: sizes that change from call to call, and where small tensors begin.
 kernel = triton.jit(
-    do_not_specialize=("count", "splits", "rule_stride"),
+    do_not_specialize=("count", "width", "splits", "rule_stride"),
     do_not_specialize_on_alignment=(
         "asked", "words", "rules", "parts", "counts", "tokens", "masses", "out", "shares", "keys", "positions",
     ),
@@ -183,14 +188,15 @@ kernel = triton.jit(
 
 @kernel
 def _start(
-    logits, asked, words, rules, parts, count, vocab, stride, rule_stride, splits,
+    logits, asked, words, rules, parts, count, vocab, width, stride, inner, rule_stride, splits,
     TURNS: tl.constexpr, INDEXED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(asked, count, INDEXED, ROWS)
+    begins = _find(logits, source, width, stride, inner)
     if tl.max(live.to(tl.int32), 0) > 0:
         temperature, top_p, top_k, greedy = _rule(rules, rows, live, rule_stride, vocab)
-        ids, read = _tile(logits, source, live, stride, split, vocab, TILE)
+        ids, read = _tile(begins, live, split, vocab, TILE)
         word = tl.load(words + rows, mask=live, other=0)[:, None]
         top = tl.max(read, 1)
         weight = tl.exp(tl.div_rn(read - tl.where(top == -float("inf"), 0.0, top)[:, None], temperature[:, None]))
@@ -205,15 +211,16 @@ def _start(
 
 @kernel
 def _select(
-    logits, asked, rules, parts, counts, count, vocab, stride, rule_stride, splits,
+    logits, asked, rules, parts, counts, count, vocab, width, stride, inner, rule_stride, splits,
     LEVEL: tl.constexpr, TURNS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     rows, source, live = _place(asked, count, INDEXED, ROWS)
+    begins = _find(logits, source, width, stride, inner)
     temperature, top_p, top_k, greedy = _rule(rules, rows, live, rule_stride, vocab)
     live = live & (top_p < 1) & (top_k > 0) & (greedy == 0)
     if tl.max(live.to(tl.int32), 0) > 0:
-        ids, read = _tile(logits, source, live, stride, tl.program_id(1), vocab, TILE)
+        ids, read = _tile(begins, live, tl.program_id(1), vocab, TILE)
         top = tl.max(_part(parts + rows * TURNS * _PLANES * splits, live, 0, _TOP, splits, SPLITS, -float("inf")), 1)
         scaled = tl.div_rn(read - top.to(tl.float32)[:, None], temperature[:, None])
         bits = tl.abs(scaled).to(tl.int32, bitcast=True)
@@ -231,19 +238,20 @@ def _select(
 
 @kernel
 def _judge(
-    logits, asked, words, rules, parts, counts, count, vocab, stride, rule_stride, splits,
+    logits, asked, words, rules, parts, counts, count, vocab, width, stride, inner, rule_stride, splits,
     TURN: tl.constexpr, TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(asked, count, INDEXED, ROWS)
+    begins = _find(logits, source, width, stride, inner)
     rule = _rule(rules, rows, live, rule_stride, vocab)
     temperature, top_p, top_k, greedy = rule
     word = tl.load(words + rows, mask=live, other=0)[:, None]
     own, counts = parts + rows * TURNS * _PLANES * splits, counts + rows * _LEVELS * 256
     winner, logit, refused, top, target = _follow(own, counts, live, word, rule, splits, TURN - 1, SELECTS, SPLITS)
     if tl.max(refused.to(tl.int32), 0) > 0:
-        ids, read = _tile(logits, source, refused, stride, split, vocab, TILE)
+        ids, read = _tile(begins, refused, split, vocab, TILE)
         mass, number, first, its_logit = _before(ids, read, word, winner, logit, top, temperature)
         at = own + TURN * _PLANES * splits + split
         tl.store(at + _WINNER * splits, first.to(tl.float64), mask=refused)
@@ -263,11 +271,12 @@ def _judge(
 
 @kernel
 def _finish(
-    logits, asked, words, rules, parts, counts, tokens, masses, count, vocab, stride, rule_stride, splits,
+    logits, asked, words, rules, parts, counts, tokens, masses, count, vocab, width, stride, inner, rule_stride, splits,
     TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     rows, source, live = _place(asked, count, INDEXED, ROWS)
+    begins = _find(logits, source, width, stride, inner)
     rule = _rule(rules, rows, live, rule_stride, vocab)
     temperature, top_p, top_k, greedy = rule
     word = tl.load(words + rows, mask=live, other=0)[:, None]
@@ -278,7 +287,7 @@ def _finish(
             mass, number, least = top_p * 0.0, top_k * 0, top_p * 0.0 + float("inf")
             first, its_logit = winner, logit
             for split in range(splits):
-                ids, read = _tile(logits, source, refused, stride, split, vocab, TILE)
+                ids, read = _tile(begins, refused, split, vocab, TILE)
                 more, some, candidate, candidate_logit = _before(ids, read, word, winner, logit, top, temperature)
                 key = tl.min(_key(candidate[:, None], candidate_logit[:, None], word, top, temperature, greedy), 1)
                 first = tl.where(key < least, candidate, first)
@@ -296,6 +305,13 @@ def _finish(
     tl.store(masses + rows, tl.where(greedy, sound, total), mask=rows < count)
 
 
+def measure(logits: Tensor) -> tuple[int, int, int]:
+    """Of logits `[blocks, width, vocab]`: the width, and how far apart blocks and their rows lie."""
+    blocks, width, _ = logits.shape
+    outer, inner = logits.stride(0), logits.stride(1)
+    return width, outer if blocks > 1 else inner, inner if width > 1 else outer  # of one nothing is known
+
+
 def draw(
     logits: Tensor,
     words: Tensor,
@@ -309,7 +325,7 @@ def draw(
     judged: int = JUDGED,
 ) -> tuple[Tensor, Tensor]:
     """See `operations.draw`. Two launches, `JUDGED` more where a row is truncated, and four more where one is in both ways."""
-    count, vocab = len(words), logits.shape[1]
+    count, vocab = len(words), logits.shape[2]
     splits, programs = triton.cdiv(vocab, tile), triton.cdiv(count, rows)
     turns = 1 + judged * truncates
     parts = torch.empty(count, turns, _PLANES.value, splits, dtype=torch.float64, device=logits.device)
@@ -317,7 +333,7 @@ def draw(
     counts = torch.zeros(count if selects else 0, _LEVELS.value, 256, dtype=torch.int32, device=logits.device)
     if not count:
         return tokens, masses
-    sizes = (count, vocab, logits.stride(0), table.stride(0) if len(table) > 1 else 0, splits)
+    sizes = (count, vocab, *measure(logits), table.stride(0) if len(table) > 1 else 0, splits)
     where = words if asked is None else asked  # without INDEXED a pointer that nothing reads
     given = {"TURNS": turns, "INDEXED": asked is not None, "ROWS": rows, "TILE": tile, "num_warps": 8}
     more = given | {"SPLITS": triton.next_power_of_2(splits)}

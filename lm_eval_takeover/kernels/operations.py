@@ -78,15 +78,15 @@ def uses_kernels(logits: Tensor) -> bool:
 
 
 def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The race of each word `[count]` (int64) over a row of logits `[rows, vocab]`: ids int64, masses float64, both `[count]`.
+    """The race of each word `[count]` (int64) over a row of logits `[..., vocab]`: ids int64, masses float64, both `[count]`.
 
-    rows: int64 `[count]`, the row of logits that each word draws from, -1 for a token that nobody asks for (it is 0). A mass is
+    rows: int64 `[count]`, the row of all that each word draws from, -1 for a token that nobody asks for (it is 0). A mass is
     that of the row in units of its likeliest token's, before top-k and top-p, 1 where it is greedy, NaN of no distribution.
     """
     table, *cuts = rules
     asked = None if rows is None else rows.contiguous()
     drawn: tuple[Tensor, Tensor] = torch.ops.lm_eval_takeover.draw(
-        _rows(logits), words.contiguous(), table.contiguous(), *cuts, asked
+        _block(logits), words.contiguous(), table.contiguous(), *cuts, asked
     )
     return drawn
 
@@ -95,14 +95,14 @@ def read_pair(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None =
     """What scores and traces ask of logits `[..., vocab]` and of tokens `[...]`, with every logit read once."""
     shape = host.shape[:-1]
     flat = None if tokens is None else tokens.reshape(-1).contiguous()  # kernels know no stride of small tensors
-    columns = torch.ops.lm_eval_takeover.read_pair(_rows(host), None if donor is None else _rows(donor), flat)
+    columns = torch.ops.lm_eval_takeover.read_pair(_block(host), None if donor is None else _block(donor), flat)
     ce, rkl, *models = columns.view(*shape, 2 + 2 * _READ).unbind(-1)
     return PairRead(ce, rkl, ModelRead(*models[:_READ]), ModelRead(*models[_READ:]))
 
 
 def jensen_shannon(host: Tensor, donor: Tensor) -> Tensor:
     """The divergence of logits `[..., vocab]` in nats: float32 `[...]`."""
-    divergence: Tensor = torch.ops.lm_eval_takeover.jensen_shannon(_rows(host), _rows(donor))
+    divergence: Tensor = torch.ops.lm_eval_takeover.jensen_shannon(_block(host), _block(donor))
     return divergence.view(host.shape[:-1])
 
 
@@ -113,10 +113,10 @@ def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
     return words.view(positions.shape)
 
 
-def _rows(logits: Tensor) -> Tensor:
-    """`[rows, vocab]` without a copy where vocabularies are padded or rows picked out; the tokens of a row are neighbours."""
-    flat = logits.reshape(-1, logits.shape[-1])
-    return flat if flat.stride(-1) == 1 else flat.contiguous()
+def _block(logits: Tensor) -> Tensor:
+    """`[blocks, width, vocab]`, of so many dimensions or two without a copy. The tokens of a row are neighbours."""
+    block = logits if logits.dim() == 3 else logits.reshape(-1, 1, logits.shape[-1])
+    return block if block.stride(-1) == 1 else block.contiguous()
 
 
 def launch(name: str, *arguments: Any) -> Any:
@@ -137,8 +137,8 @@ def launch(name: str, *arguments: Any) -> Any:
 
 _SHAPES: dict[str, Callable[..., Any]] = {  # what an operation returns, for `FakeTensorMode`
     "draw": lambda logits, words, *rest: (torch.empty_like(words), torch.empty_like(words, dtype=torch.float64)),
-    "read_pair": lambda host, *rest: host.new_empty(len(host), 2 + 2 * _READ, dtype=torch.float32),
-    "jensen_shannon": lambda host, donor: host.new_empty(len(host), dtype=torch.float32),
+    "read_pair": lambda host, *rest: host.new_empty(host.shape[:2].numel(), 2 + 2 * _READ, dtype=torch.float32),
+    "jensen_shannon": lambda host, donor: host.new_empty(host.shape[:2].numel(), dtype=torch.float32),
     "compute_words": lambda keys, positions: torch.empty_like(positions),
 }
 for _name, _shape in _SHAPES.items():

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lm_eval_takeover.kernels.draws import TILE, _part, _place, _tile, kernel
+from lm_eval_takeover.kernels.draws import TILE, _find, _part, _place, _tile, kernel, measure
 
 # What a tile leaves of each model, and of both behind them: float64.
 _TOP, _MASS, _SLOPE, _ID, _REST, _SECOND, _RANK, _MODEL = map(tl.constexpr, range(8))
@@ -34,11 +34,11 @@ def _weigh(read, top):
 
 
 @triton.jit
-def _chosen(logits, tokens, rows, source, live, stride, TOKENS: tl.constexpr):
+def _chosen(begins, tokens, rows, live, TOKENS: tl.constexpr):
     """The logits `[R]` of the given tokens."""
     if TOKENS:
         token = tl.load(tokens + rows, mask=live, other=0)
-        chosen = tl.load(logits + source * stride + token, mask=live, other=0.0).to(tl.float32)
+        chosen = tl.load(begins + token, mask=live, other=0.0).to(tl.float32)
     else:
         chosen = rows.to(tl.float32) * 0.0 + float("nan")
     return chosen
@@ -63,18 +63,20 @@ def _leave(at, splits, ids, read, chosen, live):
 
 @kernel
 def _read(
-    host, donor, tokens, parts, count, vocab, host_stride, donor_stride, splits,
+    host, donor, tokens, parts, count, vocab, width, host_stride, host_inner, donor_stride, donor_inner, splits,
     DONOR: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(tokens, count, False, ROWS)
+    host_begins = _find(host, source, width, host_stride, host_inner)
+    donor_begins = _find(donor, source, width, donor_stride, donor_inner)
     at = parts + rows * _PLANES * splits + split
-    ids, read = _tile(host, source, live, host_stride, split, vocab, TILE)
-    chosen = _chosen(host, tokens, rows, source, live, host_stride, TOKENS)
+    ids, read = _tile(host_begins, live, split, vocab, TILE)
+    chosen = _chosen(host_begins, tokens, rows, live, TOKENS)
     shifted, weight = _leave(at, splits, ids, read, chosen, live)
     if DONOR:
-        ids, read = _tile(donor, source, live, donor_stride, split, vocab, TILE)
-        chosen = _chosen(donor, tokens, rows, source, live, donor_stride, TOKENS)
+        ids, read = _tile(donor_begins, live, split, vocab, TILE)
+        chosen = _chosen(donor_begins, tokens, rows, live, TOKENS)
         other, _ = _leave(at + _MODEL * splits, splits, ids, read, chosen, live)
         at += 2 * _MODEL * splits
         cross = tl.where(weight > 0, weight * other, 0.0).to(tl.float64)
@@ -127,16 +129,18 @@ def _describe(out, parts, live, splits, chosen, SPLITS: tl.constexpr):
 
 @kernel
 def _add_up(
-    host, donor, tokens, parts, out, count, host_stride, donor_stride, splits,
+    host, donor, tokens, parts, out, count, width, host_stride, host_inner, donor_stride, donor_inner, splits,
     DONOR: tl.constexpr, TOKENS: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     rows, source, live = _place(tokens, count, False, ROWS)
+    host_begins = _find(host, source, width, host_stride, host_inner)
+    donor_begins = _find(donor, source, width, donor_stride, donor_inner)
     own, out = parts + rows * _PLANES * splits, out + rows * COLUMNS
-    chosen = _chosen(host, tokens, rows, source, live, host_stride, TOKENS)
+    chosen = _chosen(host_begins, tokens, rows, live, TOKENS)
     _describe(out + 2, own, live, splits, chosen, SPLITS)
     if DONOR:
         theirs = own + _MODEL * splits
-        chosen = _chosen(donor, tokens, rows, source, live, donor_stride, TOKENS)
+        chosen = _chosen(donor_begins, tokens, rows, live, TOKENS)
         _describe(out + 8, theirs, live, splits, chosen, SPLITS)
         top, tops, unit, lane = _unit(own, live, splits, SPLITS)
         other_top, other_tops, other_unit, other_lane = _unit(theirs, live, splits, SPLITS)
@@ -156,14 +160,16 @@ def _add_up(
 
 @kernel
 def _diverge(
-    host, donor, parts, shares, count, vocab, host_stride, donor_stride, splits,
+    host, donor, parts, shares, count, vocab, width, host_stride, host_inner, donor_stride, donor_inner, splits,
     SPLITS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(parts, count, False, ROWS)
     own = parts + rows * _PLANES * splits
-    log_p = _log_probs(host, own, source, live, host_stride, split, splits, vocab, SPLITS, TILE)
-    log_q = _log_probs(donor, own + _MODEL * splits, source, live, donor_stride, split, splits, vocab, SPLITS, TILE)
+    host_begins = _find(host, source, width, host_stride, host_inner)
+    donor_begins = _find(donor, source, width, donor_stride, donor_inner)
+    log_p = _log_probs(host_begins, own, live, split, splits, vocab, SPLITS, TILE)
+    log_q = _log_probs(donor_begins, own + _MODEL * splits, live, split, splits, vocab, SPLITS, TILE)
     high = tl.maximum(log_p, log_q)
     # log m = log((p + q) / 2); where both are 0, nothing is added.
     log_m = high + tl.log(tl.exp(log_p - high) + tl.exp(log_q - high)) - _LN2
@@ -174,8 +180,8 @@ def _diverge(
 
 
 @triton.jit
-def _log_probs(logits, parts, source, live, stride, split, splits, vocab, SPLITS: tl.constexpr, TILE: tl.constexpr):
-    _, read = _tile(logits, source, live, stride, split, vocab, TILE)
+def _log_probs(begins, parts, live, split, splits, vocab, SPLITS: tl.constexpr, TILE: tl.constexpr):
+    _, read = _tile(begins, live, split, vocab, TILE)
     top, tops, unit, lane = _unit(parts, live, splits, SPLITS)
     _, log_mass = _log_mass(parts, live, splits, SPLITS)
     return read - top.to(tl.float32)[:, None] - log_mass.to(tl.float32)[:, None]
@@ -183,12 +189,12 @@ def _log_probs(logits, parts, source, live, stride, split, splits, vocab, SPLITS
 
 def _read_tiles(host: Tensor, donor: Tensor | None, tokens: Tensor | None, rows: int, tile: int) -> Tensor:
     """What each tile of each row leaves."""
-    count, vocab = host.shape
+    count, vocab = host.shape[:2].numel(), host.shape[2]
     splits = triton.cdiv(vocab, tile)
     parts = torch.empty(count, _PLANES.value, splits, dtype=torch.float64, device=host.device)
     other, ids = host if donor is None else donor, host if tokens is None else tokens  # pointers that are not read then
     _read[triton.cdiv(count, rows), splits](
-        host, other, ids, parts, count, vocab, host.stride(0), other.stride(0), splits,
+        host, other, ids, parts, count, vocab, *measure(host), *measure(other)[1:], splits,
         DONOR=donor is not None, TOKENS=tokens is not None, ROWS=rows, TILE=tile, num_warps=8,
     )  # fmt: skip
     return parts
@@ -196,14 +202,15 @@ def _read_tiles(host: Tensor, donor: Tensor | None, tokens: Tensor | None, rows:
 
 def read_pair(host: Tensor, donor: Tensor | None, tokens: Tensor | None, *, rows: int = 1, tile: int = TILE) -> Tensor:
     """See `operations.read_pair`: `[rows, COLUMNS]`, `ce` and `rkl`, then those of the host, then those of the donor."""
-    out = torch.full((len(host), COLUMNS.value), torch.nan, device=host.device)
-    if not len(host):
+    count = host.shape[:2].numel()
+    out = torch.full((count, COLUMNS.value), torch.nan, device=host.device)
+    if not count:
         return out
     parts = _read_tiles(host, donor, tokens, rows, tile)
     other, ids = host if donor is None else donor, host if tokens is None else tokens
     splits = parts.shape[-1]
-    _add_up[(triton.cdiv(len(host), rows),)](
-        host, other, ids, parts, out, len(host), host.stride(0), other.stride(0), splits,
+    _add_up[(triton.cdiv(count, rows),)](
+        host, other, ids, parts, out, count, *measure(host), *measure(other)[1:], splits,
         DONOR=donor is not None, TOKENS=tokens is not None, SPLITS=triton.next_power_of_2(splits), ROWS=rows,
     )  # fmt: skip
     return out
@@ -211,14 +218,14 @@ def read_pair(host: Tensor, donor: Tensor | None, tokens: Tensor | None, *, rows
 
 def jensen_shannon(host: Tensor, donor: Tensor, *, rows: int = 1, tile: int = TILE) -> Tensor:
     """See `operations.jensen_shannon`."""
-    count, vocab = host.shape
+    count, vocab = host.shape[:2].numel(), host.shape[2]
     if not count:
         return torch.zeros(0, device=host.device)
     parts = _read_tiles(host, donor, None, rows, tile)
     splits = parts.shape[-1]
     shares = torch.empty(count, splits, dtype=torch.float64, device=host.device)
     _diverge[triton.cdiv(count, rows), splits](
-        host, donor, parts, shares, count, vocab, host.stride(0), donor.stride(0), splits,
+        host, donor, parts, shares, count, vocab, *measure(host), *measure(donor)[1:], splits,
         SPLITS=triton.next_power_of_2(splits), ROWS=rows, TILE=tile, num_warps=8,
     )  # fmt: skip
     return shares.sum(-1).float()

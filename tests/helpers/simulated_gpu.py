@@ -137,8 +137,9 @@ def _place(tensor):
     return tensor.__dict__.get("_place", "host")
 
 
-def _draw(logits, words, table, truncates, selects, rows):
-    asked = logits if rows is None else logits[rows.clamp(min=0)]
+def draw(logits, words, table, truncates, selects, rows):
+    flat = logits.flatten(0, 1)
+    asked = flat if rows is None else flat[rows.clamp(min=0)]
     samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
     if len(samplings) == 1:
         return draw_in_torch(asked, words, samplings[0])
@@ -147,11 +148,15 @@ def _draw(logits, words, table, truncates, selects, rows):
 
 
 def _read(host, donor, tokens):
-    ce, rkl, *models = read_in_torch(host, donor, tokens)
+    ce, rkl, *models = read_in_torch(host.flatten(0, 1), None if donor is None else donor.flatten(0, 1), tokens)
     return torch.stack([ce, rkl, *(column for model in models for column in model)], -1)
 
 
-def _compute_words(keys, positions):
+def _diverge(host, donor):
+    return jensen_shannon(host, donor).flatten()
+
+
+def compute_words(keys, positions):
     pairs = zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
     drawn = [np.random.Philox(key=key).random_raw(t + 1)[t] for key, t in pairs]
     return torch.from_numpy(np.array(drawn, np.uint64).view(np.int64))
@@ -161,7 +166,7 @@ def _compute_words(keys, positions):
 def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
     """The models of this pair, which nothing else uses, on these devices of a `SimulatedGpu`."""
     gpu = SimulatedGpu()
-    computed = {"draw": _draw, "read_pair": _read, "jensen_shannon": jensen_shannon, "compute_words": _compute_words}
+    computed = {"draw": draw, "read_pair": _read, "jensen_shannon": _diverge, "compute_words": compute_words}
     kernels = gpu.kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
     library = torch.library.Library("lm_eval_takeover", "IMPL")
     for name in computed:

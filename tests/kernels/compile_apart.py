@@ -36,7 +36,8 @@ for kernel in (*KERNELS, readings._read, readings._add_up, readings._diverge):
     assert made.asm["cubin"]
     bind, variants = create_function_from_signature(kernel.signature, kernel.params, make_backend(TARGET)), set()
     for size, place in itertools.product((1, 7, 16, 48), (0, 1)):
-        values = {"vocab": 512, "stride": 512, "host_stride": 512, "donor_stride": 512}
+        strides = (f"{model}{apart}" for model in ("", "host_", "donor_") for apart in ("stride", "inner"))
+        values = dict.fromkeys((*strides, "vocab"), 512)
         small = {name: SMALL[place:] for name in names if WIDTHS.get(name, "i32") != "i32"}
         large = dict.fromkeys(("logits", "host", "donor"), LARGE)
         given = dict.fromkeys(names, size) | constants | values | small | large

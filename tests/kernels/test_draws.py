@@ -58,7 +58,7 @@ def test_every_draw_is_that_of_the_cpu(how, dtype):
     logits, at = rough_logits(320, 97).to(dtype), at_random(320)
     with drawing():
         expected, masses = draw_on_cpu(logits.float().numpy(), at, how)
-    tokens, found = draws.draw(logits, as_tensor(at), *place_rules(how), None, rows=512, tile=64)
+    tokens, found = draws.draw(logits[:, None], as_tensor(at), *place_rules(how), None, rows=512, tile=64)
     assert tokens.tolist() == expected.tolist()
     np.testing.assert_allclose(found, masses, rtol=1e-6)
 
@@ -69,7 +69,9 @@ def test_vocabularies_of_any_size(vocab):
         logits, at = rough_logits(16, vocab), at_random(16, seed=vocab)
         with drawing():
             expected = draw_on_cpu(logits.numpy(), at, how)[0]
-        tokens, _ = draws.draw(logits, as_tensor(at), *place_rules(how), None, rows=16, tile=64 if vocab < 999 else 256)
+        tokens, _ = draws.draw(
+            logits[:, None], as_tensor(at), *place_rules(how), None, rows=16, tile=64 if vocab < 999 else 256
+        )
         assert tokens.tolist() == expected.tolist()
 
 
@@ -80,7 +82,7 @@ def test_a_race_goes_on_until_its_winner_is_kept(judged):
     with drawing():
         expected = draw_on_cpu(logits.numpy(), at, Sampling(1.5, 0.02))[0]
     rules = place_rules(Sampling(1.5, 0.02))
-    tokens, _ = draws.draw(logits, as_tensor(at), *rules, None, rows=256, tile=64, judged=judged)
+    tokens, _ = draws.draw(logits[:, None], as_tensor(at), *rules, None, rows=256, tile=64, judged=judged)
     assert tokens.tolist() == expected.tolist()
 
 
@@ -90,7 +92,7 @@ def test_each_row_has_its_own_rule_and_row_of_logits():
     hows = [SETTINGS[i % len(SETTINGS)] for i in range(33)]
     asked = torch.arange(33) * 7 % 40
     asked[5] = asked[20] = -1
-    tokens, masses = draws.draw(logits, as_tensor(at), *place_rules(*hows), asked, rows=16, tile=32)
+    tokens, masses = draws.draw(logits[:, None], as_tensor(at), *place_rules(*hows), asked, rows=16, tile=32)
     for i, how in enumerate(hows):
         if asked[i] < 0:
             assert (tokens[i], masses[i]) == (0, 1)
@@ -103,7 +105,7 @@ def test_each_row_has_its_own_rule_and_row_of_logits():
 def test_logits_that_are_no_distribution_end_in_some_token_and_are_told(how):
     logits = torch.zeros(4, 97)
     logits[0, 5], logits[1, 5], logits[2] = torch.nan, torch.inf, -torch.inf
-    tokens, masses = draws.draw(logits, as_tensor(at_random(4)), *place_rules(how), None, rows=4, tile=32)
+    tokens, masses = draws.draw(logits[:, None], as_tensor(at_random(4)), *place_rules(how), None, rows=4, tile=32)
     assert ((tokens >= 0) & (tokens < 97)).all()
     assert masses.isnan().tolist() == [True, True, True, False]  # as on a CPU
     with drawing():
@@ -111,5 +113,5 @@ def test_logits_that_are_no_distribution_end_in_some_token_and_are_told(how):
 
 
 def test_no_rows_are_no_launch():
-    tokens, masses = draws.draw(torch.zeros(0, 9), torch.zeros(0, dtype=torch.int64), *place_rules(Sampling(1.0)), None)
+    tokens, masses = draws.draw(torch.zeros(0, 1, 9), torch.zeros(0, dtype=torch.int64), *place_rules(Sampling(1.0)), None)
     assert tokens.shape == masses.shape == (0,)

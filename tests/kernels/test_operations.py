@@ -47,16 +47,17 @@ def test_where_tensors_lie_changes_nothing(monkeypatch, rows, width, vocab, seed
     generator = torch.Generator().manual_seed(seed)
     host, donor = (3 * torch.randn(rows, width, vocab, generator=generator) for _ in range(2))
     tokens = torch.randint(0, vocab, (rows, width), generator=generator)
-    words, keys = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in ((rows,), (rows, 1, 2)))
-    asked = torch.randint(-1, rows, (rows,), generator=generator)
-    rules = Rules.of([(0.7, 0.9, 5), (1.0, 1.0, 0), (0.0, 1.0, 0)][:1] * rows, torch.device("cpu"))
+    count = rows * width
+    words, keys = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in ((count,), (rows, 1, 2)))
+    asked = torch.randint(-1, count, (count,), generator=generator)
+    rules = Rules.of([(0.7, 0.9, 5), (1.0, 1.0, 0), (0.0, 1.0, 0)][:1] * count, torch.device("cpu"))
 
     def compute(place):
         table = place(rules.table)
         return [
             operations.read_pair(place(host), place(donor), place(tokens)),
             operations.jensen_shannon(place(host), place(donor)),
-            operations.draw(place(host[:, 0]), place(words), rules._replace(table=table), place(asked)),
+            operations.draw(place(host), place(words), rules._replace(table=table), place(asked)),
             operations.compute_words(place(keys), place(tokens)),
         ]
 

@@ -118,14 +118,15 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", ["disagreement", "js", "rkl", "ensemble"])
 def test_a_draft_makes_no_copies_of_its_logits(monkeypatch, name):
-    """512 positions of a real vocabulary without values, where every question for one would raise. A plain draw makes numbers of
-    8 bytes for every token of every position, ten times: 6 GB here.
+    """512 positions, in wider blocks, of a real vocabulary without values, where every question for one would raise. A plain draw
+    makes numbers of 8 bytes for every token of every position, ten times: 6 GB here.
 
     A mix of both models is a copy, of few positions at a time.
     """
     monkeypatch.setattr(operations, "uses_kernels", lambda logits: True)
     rows, count, vocab = 64, 8, 151_936
-    logits = {role: torch.zeros(rows, count, vocab, dtype=torch.bfloat16, device="meta") for role in ("base", "guide")}
+    read = torch.zeros(rows, count + 4, vocab + 64, dtype=torch.bfloat16, device="meta")[:, :count, :vocab]
+    logits = {"base": read, "guide": read}
     here = torch.zeros(rows, count, dtype=torch.int64, device="meta")
     block = Block(here, here.float(), torch.zeros(rows, 10, device="meta"))
     policy = (POLICIES | METHODS)[name]

@@ -13,11 +13,10 @@ import pytest
 import torch
 from helpers.pairs import METHODS, POLICIES, SAMPLED
 from helpers.simulated_capture import Recording
-from helpers.simulated_gpu import CUDA, simulated_gpu
-from helpers.torch_kernels import draw_in_torch
+from helpers.simulated_gpu import CUDA, compute_words, draw, simulated_gpu
 
 from lm_eval_takeover.kernels import operations
-from lm_eval_takeover.method.request import GREEDY, Request, Sampling
+from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 
@@ -192,17 +191,6 @@ class Shape(NamedTuple):
 @pytest.fixture
 def kernels_on_cpu(monkeypatch):
     """Operations of the kernels in torch and NumPy: to a capture each is one operation."""
-
-    def draw(logits, words, rules, truncates, selects, rows):
-        rules = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in rules.tolist()]
-        parts = [draw_in_torch(logits[[i]], words[[i]], rule) for i, rule in enumerate(rules)]
-        return tuple(torch.cat(values) for values in zip(*parts, strict=True))
-
-    def compute_words(keys, positions):
-        pairs = zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
-        found = [np.random.Philox(key=key).random_raw(place + 1)[place] for key, place in pairs]
-        return torch.from_numpy(np.array(found, np.uint64).view(np.int64))
-
     library = torch.library.Library("lm_eval_takeover", "IMPL")
     library.impl("draw", draw, "CPU")
     library.impl("compute_words", compute_words, "CPU")
