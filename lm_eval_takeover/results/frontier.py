@@ -6,7 +6,9 @@ a paired difference over problems.
 
 Between two measured costs the true curve may rise anywhere. If it rises in one jump, the area is off by `gain x width` times a
 number from -1/2 to 1/2: uniform where nothing is known of the place, either end where the jump lies at a measured rate and the
-calibration misses it. Its variance, 5/36, counts two of the former (1/12) for one of the latter (1/4), and is in every interval.
+calibration misses it. Its variance, 5/36, counts two of the former (1/12) for one of the latter (1/4). The more stretches share
+the gain, the smoother is the curve: with the gains of `K` of `n` stretches, `K = (sum |g|)^2 / sum g^2`, the variance is
+`(n - K) / (n - 1)` of that, none where all gain as much. It is in every interval.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ from math import inf, sqrt
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from lm_eval_takeover.results.statistics import CONFIDENCE, Difference, Interval, Values, average_differences, holm
@@ -48,6 +51,36 @@ class Curve:
         ends = np.append(gains[1:], gains[-1])  # a method that can spend no more keeps its gain
         return widths, np.stack([gains, ends], axis=1)
 
+    def areas(self, cap: float) -> list[Values]:
+        """By task the area of each problem."""
+        costs = np.append(0.0, self.costs)
+        return [find_areas(costs, np.pad(gains.T, ((0, 0), (1, 0))), cap) for gains in self.gains]
+
+    def grid_error(self, cap: float) -> float:
+        """The standard deviation of the area by what is not known between measured costs."""
+        widths, ends = self.steps(cap)
+        rises = np.diff(ends, axis=1)[widths > 0, 0]
+        sharing = np.abs(rises).sum() ** 2 / max(float(rises @ rises), 1e-12)
+        jumping = (len(rises) - sharing) / (len(rises) - 1) if len(rises) > 1 else 1.0
+        return float(sqrt(np.sum((widths[widths > 0] * rises) ** 2) * jumping * 5 / 36))
+
+    def share_of(self, oracles: Sequence["Oracle"], wrong: Sequence[Values], cap: float) -> Interval:
+        """Its area over that of the first oracle. `wrong` has by task the host's share of wrong samples of each problem.
+
+        The bounds are from a bootstrap: problems are drawn again, for both areas the same, and this curve's has its error of the
+        grid. The oracle of shrunk effects has too little and that of measured ones too much: so the first gives the upper bound,
+        the last the lower one.
+        """
+        areas = self.areas(cap)
+        drawn = _draw_means([np.stack(of_task) for of_task in zip(areas, wrong, strict=True)])
+        own = drawn[:, 0] + self.grid_error(cap) * np.random.default_rng(1).standard_normal(_DRAWS)
+        times, bounds = np.hstack([counts * counts.shape[1] for counts in _draw_counts(wrong)]), []
+        for oracle, side in ((oracles[-1], 1 - CONFIDENCE), (oracles[0], 1 + CONFIDENCE)):
+            most = find_areas(*oracle.curve(times[:, oracle.problems], drawn[:, 1]), cap)
+            known = most > 0  # else its problems were not drawn
+            bounds.append(float(np.quantile(own[known] / most[known], side / 2)))
+        return Interval(float(np.mean([each.mean() for each in areas])) / oracles[0].area(cap), *bounds)
+
 
 @dataclass(frozen=True)
 class Area:
@@ -72,28 +105,37 @@ class LeastCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Oracle:
-    """The best gain at each cost of any selector that knows what each takeover is worth: `costs` and `gains` rise from 0."""
+    """The best gain at each cost of any selector that knows what each takeover is worth: `costs` and `gains` of its choices.
+
+    Those that give most for their cost come first. `problems` are the places of theirs, those of all tasks behind each other.
+    """
 
     costs: Values
     gains: Values
+    room: float
+    problems: NDArray[np.intp]
 
     @classmethod
-    def of(cls, costs: Values, gains: Values, room: float) -> Self:
-        """From the cost and the gain of each choice; `room` is the most that there is to gain. Gains are added up.
-
-        Those that give most for their cost come first, and those that harm are left out.
-        """
+    def of(cls, costs: Values, gains: Values, room: float, problems: Sequence[int] | NDArray[np.intp] = ()) -> Self:
+        """From the cost and the gain of each choice; `room` is the most that there is to gain. Those that harm are left out."""
         chosen = np.flatnonzero(gains > 0)
         order = chosen[np.argsort(-gains[chosen] / costs[chosen], kind="stable")]
-        spent, gained = (np.append(0.0, each[order].cumsum()) for each in (costs, gains))
-        return cls(spent, np.minimum(gained, room))
+        places = np.array(problems, dtype=np.intp)
+        return cls(costs[order], gains[order], room, places[order] if len(places) else places)
+
+    def curve(self, times: Values | None = None, room: Values | None = None) -> tuple[Values, Values]:
+        """Costs and gains from 0, which add up; `[draws, points]` with `times` that each choice counts, and the room of each."""
+        taken = np.ones((1, len(self.costs))) if times is None else times
+        spent, gained = (np.pad((taken * each).cumsum(axis=1), ((0, 0), (1, 0))) for each in (self.costs, self.gains))
+        return spent, np.minimum(gained, self.room if room is None else room[:, np.newaxis])
 
     def gain(self, cost: float) -> float:
-        return float(np.interp(cost, self.costs, self.gains))
+        (costs,), (gains,) = self.curve()
+        return float(np.interp(cost, costs, gains))
 
     def area(self, cap: float) -> float:
         """The mean gain over costs from 0 to the cap."""
-        return float(weigh_costs(self.costs[1:], cap) @ self.gains[1:])
+        return float(find_areas(*self.curve(), cap)[0])
 
 
 def find_cap(curves: Sequence[Curve]) -> float:
@@ -101,18 +143,22 @@ def find_cap(curves: Sequence[Curve]) -> float:
     return min([CAP, *(float(curve.costs[-1]) for curve in curves)])
 
 
-def weigh_costs(costs: Values, cap: float) -> Values:
-    """The weight of each gain in the mean over costs from 0 to the cap, by the trapezoid rule."""
-    known = np.concatenate([[0.0], costs])
-    grid = np.concatenate([known[known < cap], [cap]])
-    units = np.eye(len(known))[1:]
-    return np.array([np.trapezoid(np.interp(grid, known, unit), grid) / cap for unit in units])
+def find_areas(costs: Values, gains: Values, cap: float) -> Values:
+    """The mean over costs from 0 to the cap of curves `[curves, points]` that begin at 0, linear between their points.
+
+    Behind its last point a curve keeps its gain.
+    """
+    ends, steps = np.minimum(costs, cap), np.diff(costs)
+    widths = np.diff(ends)
+    reached = np.divide(widths, steps, out=np.zeros_like(steps), where=steps > 0)
+    means = gains[..., :-1] + np.diff(gains) * reached / 2
+    return np.asarray(((widths * means).sum(axis=-1) + (cap - ends[..., -1]) * gains[..., -1]) / cap)
 
 
 def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: float) -> list[Area]:
     """Each method's area, once for each method that it is compared with. Each pair counts once in Holm's correction."""
-    areas = {name: [weigh_costs(curve.costs, cap) @ gains for gains in curve.gains] for name, curve in curves.items()}
-    grids = {name: _grid_error(curve, cap) for name, curve in curves.items()}
+    areas = {name: curve.areas(cap) for name, curve in curves.items()}
+    grids = {name: curve.grid_error(cap) for name, curve in curves.items()}
     differences = {
         (name, other): average_differences([a - b for a, b in zip(areas[name], areas[other], strict=True)], curve.samples)
         for name, curve in curves.items()
@@ -139,7 +185,7 @@ def find_band(curve: Curve) -> list[Interval]:
     """
     parts = [average_differences(of_point, curve.samples) for of_point in zip(*curve.gains, strict=True)]
     errors, own = np.array([part.error for part in parts]), [part.reach() for part in parts]
-    drawn = _draw_means(curve.gains, np.random.default_rng(0)) - curve.means
+    drawn = _draw_means(curve.gains) - curve.means
     largest = (np.abs(drawn) / errors).max(axis=1)
     # The errors are estimated, so that a quantile for known ones grows as Student's t does.
     factor = float(np.quantile(largest, CONFIDENCE)) * own[0] / errors[0] / float(ndtri((1 + CONFIDENCE) / 2))
@@ -148,13 +194,16 @@ def find_band(curve: Curve) -> list[Interval]:
     return [Interval(value, value - reach, value + reach) for value, reach in zip(values, reaches, strict=True)]
 
 
-def _draw_means(gains: Sequence[Values], generator: np.random.Generator) -> Values:
+def _draw_counts(tasks: Sequence[Values]) -> list[Values]:
+    """How often each problem is drawn, over their number: by task `[draws, problems]`; always the same for as many problems."""
+    generator, counts = np.random.default_rng(0), [each.shape[-1] for each in tasks]
+    return [generator.multinomial(count, np.full(count, 1 / count), _DRAWS) / count for count in counts]
+
+
+def _draw_means(gains: Sequence[Values]) -> Values:
     """Means over problems drawn again `[draws, rows]`, averaged over tasks; by task `[rows, problems]`."""
-    means = []
-    for of_task in gains:
-        count = of_task.shape[1]
-        means.append(generator.multinomial(count, np.full(count, 1 / count), _DRAWS) / count @ of_task.T)
-    return np.asarray(np.mean(means, axis=0))
+    drawn = zip(_draw_counts(gains), gains, strict=True)
+    return np.asarray(np.mean([counts @ of_task.T for counts, of_task in drawn], axis=0))
 
 
 def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float | None) -> LeastCost:
@@ -165,7 +214,7 @@ def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float |
     """
     means, wholes = curve.means, float(np.mean([gains.mean() for gains in donor_gains]))
     both = [np.vstack(of_task) for of_task in zip(curve.gains, donor_gains, strict=True)]
-    drawn, whole = np.split(_draw_means(both, np.random.default_rng(0)), [len(means)], axis=1)
+    drawn, whole = np.split(_draw_means(both), [len(means)], axis=1)
     whole = whole[:, 0]
     ends = np.quantile([_cross(curve.costs, *pair, start) for pair in zip(drawn, 0.9 * whole, strict=True)], [0.025, 0.975],
                        method="nearest")  # fmt: skip
@@ -185,11 +234,6 @@ def _cross(costs: Values, gains: Values, goal: float, start: float | None) -> fl
         if before < goal <= after:
             return float(left + (goal - before) / (after - before) * (right - left))
     return inf
-
-
-def _grid_error(curve: Curve, cap: float) -> float:
-    widths, gains = curve.steps(cap)
-    return float(sqrt(np.sum((widths * np.diff(gains, axis=1)[:, 0]) ** 2) * 5 / 36))
 
 
 def _widen(difference: Difference, *errors: float) -> Difference:

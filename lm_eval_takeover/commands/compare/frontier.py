@@ -24,11 +24,12 @@ from lm_eval_takeover.storage.whole_files import write_text
 AREA_COLUMNS = (
     *("axis", "task", "metric", "method", "area", "area_low_step", "area_high_step", "low", "high"),
     *("versus", "difference", "difference_low", "difference_high", "p_holm"),
-    *("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high", "oracle_share"),
+    *(_LEAST_COSTS := ("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high")),
+    *("oracle_share", "oracle_share_low", "oracle_share_high"),
 )
 AREA_AXES = ("share", "changed")  # elsewhere a method may have one cost at all rates
 _AGAINST = ("random", "entropy", "ce")
-Oracles = dict[str, tuple[Oracle, Oracle, float]]
+Oracles = dict[str, list[Oracle]]  # by task that of effects as shrunk, and that of effects as measured
 Bands = dict[tuple[str, str, str], Interval]
 STEEP = 0.2  # of Acc, between two neighbouring rates
 AVERAGE = "average"
@@ -40,6 +41,7 @@ class MeasuredEffect(TypedDict):
     """What an oracle reads of a row of effects.json."""
 
     task: str
+    doc_id: int
     inclusion: Annotated[float, Between(1e-12, 1)]
     shrunk: float
     effect: float
@@ -141,15 +143,15 @@ def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], effects: Path | 
     areas, why, bands = _measure_areas(points, averaged, oracles)
     for line, metric in product(lines, METRICS):
         line |= Figure.of(bands.get((line["row"], line["task"], metric))).describe(f"{metric}_gain")
-    for (task, (oracle, _, room)), rate in product(oracles.items(), sorted({p.row.rate for p in points if p.row.rate})):
+    for (task, (oracle, *_)), rate in product(oracles.items(), sorted({p.row.rate for p in points if p.row.rate})):
         named = {"row": f"{ORACLE}@{rate:g}", "method": ORACLE, "rate": rate, "task": task}
-        named |= {"realized_rate": rate, "changed_rate": rate, "acc": 1 - room + oracle.gain(rate)}
+        named |= {"realized_rate": rate, "changed_rate": rate, "acc": 1 - oracle.room + oracle.gain(rate)}
         lines.append(dict.fromkeys(lines[0]) | named)
     return Frontier(lines, areas, why)
 
 
 def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path) -> Oracles:
-    """By task the oracle of effects as shrunk and as measured, and what the host gets wrong. Raises ResultsError."""
+    """Raises ResultsError."""
     run = read_document(folder / "effect_examples.json", "`lm-eval-takeover effects`").get("run")
     point = next((point for point in points if point.row.label == run), None)
     host = next((other for other in points if point and other.row.name == point.row.host), None)
@@ -163,8 +165,13 @@ def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path)
         costs = weights / [float(result.counts.tokens or 1) for _, result in pairs]
         weights /= [result.count * (result.samples or 1) for _, result in pairs]
         room = 1 - (host.summaries[task].acc.value or 0.0)
-        shrunk, measured = (weights * [float(each[name]) for each, _ in pairs] for name in ("shrunk", "effect"))
-        oracles[task] = Oracle.of(costs, shrunk, room), Oracle.of(costs, measured, room), room
+        known = [(name, doc_id) for name in part for doc_id in getattr(host.results[name].problems, "doc_ids", ())]
+        places = {problem: place for place, problem in enumerate(known)}
+        if strange := {(each["task"], each["doc_id"]) for each, _ in pairs} - places.keys():
+            raise ResultsError(f"--effects '{folder}' has an effect on {min(strange)}; expected problems that the rows have")
+        at = [places[each["task"], each["doc_id"]] for each, _ in pairs]
+        both = [weights * [float(each[name]) for each, _ in pairs] for name in ("shrunk", "effect")]
+        oracles[task] = [Oracle.of(costs, gains, room, at) for gains in both]
     return oracles
 
 
@@ -181,7 +188,8 @@ def _measure_areas(
     if host is None:
         return [], f"no areas: they are gains over the {methods[0].row.host} alone; add the row of that name", {}
     drafted = [point for point in points if point.row.name == DRAFTED]
-    problems = _align_problems([*alone.values(), *methods, *drafted], averaged)
+    others = [point for point in alone.values() if point is not host]
+    problems = _align_problems([host, *others, *methods, *drafted], averaged)  # in the host's order
     if problems is None:
         return [], "no areas: the rows have different problems, or no samples", {}
     families: dict[str, list[Point]] = {}
@@ -215,15 +223,17 @@ def _measure_areas(
         areas: list[dict[str, Any]] = [{"method": name} for name in curves]
         most: list[float] = []  # areas of the oracle
         if axis in AREA_AXES and rated:
-            cap = find_cap(rated)
+            cap, wrong = find_cap(rated), [1 - problems[host.row.label][place].values[ACC] for place in part]
             areas = [_describe_area(area) for area in compare_areas(curves, _AGAINST, cap)]
-            most = [each.area(cap) for each in oracles.get(task, ())[:2]] if metric == "acc" else []
+            most = [each.area(cap) for each in oracles.get(task, ())] if metric == "acc" else []
+            for line in areas if most and most[0] else ():
+                share = curves[line["method"]].share_of(oracles[task], wrong, cap)
+                line |= Figure.of(share).describe("oracle_share")
         start = 0.0 if axis in AREA_AXES else None
         head = {"axis": axis, "task": task, "metric": metric}
         least = {name: find_least_costs(each, gains([donor]), start) for name, each in curves.items()} if donor else {}
         for line in areas:
-            line |= {"oracle_share": line["area"] / most[0]} if most and most[0] else {}
-            lines.append(head | line | dict(zip(AREA_COLUMNS[-5:], least.get(line["method"], ()), strict=False)))
+            lines.append(head | line | dict(zip(_LEAST_COSTS, least.get(line["method"], ()), strict=False)))
         if most:
             steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}
             lines.append(head | {"method": ORACLE, "oracle_share": 1.0} | steps)

@@ -36,16 +36,18 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
         if area["axis"] == over:
             own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
             against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
-            lines.append([area["method"], *own, *against, *([_show(area["oracle_share"], ".0%")] if has_oracle else [])])
+            shares = [_show_points(area, "oracle_share", form=".0f")] * has_oracle
+            lines.append([area["method"], *own, *against, *shares])
     notes = [
         "Area: the mean gain over the base alone, in percentage points, over costs from 0 to the largest that all methods "
         "reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between measured "
         "costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
     ]
-    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)", *(["Of oracle"] if has_oracle else [])]
+    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)", *["Of oracle, %"] * has_oracle]
     if has_oracle:
         notes.append(
-            "Oracle: the takeovers of largest effect first, if effects of single takeovers add up; as shrunk, and as measured."
+            "Oracle: the takeovers of largest effect first, if effects of single takeovers add up; as shrunk, and as measured. "
+            "Of oracle: the share of the first, with an interval that has the share of both."
         )
     shown = f"{mark}Areas by {COSTS[over][1]}\n{write(Table(columns, lines, notes))}"
     least = "asked" if axis == "share" else axis
@@ -64,11 +66,10 @@ def _show(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _show_points(area: Mapping[str, Any], name: str, to: str = "") -> str:
+def _show_points(area: Mapping[str, Any], name: str, to: str = "", form: str = "+.1f") -> str:
     """In percentage points: a figure with its interval, or from one figure to another."""
     if area[name] is None:
         return ""
-    if to:
-        return f"{100 * area[name]:+.1f} to {100 * area[to]:+.1f}"
-    low, high = (area[end if name == "area" else f"{name}_{end}"] for end in ("low", "high"))
-    return f"{100 * area[name]:+.1f}" + (f" ({100 * low:+.1f} to {100 * high:+.1f})" if low is not None else "")
+    ends = [to] if to else ["low", "high"] if name == "area" else [f"{name}_low", f"{name}_high"]
+    value, *shown = (_show(None if area[each] is None else 100 * area[each], form) for each in (name, *ends))
+    return f"{value} to {shown[0]}" if to else value + (f" ({shown[0]} to {shown[1]})" if shown[0] else "")

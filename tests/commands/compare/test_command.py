@@ -22,6 +22,7 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError
         (["--model_args", "windw=3"], "unknown model argument 'windw'; did you mean 'window'?"),
         (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
         (["--model_args", "tau=1", "--rates", "0.1"], "--rates would be ignored beside tau=…"),
+        (["--model_args", "tau=1", "--rows", "top1@0.1"], "tau=1.0: score=top1 is 0 or 1 and has no threshold"),
         (["--model_args", "tau=1", "--target_rate", "0.1"], "so target_rate=0.1 would be ignored"),
         (["--model_args", "score=cee"], "'cee' is not known; did you mean 'ce'?"),
         (["--target_rate", "0"], "target_rate=0.0 is outside 0..1"),

@@ -198,7 +198,8 @@ def test_the_picture_draws_the_bands_that_hold_all_rates_of_a_method(tmp_path, m
 def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     """48 texts have 1,000 tokens in all. Each of the two positions stands for two: two takeovers gain a half, two do harm."""
     runs = make_runs(tmp_path, {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4})
-    known = [{"task": "takeover_demo", "inclusion": 0.5, "shrunk": gain, "effect": 2 * gain} for gain in (0.5, -0.25)]
+    one = {"task": "takeover_demo", "doc_id": 2, "inclusion": 0.5}
+    known = [one | {"shrunk": gain, "effect": 2 * gain} for gain in (0.5, -0.25)]
     (tmp_path / "effects.json").write_text(json.dumps(known))
     (tmp_path / "effect_examples.json").write_text(json.dumps({"run": "far@0.05"}))
     made = describe_frontier(runs, tmp_path)
@@ -209,13 +210,17 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     area = 2 * 0.5 / 48 * (1 - 0.002 / 0.1 / 2)
     assert areas["oracle"]["area"] == areas["oracle"]["area_low_step"] == pytest.approx(area)
     assert areas["oracle"]["area_high_step"] == pytest.approx(2 * area)
-    assert areas["far"]["oracle_share"] == pytest.approx(areas["far"]["area"] / area)
+    share, *ends = (areas["far"][f"oracle_share{end}"] for end in ("", "_low", "_high"))
+    assert share == pytest.approx(areas["far"]["area"] / area) and ends[0] < share / 2 < share < ends[1]
     table = write_frontier(made, "share", "md")
-    assert f"{100 * area:+.1f}" in table and "Of oracle" in table and "if effects of single takeovers add up" in table
+    shown = f"{100 * area:+.1f}", "{:.0f} ({:.0f} to {:.0f})".format(*(100 * each for each in (share, *ends)))
+    assert all(text in table for text in (*shown, "Of oracle, %", "if effects of single takeovers add up"))
     try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
     assert "<title>oracle@0.1: Acc" in (tmp_path / "frontier.svg").read_text()
     of_another = {"run": "ce@0.05"}, r"is of the run 'ce@0.05'; expected those of a row here"
-    for name, held, text in (("effects", [known[0] | {"inclusion": 0}], "inclusion"), ("effect_examples", *of_another)):
+    strange = [known[0] | {"doc_id": 6}], "has an effect on .*6.*; expected problems that the rows have"
+    wrong = ("effects", [known[0] | {"inclusion": 0}], "inclusion"), ("effects", *strange), ("effect_examples", *of_another)
+    for name, held, text in wrong:
         (tmp_path / f"{name}.json").write_text(json.dumps(held))
         with pytest.raises(ResultsError, match=text):
             describe_frontier(runs, tmp_path)
