@@ -1,8 +1,4 @@
-"""One gold answer against one answer, part by part: what kind of answer both are, and how that kind is compared.
-
-Lists, sets, tuples, intervals, matrices, unions, equations, percentages and units are taken apart by text, so that math_verify
-sees one expression at a time (`expressions`).
-"""
+"""Compares one gold answer with one answer: takes lists, intervals, matrices, equations and units apart, down to expressions."""
 
 import re
 from fractions import Fraction

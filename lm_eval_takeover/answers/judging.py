@@ -1,9 +1,8 @@
-"""Responses read and judged in worker processes, with a time limit for each step and a memory limit.
+"""Judges responses in worker processes, with a time limit for each step and a memory limit.
 
-A response is untrusted text: a regular expression can be made to hang, and sympy to exhaust memory or to crash the interpreter.
-A worker (`worker`) is a plain Python process that takes one question a line, so it needs neither a fork of a process with threads
-nor the caller's `__main__`. The limit is processor time, which a busy machine does not stretch. A worker that exceeds it is
-started anew and goes on after that step. One that died of anything else is asked for the same step once more.
+A response is untrusted: it can make a regular expression hang, or sympy exhaust memory. A worker (`worker`) is a plain Python
+process that reads one JSON question a line. The limit is processor time, which a busy machine does not stretch. A worker that
+exceeds it is started anew and goes on after that step; one that died of anything else gets the same step once more.
 """
 
 import contextlib

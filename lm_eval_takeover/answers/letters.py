@@ -1,7 +1,6 @@
 """The letter of a multiple-choice answer: of the last box, else of the last marker, else the only one in the last line.
 
-Two different letters offered together, a denied letter and one with a question mark are no answer.
-Every regular expression here is possessive or bounded.
+No answer: two letters offered together, a denied letter, one with a question mark. Regular expressions are possessive or bounded.
 """
 
 import re

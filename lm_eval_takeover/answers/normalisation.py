@@ -1,7 +1,4 @@
-"""One spelling of an answer: LaTeX or plain text, tidied; its value if it is a plain number; its unit; its elements.
-
-Pure text functions; nothing here evaluates anything.
-"""
+"""One spelling of an answer in LaTeX or plain text, its value as a plain number, its unit, its elements. Evaluates nothing."""
 
 import re
 from collections.abc import Callable

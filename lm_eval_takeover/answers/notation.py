@@ -1,7 +1,4 @@
-"""How an answer writes what it gives: a name before a value, a matrix, a number in a base, a set of numbers. Pure text functions.
-
-Inequalities, unions and sets with a hole are intervals here.
-"""
+"""Notation of answers: names, matrices, bases, sets. Inequalities, unions and sets with a hole are intervals. Pure functions."""
 
 import re
 

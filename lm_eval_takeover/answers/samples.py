@@ -1,7 +1,6 @@
-"""The samples of one problem: what each answers and is worth, and the answer that most of them give.
+"""The samples of one problem: the answer and the outcome of each, and the most frequent answer.
 
-Whatever touches a response is a step: `run(step, mathematics)` gives its value, or why there is none. `judging` runs the steps in
-a worker process, each under the limits; `run_here` runs them in this process, without any.
+What touches a response is a step, `run(step, mathematics)`: `judging` runs it in a worker under limits, `run_here` right here.
 """
 
 import logging

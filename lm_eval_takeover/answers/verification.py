@@ -1,9 +1,6 @@
-"""Whether an answer is the gold answer: exact text, then rational value, then math_verify behind a guard.
+"""Whether an answer is the gold answer: exact text, then rational value, then math_verify behind a guard (`comparison`).
 
-A comparison takes both sides apart by text before math_verify sees an expression (`comparison`). No text of an answer reaches
-`eval`, `exec`, `parse_expr` or `sympify`.
-
-`verify` runs in the calling process without a time limit; `judging.Judge` runs it in workers with one.
+No text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`. `verify` has no time limit; `judging.Judge` has one.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""A worker process: one JSON question a line on standard input, a line for each step and for the result on standard output.
+"""A worker process: reads a JSON question a line, writes a line for each step and for the result.
 
-Each step has its own clock of processor time; the kernel ends a worker that exceeds it, even inside one long C call. The question
-comes with what the steps before gave, so that a worker that is started anew goes on where the last one ended.
+Each step has its own limit of processor time; the kernel ends a worker that exceeds it. A question holds the results of the steps
+before, so a worker that is started anew goes on there.
 """
 
 import contextlib

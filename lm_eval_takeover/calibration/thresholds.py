@@ -170,11 +170,6 @@ class Calibration:
         """Digests of the problems that it was measured on (`tasks.known_problems`); none where they are not known."""
         return list(self.prompts.get("problems", []))
 
-    @property
-    def sparse_below(self) -> float | None:
-        """The spike ratio below which fewer than 30 tokens lie above tau; None where no gate may ask for one so low."""
-        return 30 / self.tokens if self.tokens and 30 / self.tokens > LOWEST else None
-
     def plugin(self, score: str) -> PluginSource | None:
         """The plug-in that this score came from; None for our own."""
         return self.scores[score].plugin if score in self.scores else None

@@ -188,10 +188,7 @@ class GuideAlone(Policy):
 @register_policy("segment")
 @dataclass(frozen=True, kw_only=True)
 class Segment(Gated):
-    """Where the gate fires, the donor writes that token and the next ones; meanwhile the gate is not asked.
-
-    As GlimpRouter (arXiv 2601.05110) hands over steps, and MentorCollab (arXiv 2602.05307) segments of a few tokens.
-    """
+    """Where the gate fires, the donor writes that token and the next ones (as in arXiv 2601.05110 and 2602.05307)."""
 
     reads_text = True
 
@@ -290,10 +287,7 @@ class Lossy(Policy):
 @register_policy("ensemble")
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(Policy):
-    """Every token from the softmax of `(1 - weight) log p + weight log q`: a product of experts.
-
-    As the assistant's weight in transformers' assisted generation, and proxy tuning (arXiv 2401.08565).
-    """
+    """Every token from the softmax of `(1 - weight) log p + weight log q`, as in proxy tuning (arXiv 2401.08565)."""
 
     budget_parameter = BudgetParameter("weight")
 

@@ -108,10 +108,7 @@ class Policy(ABC):
 
     @property
     def redraws(self) -> bool:
-        """Whether takeovers have random words of their own, as the host's draw was refused for what its word gave.
-
-        A text that stands already has no probability then.
-        """
+        """Whether takeovers are drawn with random words of their own. A text that is given has no probability then."""
         return False
 
     def mix(self, host_logits: "Tensor", donor_logits: "Tensor") -> "Tensor":

@@ -34,10 +34,7 @@ def log_probs(logits: Tensor) -> Tensor:
 
 
 def _expectation(p: Tensor, values: Tensor) -> Tensor:
-    """E_p[values], where p = 0 contributes nothing even if the value there is infinite (0 log 0 = 0); NaN where p is NaN.
-
-    The softmax of logits that are no distribution (NaN, +inf, -inf everywhere) is NaN.
-    """
+    """E_p[values], where 0 log 0 is 0. NaN where the logits of p are no distribution: NaN, +inf, or -inf everywhere."""
     if p.device.type == "cpu":  # one pass over the vocabulary instead of four, where nothing is infinite
         product: Tensor = torch.linalg.vecdot(p, values)
         if bool(product.isfinite().all()):
@@ -74,10 +71,7 @@ def entropy(host_logits: Tensor) -> Tensor:
 
 @register_score("js", needs_donor=True)
 def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0) -> Tensor:
-    """`KL(p || m) / 2 + KL(q || m) / 2` with `m = (p + q) / 2`; symmetric, at most ln 2.
-
-    `top_p < 1` first truncates either side to its nucleus and renormalises it, as in 'Sparse but Critical'.
-    """
+    """`KL(p || m) / 2 + KL(q || m) / 2`, `m = (p + q) / 2`: at most ln 2. `top_p < 1`: of both nuclei ('Sparse but Critical')."""
     if kernels.uses_kernels(host_logits) and top_p == 1:
         return kernels.jensen_shannon(host_logits, donor_logits).clamp(min=0.0, max=JS_MAX)
     log_p, log_q = log_probs(_nucleus(host_logits, top_p)), log_probs(_nucleus(donor_logits, top_p))

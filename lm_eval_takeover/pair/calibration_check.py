@@ -1,8 +1,4 @@
-"""Whether a calibration fits a run: the form of its prompts, its decoding and the dtypes of both sides.
-
-A score's distribution depends on all of them. The gate is read when models load; what a run asks is known with its requests, and
-is compared then, before any token is written.
-"""
+"""Whether a calibration fits a run: the form of its prompts, its decoding, its dtypes. Checked before any token is written."""
 
 import logging
 import math

@@ -1,6 +1,5 @@
 """What transformers' `from_pretrained` is given beside a checkpoint's name, from the model arguments of one role (`for_role`)."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,17 +8,10 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 
 from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.model_id import ModelId
 
 _OTHERS = {"base", "guide", "dtype", *TWINS.values()}
 _TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
 _BITSANDBYTES = [name for name in KINDS if name.startswith("bnb_")]
-
-
-def qualify(given: ModelArguments, model: ModelId) -> ModelId:
-    """The id with what makes another model of the same files: `id/subfolder:file.gguf+adapter`."""
-    parts = (("/", given.subfolder), (":", given.gguf_file), ("+", given.peft))
-    return replace(model, id=model.id + "".join(mark + part for mark, part in parts if part))
 
 
 def text_settings(given: ModelArguments) -> dict[str, Any]:
@@ -31,13 +23,6 @@ def repository_options(given: ModelArguments) -> dict[str, Any]:
     """For the configuration, the tokenizer and the weights: where in the repository they are."""
     options = {"revision": given.revision, "subfolder": given.subfolder, "gguf_file": given.gguf_file}
     return {name: value for name, value in options.items() if value is not None}
-
-
-def check_quantization(given: ModelArguments, role: str) -> None:
-    """Raises ArgumentError for settings that exclude each other."""
-    quantized = [name for name in ("load_in_4bit", "load_in_8bit", "quantization_config") if getattr(given, name)]
-    if len(quantized) > 1:
-        raise ArgumentError(f"{' and '.join(quantized)} of the {role} exclude each other; give one of them")
 
 
 def find_device_map(given: ModelArguments) -> str | dict[str, Any] | None:

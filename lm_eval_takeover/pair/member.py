@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ class Member:
         self.role = role
         check_folder(role, name)
         self.given = given or ModelArguments()
-        load_options.check_quantization(self.given, role)
+        quantized = [name for name in ("load_in_4bit", "load_in_8bit", "quantization_config") if getattr(self.given, name)]
+        if len(quantized) > 1:
+            raise ArgumentError(f"{' and '.join(quantized)} of the {role} exclude each other; give one of them")
         self.path, named = locate(name)
         if named and self.given.revision not in (None, named):
             raise ArgumentError(f"{role}='{name}' contradicts {self.argument('revision')}={self.given.revision}")
@@ -45,7 +48,9 @@ class Member:
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
-        self.id = load_options.qualify(self.given, identify(name, self.path, self.revision, self.given.subfolder))
+        files = identify(name, self.path, self.revision, self.given.subfolder)
+        parts = (("/", self.given.subfolder), (":", self.given.gguf_file), ("+", self.given.peft))
+        self.id = replace(files, id=files.id + "".join(mark + part for mark, part in parts if part))
 
     def _load(self, kind: Any, **options: Any) -> Any:
         try:

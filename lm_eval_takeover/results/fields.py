@@ -123,10 +123,7 @@ def describe_file(path: Path) -> str:
 
 
 def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = None) -> Iterator[Fields]:
-    """Read the object of each line, one at a time. Raises ResultsError.
-
-    With `skip`, a line that is not JSON is left out, and `skip` gets a notice of it.
-    """
+    """The object of each line. With `skip`, a line that is no JSON is left out and reported there. Raises ResultsError."""
     try:
         with open_input(path) as stream:
             number = 0

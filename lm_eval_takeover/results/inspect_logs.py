@@ -1,7 +1,4 @@
-"""Reads an `.eval` log of inspect_ai, by that package's own reader.
-
-A sample of inspect is a problem here, and an epoch a sample. A problem is missing if one of its epochs crashed or is not there.
-"""
+"""Reads an `.eval` log of inspect_ai. An epoch is a sample here; a problem is missing if one of its epochs is."""
 
 from collections.abc import Sequence
 from pathlib import Path

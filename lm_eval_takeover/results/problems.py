@@ -1,7 +1,4 @@
-"""Reads a samples file of lm-eval: the identity of each problem, its metrics over its samples, and from a run_dir its costs.
-
-A problem without a response is no wrong answer. It is counted in `missing`, and is in no figure.
-"""
+"""Reads a samples file of lm-eval: problems, metrics, costs from a run_dir. Problems without a response are `missing`."""
 
 import contextlib
 import re
@@ -211,10 +208,7 @@ COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
 def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values]:
-    """Read the `COSTS` of each problem, as means over its samples, from the latest command that asked for all of them.
-
-    Returns nothing if there is no such command.
-    """
+    """The `COSTS` of each problem, as means over its samples, of the latest command that asked for all of them; else nothing."""
     with contextlib.ExitStack() as stack:
         try:
             opened = (contextlib.closing(Journal(path, read_only=True)) for path in list_journals(run_dir))

@@ -1,7 +1,4 @@
-"""The paper's tables, cell by cell as its source prints them; lost cells are null.
-
-Never a target: its subsets, prompts and verifier are not known.
-"""
+"""The paper's tables, cell by cell; lost cells are null. Never a target: its subsets, prompts and verifier are not known."""
 
 import json
 from dataclasses import dataclass

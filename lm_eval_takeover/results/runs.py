@@ -70,10 +70,7 @@ TOTALS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passe
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task of a run. `means` are lm-eval's, by metric; `errors` their standard errors; `problems` need `--log_samples`.
-
-    `accuracy` is what the task calls its share of correct samples, which is `acc` here.
-    """
+    """One task of a run: lm-eval's `means` and standard `errors` by metric. `accuracy` is the task's own name for `acc`."""
 
     task: str
     means: dict[str, float]
@@ -270,10 +267,7 @@ def file_date(path: Path) -> str:
 
 
 def read_run(path: Path, reading: ReadOptions = ReadOptions()) -> Run:
-    """Read the run of one results file with the samples beside it, of a file of samples, or of a log of inspect_ai.
-
-    Raises ResultsError with file and field, ArgumentError for a log of inspect_ai where that is not installed.
-    """
+    """The run of a results file, a file of samples, or a log of inspect_ai. Raises ResultsError with the field, ArgumentError."""
     if path.suffix == ".eval":
         from lm_eval_takeover.results.inspect_logs import read_log
 

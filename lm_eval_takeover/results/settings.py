@@ -1,8 +1,4 @@
-"""Reads the settings of a run that can change its texts or its scores, as flat `name -> value`.
-
-`task_settings` are what rows of one table should share; `model_settings` are what else a gate compares: the model, its guide and
-gate, how it was loaded.
-"""
+"""Reads the settings of a run that can change its texts or scores, as flat `name -> value`: of a task, or of the model."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -182,10 +182,7 @@ _SUBSET = re.compile(r"(?<=^takeover_)(.+)_\d+$")
 
 
 def choose_averaged(tasks: Collection[str]) -> list[str]:
-    """The tasks that averages are over: the mathematical ones among these, or all if none is.
-
-    A subset, such as `takeover_gsm8k_100`, is left out beside its whole task.
-    """
+    """The tasks to average: the mathematical ones, else all. A subset (`takeover_gsm8k_100`) is left out beside the whole."""
     whole = [task for task in dict.fromkeys(tasks) if (full := _SUBSET.sub(r"\1", task)) == task or full not in tasks]
     return [task for task in MATHEMATICAL if task in whole] or whole
 

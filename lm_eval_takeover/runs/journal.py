@@ -1,7 +1,4 @@
-"""The journal of a run: one row per finished sample, in SQLite, which commits a row whole or not at all.
-
-Every row is compared with its digest when the file is opened: what comes out is what went in, or the file is not used.
-"""
+"""The journal of a run in SQLite: one row per finished sample. Each row has a digest, checked when the file is opened."""
 
 import json
 import sqlite3

@@ -1,8 +1,4 @@
-"""The file of a journal: its tables, a digest in every row, how it is made and opened, and what counts as damage.
-
-SQLite keeps no checksums of its own outside its log, so every row ends with a digest of its values, and every trace begins with
-one of its bytes.
-"""
+"""The file of a journal: its tables, how it is made and opened. Rows and traces have digests, since SQLite keeps no checksums."""
 
 import hashlib
 import os
@@ -70,13 +66,6 @@ def column_names(table: str) -> str:
 def row_digest(row: Sequence[Any]) -> bytes:
     """16 bytes over types and values of a row, as Python writes them in ASCII: no two rows run into each other."""
     return hashlib.blake2b(ascii(tuple(row)).encode(), digest_size=16).digest()
-
-
-def _is_row_sound(table: str, row: Sequence[Any], digest: Any) -> bool:
-    """Whether a row agrees with its digest and has the types of its table, which SQLite does not ask for."""
-    typed = all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
-    numbers = (value for value in row if isinstance(value, (int, float)))
-    return row_digest(row) == digest and typed and all(0 <= number <= _LARGEST for number in numbers)
 
 
 def add_checksum(trace: bytes | None) -> bytes | None:
@@ -162,13 +151,15 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_content(connection: sqlite3.Connection) -> None:
-    """Compare every row with its digest: the content that SQLite itself does not check."""
+    """Compare every row with its digest and with the types of its table: SQLite checks neither."""
     problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise Damaged(problem.splitlines()[-1])
     for table in COLUMNS:
         for *row, digest in connection.execute(f"SELECT {column_names(table)}, digest FROM {table}"):
-            if not _is_row_sound(table, row, digest):
+            typed = all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
+            numbers = (value for value in row if isinstance(value, (int, float)))
+            if row_digest(row) != digest or not typed or not all(0 <= number <= _LARGEST for number in numbers):
                 raise Damaged(f"a row of the table {table} has changed")
     for part, trace in connection.execute("SELECT part, trace FROM samples"):
         if trace is not None:

@@ -1,9 +1,6 @@
-"""Parquet files of a run_dir: how all of them are written, and read although a stranger may have made them.
+"""Parquet files of a run_dir. Each is written whole, with a digest of its bytes that is checked before the file is read.
 
-A file of ours is written whole and names a digest of its bytes, so a bit that has flipped is seen before anything is read.
-
-A file of 0.5 MB can hold 500 MB of rows. What is read at once, by what its metadata say, has at most `MOST_ROWS` rows and
-`MOST_BYTES` bytes; texts stay in dictionaries until it is known how long they are together.
+A file of 0.5 MB can hold 500 MB of rows. So at most `MOST_ROWS` rows and `MOST_BYTES` bytes are read at once.
 """
 
 import hashlib

@@ -1,10 +1,9 @@
-"""What was asked: `RUN_DIR/prompts.parquet`, so that the folder can be read with neither task files nor data sets.
+"""The prompts of a run, `RUN_DIR/prompts.parquet`: who reads the run needs neither task files nor data sets.
 
     task, doc_id, prompt, prompt_ids, problem, answer
 
-One row per prompt of a document: where two commands put one problem in two ways, each has its row. Where a task withholds its
-questions, `prompt` and `problem` are null; the ids stay, which teacher forcing needs. Ranks and commands add to one file, whole
-each time; the journal alone says what is finished.
+One row per prompt of a document. `prompt` and `problem` are null where a task withholds its questions; the ids stay, for teacher
+forcing. Ranks and commands add to one file, which is written whole each time.
 """
 
 import logging

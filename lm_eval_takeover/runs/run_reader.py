@@ -1,7 +1,6 @@
-"""A run_dir as one run, for commands that read it afterwards: what was asked, the text that answers it, what that was worth.
+"""A run_dir as one run, for commands that read it: its requests, their texts, and the verdicts on them.
 
-Several commands of one model (one per task, say) are one run. Texts that two tasks share stand in the folder once, under the
-first; here each task has them.
+Several commands of one model are one run. A text that two tasks share is stored once, under the first; here each task has it.
 """
 
 import contextlib
@@ -264,7 +263,9 @@ def read_run_folder(folder: Path) -> RunReader:
     runs = [run for run in runs if run.asked]
     if not runs:
         raise RunDirError(f"run_dir='{folder}' holds no samples yet; it is still being written, or was stopped at once")
-    follows = all(_follows(run) for run in runs)
+    # Rows of `compare` whose rate is that of another row have one for each task and `--limit`.
+    takeovers = [run.facts.get("takeover") or {} for run in runs]
+    follows = all(each.get("policy") in ("random", "early") and each.get("label") == each["policy"] for each in takeovers)
     if follows:  # the most problems first, then the newest
         runs.reverse()
         runs.sort(key=lambda run: -len(run.asked))
@@ -277,14 +278,11 @@ def read_run_folder(folder: Path) -> RunReader:
     facts = runs[0 if follows else -1].facts
     takeover, arguments, settings = (dict(facts.get(name) or {}) for name in ("takeover", "arguments", "settings"))
     tasks, seconds = sorted({task for task, _, _ in keys}), sum(run.seconds for run in runs)
-    decoding = _collect_decoding(runs)
+    by_task = defaultdict[str, list[dict[str, Any]]](list)
+    for task, decoded in (pair for run in runs for pair in run.facts.get("tasks") or []):
+        by_task[task].append(decoded)
+    decoding = {task: each[-1] for task, each in by_task.items() if all(decoded == each[0] for decoded in each)}
     return RunReader(folder, takeover, arguments, settings, answered, len(keys), tasks, seconds, decoding)
-
-
-def _follows(run: StoredRun) -> bool:
-    """Whether this is a row of `compare` whose rate is that of another row: it has one for each task and `--limit`."""
-    takeover = run.facts.get("takeover") or {}
-    return takeover.get("policy") in ("random", "early") and takeover.get("label") == takeover["policy"]
 
 
 def _identify(run: StoredRun, *, follows: bool) -> str:
@@ -292,14 +290,6 @@ def _identify(run: StoredRun, *, follows: bool) -> str:
     if follows and isinstance(settings, dict) and isinstance(settings.get("policy"), dict):
         settings = settings | {"policy": settings["policy"] | {"rate": None}}
     return digest_of(settings)
-
-
-def _collect_decoding(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        for task, settings in run.facts.get("tasks") or []:
-            by_task.setdefault(task, []).append(settings)
-    return {task: held[-1] for task, held in by_task.items() if all(settings == held[0] for settings in held)}
 
 
 def _list_answered(

@@ -1,7 +1,6 @@
-"""One process's hold on a run_dir: finished samples go to disk behind the engine's back, and what is there is found.
+"""One process's hold on a run_dir. A thread commits finished samples with their traces, and moves traces into parts.
 
-`layout` names the files. A finished sample is committed with its trace in one transaction, by a thread of its own, which also
-moves traces into parts. What a process that died left behind is put in order when the folder is opened (`shards`).
+`layout` names the files. When the folder is opened, `shards` repairs what a killed process left.
 """
 
 import atexit

@@ -1,7 +1,4 @@
-"""What can change the text of a sample, and the key that it is kept under in a journal.
-
-Which part of the key a model argument reaches is said by its kind in `arguments`; every generation setting is in the request.
-"""
+"""All that can change the text of a sample, and the key made of it. The kinds in `arguments` say what each argument changes."""
 
 import json
 from dataclasses import asdict

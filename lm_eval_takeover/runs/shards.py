@@ -1,10 +1,8 @@
-"""Journals and parts in agreement: traces leave a journal for parquet files, and what a killed process left is put in order.
+"""Moves traces from a journal into parts, and repairs what a killed process left.
 
-A part holds some 500,000 tokens of one command. It is written and renamed first, and the journal points to it in a transaction
-behind that. So at any instant the trace of a journalled sample is in the journal or in exactly one part. A part that the journal
-does not know was written by a process that died in between: its traces are still in the journal, and it is removed.
-
-A journal that is not sound is moved to RUN_DIR/damaged-N with its parts, and its samples are generated again.
+A part holds some 500,000 tokens of one command. It is written first; then one transaction points the journal to it. So a trace is
+always in the journal or in exactly one part. A part that the journal does not know is removed: the journal has its traces.
+A damaged journal is moved to RUN_DIR/damaged-N with its parts, and its samples are generated again.
 """
 
 import contextlib

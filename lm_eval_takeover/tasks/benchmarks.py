@@ -1,8 +1,4 @@
-"""What the task files under `task_configs/` call: documents in one shape, subsets, and the scoring of all their samples.
-
-lm-eval hands `process_results` one document at a time, so the work is done before it, in a filter over all responses that uses
-every core; `process_results` only hands the metrics on.
-"""
+"""What the task files call: documents in one shape, subsets, and a filter that scores all samples of a task on all cores."""
 
 import functools
 import logging

@@ -1,7 +1,6 @@
-"""Which texts are problems of a benchmark, by digests of their words.
+"""Which texts are problems of a benchmark, by digests of their words; those of GPQA are read from the Hub, with a token.
 
-Calibration prompts must not be test problems, and a calibration that was measured on some (`calibrate --diagnostic`) must not
-be used for runs on them. What ships is a digest of each open problem's words; GPQA's are read from the hub by whoever may.
+Calibration prompts must not be test problems. A calibration that was measured on some (`--diagnostic`) is refused for these.
 """
 
 import hashlib

@@ -40,11 +40,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class Scored:
-    """What the samples of one problem came to: one answer and outcome per sample, and the metrics.
-
-    An outcome is `correct`, `incorrect`, `no_answer` (nothing to extract), `restated` (an expression of the problem),
-    `unparsed` or `timed_out`; all but the first count as incorrect.
-    """
+    """The samples of one problem: answers, outcomes (as in `JudgedSample`), the most frequent answer, and the metrics."""
 
     answers: list[str | None]
     outcomes: list[str]

@@ -85,11 +85,7 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
         return super().build_all_requests(world_size=world_size, **settings)
 
     def construct_requests(self, doc: Document, ctx: str, **settings: Any) -> Instance:
-        """One request of a document: to be answered once where decoding is greedy, `repeats` times otherwise.
-
-        Under a chat template the header of the task's own prompt is no stop string: there a turn has an end, and thoughts may
-        well repeat the problem.
-        """
+        """One request, answered once where decoding is greedy, else `repeats` times. In a chat the header is no stop string."""
         made = super().construct_requests(doc, ctx, **settings)
         (instance,) = made if _NEXT else (made,)
         _, decoding = instance.arguments  # a copy of this request's own
@@ -190,10 +186,7 @@ def _as_metric(name: str) -> str | Callable[..., None]:
 
 
 def _warn_if_identical(instances: Sequence[Instance]) -> None:
-    """Warn if no sample differs from its siblings although decoding is not greedy: pass@k is acc then.
-
-    Short texts may be alike by chance.
-    """
+    """Warn if all sampled texts of each problem are the same: pass@k is acc then. Short texts may be alike by chance."""
     same = len(instances) > 1 and all(i.repeats > 1 and len(set(i.resps)) == 1 for i in instances)
     if same and sum(len(i.resps[0]) for i in instances) >= _TELLING:
         _log.warning(

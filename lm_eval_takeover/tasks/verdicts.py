@@ -1,7 +1,4 @@
-"""Which verifier scores the tasks of this process, and where its verdicts are logged.
-
-Our own verifier, unless `rescore --verifier` asks for math_verify. Light: task files import it, whatever model they score.
-"""
+"""Which verifier scores the tasks of this process, and where its verdicts are logged. Light: task files import it."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager

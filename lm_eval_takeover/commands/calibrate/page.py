@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lm_eval_takeover.calibration.files import find_calibration, packaged_calibrations
-from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
+from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, LOWEST, Calibration
 from lm_eval_takeover.commands._output import Table, write_markdown, write_terminal
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import TASK_SAMPLING, Sampling
@@ -54,7 +54,7 @@ def list_limits(calibration: Calibration) -> list[str]:
     lines = []
     if calibration.diagnostic:
         lines.append(f"Measured on problems of {', '.join(calibration.diagnostic)}; runs on these refuse it.")
-    if (least := calibration.sparse_below) is not None:
+    if calibration.tokens and (least := 30 / calibration.tokens) > LOWEST:
         lines.append(f"few tokens: below a spike ratio of {least:.2g}, fewer than 30 of them lie above tau")
     return lines
 
@@ -131,9 +131,10 @@ def _list_gate_arguments(calibration: Calibration) -> dict[str, object]:
     """The model arguments beside the pair that are not at their defaults, with the first rate that was solved for."""
     own = {"direction": calibration.direction, "enable_thinking": calibration.prompts["enable_thinking"]}
     arguments: dict[str, object] = {name: value for name, value in own.items() if value not in ("forward", None)}
-    for target in calibration.targets[:1]:
-        return arguments | {"target_rate": f"{target.target_rate:g}"} | target.arguments
-    return arguments | {"spike_ratio": DEFAULT_RHO}
+    if not calibration.targets:
+        return arguments | {"spike_ratio": DEFAULT_RHO}
+    target = calibration.targets[0]
+    return arguments | {"target_rate": f"{target.target_rate:g}"} | target.arguments
 
 
 def _join(values: Mapping[str, object]) -> str:

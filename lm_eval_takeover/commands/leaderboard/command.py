@@ -37,8 +37,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.results and not options.thinking and not options.published:
         raise ArgumentError("leaderboard needs RESULTS, the folder of `lm_eval … --output_path`, or --published")
     from lm_eval_takeover.commands.leaderboard.formats import write_table
-    from lm_eval_takeover.commands.leaderboard.rows import build_board, list_published_rows
+    from lm_eval_takeover.commands.leaderboard.rows import build_board, describe_published
     from lm_eval_takeover.results.problems import ReadOptions
+    from lm_eval_takeover.results.published import read_published_rows
 
     reading = ReadOptions(options.filter, options.max_missing)
     versus, scorers = options.vs, "scorers" in options.columns
@@ -46,6 +47,6 @@ def run(options: argparse.Namespace) -> int:
         versus = next((folder / versus for folder in options.results if (folder / versus).is_dir()), versus)
     board = build_board(options.results, options.thinking, versus, reading=reading, scorers=scorers)
     if options.published:
-        board = replace(board, rows=[*board.rows, *list_published_rows()])
+        board = replace(board, rows=[*board.rows, *map(describe_published, read_published_rows())])
     sys.stdout.write(write_table(board, options.format, options.columns))
     return 0

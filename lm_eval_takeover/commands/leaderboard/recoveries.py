@@ -16,23 +16,16 @@ _SAME_SIZE = 0.3  # names round: a "0.6B" may have 0.75 B with its embeddings
 _Z = 1.96  # standard errors of noise, where only means are known
 
 
-def find_base(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
-    """The base alone, of the same model as the row's."""
-    return _find_member(row, rows, "base")
-
-
 def find_reference(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
-    """The same-size thinking model where there is one, else the guide alone.
-
-    Of several thinking models the one whose name the base's begins with (`Qwen3-0.6B` of `Qwen3-0.6B-Base`).
-    """
+    """The same-size thinking model if there is one, else the guide alone. Of several, the one whose name begins the base's."""
     thinking = [other for other in rows if other.kind == "thinking" and row.kind in _TAKEOVER_KINDS]
     if len(thinking) > 1:
         thinking = [other for other in thinking if row.run.model.startswith(other.run.model)]
-    return _choose_nearest(row, thinking) or _find_member(row, rows, "guide")
+    return _choose_nearest(row, thinking) or find_member(row, rows, "guide")
 
 
-def _find_member(row: NamedRun, rows: Sequence[NamedRun], role: str) -> NamedRun | None:
+def find_member(row: NamedRun, rows: Sequence[NamedRun], role: str) -> NamedRun | None:
+    """The base or the guide alone, of the same model as the row's."""
     wanted = row.run.settings.get(role)
     same = [other for other in rows if other.kind == role and other.run.settings.get(role) == wanted]
     return _choose_nearest(row, same) if row.kind in _TAKEOVER_KINDS else None
@@ -53,7 +46,7 @@ def warn_of_references(rows: Sequence[NamedRun]) -> list[str]:
     """A line where Recovery is against a model of another or unknown size than the base's, or rows are against other models."""
     lines, followers = [], dict[str, list[str]]()
     for row in rows:
-        reference, base = find_reference(row, rows), find_base(row, rows)
+        reference, base = find_reference(row, rows), find_member(row, rows, "base")
         if reference is None or base is None:
             continue
         followers.setdefault(reference.run.model, []).append(row.name)

@@ -13,7 +13,7 @@ from lm_eval_takeover.commands.leaderboard.versus import Contrast, compare_runs
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.problems import ACC, ReadOptions
-from lm_eval_takeover.results.published import Pair, PublishedRow, read_published_rows
+from lm_eval_takeover.results.published import Pair, PublishedRow
 from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, common_ids, is_rejudged, read_runs
 from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.runs.facts import find_missed_rate
@@ -102,7 +102,7 @@ def _describe_row(row: NamedRun, rows: Sequence[NamedRun], averaged: Sequence[st
         tasks,
         None if missing else summary.average([tasks[task] for task in averaged]),
         f"without {', '.join(missing)}" if missing else None,
-        recoveries.measure_recoveries(row, recoveries.find_base(row, rows), reference, averaged),
+        recoveries.measure_recoveries(row, recoveries.find_member(row, rows, "base"), reference, averaged),
         reference.name if reference else None,
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
@@ -135,12 +135,8 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     return lines
 
 
-def list_published_rows() -> list[BoardRow]:
-    """The rows of the paper's tables of results, in its order."""
-    return [_describe_published(row) for row in read_published_rows()]
-
-
-def _describe_published(row: PublishedRow) -> BoardRow:
+def describe_published(row: PublishedRow) -> BoardRow:
+    """A row of the paper's tables of results."""
     printed = row.average != (None, None)
     return BoardRow(
         row.model.replace("()", LOST),
@@ -165,10 +161,7 @@ def _name_pair(pair: Pair, why: str | None = None) -> dict[str, summary.Figure]:
 
 
 def gather_scorers(runs: Sequence[Run], reading: ReadOptions) -> list[Run]:
-    """The runs, with Acc by each verifier in their results. What only judges the texts of another of them is no row of its own.
-
-    A verifier counts for a task if it judged all of its problems.
-    """
+    """The runs, with Acc by each verifier that judged all problems of a task. What only judges texts of another run is no row."""
     run_dirs = {Path(result.run_dir) for run in runs for result in run.tasks.values() if result.run_dir}
     folders = [folder / name for folder in sorted(run_dirs) for name in get_args(Verifier)]
     kept = read_runs((folder for folder in folders if any(folder.rglob("results_*.json"))), reading)[0]

@@ -189,18 +189,15 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
     else:
         sys.stdout.write(summary if options.format == "md" else WRITERS["table"](table))
     if options.history:
-        print(_describe_history(len(known), options.runs), file=sys.stderr)
+        line = f"run {len(known)} of {options.runs} against this baseline, which share one error rate"
+        if len(known) > options.runs:
+            line = (
+                f"{len(known)} runs against this baseline, {options.runs} were planned: false alarms over all of them are now "
+                "more frequent than --confidence says; take a new baseline with --update"
+            )
+        print(line, file=sys.stderr)
     _write_files(options, reports.write_junit(checks, strict=options.strict), summary)
     return int(verdict in reports.list_failing(strict=options.strict))
-
-
-def _describe_history(count: int, planned: int) -> str:
-    if count <= planned:
-        return f"run {count} of {planned} against this baseline, which share one error rate"
-    return (
-        f"{count} runs against this baseline, {planned} were planned: false alarms over all of them are now more frequent than "
-        "--confidence says; take a new baseline with --update"
-    )
 
 
 def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:

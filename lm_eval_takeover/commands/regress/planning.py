@@ -10,7 +10,6 @@ from math import ceil
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtri, stdtr
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
@@ -68,10 +67,7 @@ class Margins:
 
 @dataclass(frozen=True)
 class Power:
-    """The chance to find a drop on a task, or in the average: as designed, and with twice the samples or problems.
-
-    `problems_for_80` have a chance of 80 %; None where that takes more than any benchmark has.
-    """
+    """The chance to find a drop, also with twice the samples or problems. `problems_for_80` is None where it is too large."""
 
     task: str
     problems: int
@@ -157,10 +153,6 @@ def lower(probabilities: Values, drop: float, expected: Callable[[Values], Value
 
 def draw_scores(generator: np.random.Generator, chances: Values, samples: int, metric: str, seeds: int = 1) -> Values:
     """Draw the metric by problem of runs with these chances, as the mean over `seeds` runs."""
-    return as_values(sum(_score(generator.binomial(samples, chances), samples, metric) for _ in range(seeds))) / seeds
-
-
-def _score(correct: NDArray[np.int64], samples: int, metric: str) -> Values:
-    if metric == "acc":
-        return correct / samples
-    return as_values([pass_at_k(samples, count, 8) for count in range(samples + 1)])[correct]
+    counts = range(samples + 1)
+    scores = as_values([count / samples if metric == "acc" else pass_at_k(samples, count, 8) for count in counts])
+    return as_values(sum(scores[generator.binomial(samples, chances)] for _ in range(seeds))) / seeds

@@ -113,7 +113,7 @@ def lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
     lines = [
         [
             *(row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}"),
-            *(_show_share(power) for power in (row.power, row.power_twice_samples, row.power_twice_problems)),
+            *(f"{x:.1%}" if x < 0.1 else f"{x:.0%}" for x in (row.power, row.power_twice_samples, row.power_twice_problems)),
             f"{row.problems_for_80:,}" if row.problems_for_80 else "-",
         ]
         for row in rows
@@ -128,10 +128,6 @@ def lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
         notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
     notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
     return Table(heading, lines, notes)
-
-
-def _show_share(value: float) -> str:
-    return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
 
 
 # The history: all runs against a baseline share one error rate.

@@ -1,7 +1,4 @@
-"""Judges whether a run is worse than its baseline: `regressed` or `pass` if an interval says so, else `inconclusive`.
-
-The unweighted average over tasks is judged as a task is.
-"""
+"""Judges a run: `regressed` or `pass` if an interval says so, else `inconclusive`. The average is judged as a task is."""
 
 import re
 from collections.abc import Sequence

@@ -34,10 +34,7 @@ Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and resp
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """The outcome for one run: lm-eval's results, and what changed.
-
-    A change is a row: task, document, sample, both outcomes, both answers.
-    """
+    """lm-eval's results, and changed verdicts: task, document, sample, both outcomes, both answers."""
 
     results: dict[str, Any]
     changes: list[tuple[str, int, int, str, str, str, str]]
@@ -200,10 +197,7 @@ def _compare_verdicts(
 
 
 def write_results(results: dict[str, Any], folder: Path) -> Path:
-    """Results and samples as lm-eval writes them, each file whole. Returns their folder, which has the run's label as its name.
-
-    Raises ArgumentError where they cannot be written.
-    """
+    """Write results and samples as lm-eval does, each file whole. Returns their folder, named by label. Raises ArgumentError."""
     samples = results.pop("samples", {})
     label = (results["config"].get("takeover") or {}).get("label")
     with writing("output_path", folder), tempfile.TemporaryDirectory() as unfinished:
