@@ -259,8 +259,8 @@ TWINS: Mapping[str, str] = {name: f"guide_{name}" for name in _FIELDS if f"guide
 
 def _read_metadata(key: str) -> dict[str, Any]:
     """What each argument says of itself; a twin that says nothing is as the argument is that it stands for."""
-    said = {name: each.metadata or _FIELDS[name.removeprefix("guide_")].metadata for name, each in _FIELDS.items()}
-    return {name: metadata.get(key) for name, metadata in said.items()}
+    metadata = {name: each.metadata or _FIELDS[name.removeprefix("guide_")].metadata for name, each in _FIELDS.items()}
+    return {name: metadata.get(key) for name, metadata in metadata.items()}
 
 
 KINDS: Mapping[str, Kind] = _read_metadata("kind")

@@ -76,11 +76,11 @@ def _underscored(word: str) -> str:
 
 def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """End as argparse does where an option is unknown, with the nearest one of this command. Before options that are missing."""
-    known = {option for action in parser._actions for option in action.option_strings}
+    options = {option for action in parser._actions for option in action.option_strings}
     for name in (word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", words)):
-        if name.startswith("--") and name not in known:
+        if name.startswith("--") and name not in options:
             passed_on = "".join(f"; {action.help} go after `--`" for action in parser._actions if action.metavar == "-- OPTION")
-            names = [option for option in known if option.startswith("--")]
+            names = [option for option in options if option.startswith("--")]
             parser.error(f"unknown option '{name}'; {nearest(name, names)}{passed_on}")
 
 

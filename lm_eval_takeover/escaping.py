@@ -17,8 +17,8 @@ def for_terminal(text: str, *, lines: bool = True) -> str:
 
     What a CI would take for a command gets a backslash, since any word may come to stand at the start of a line.
     """
-    kept = "\n\t" if lines else ""
-    shown = "".join(f"\\u{ord(letter):04x}" if letter not in kept and _is_hidden(letter) else letter for letter in text)
+    spaces = "\n\t" if lines else ""
+    shown = "".join(f"\\u{ord(letter):04x}" if letter not in spaces and _is_hidden(letter) else letter for letter in text)
     return _COMMAND.sub(r"\\", shown)
 
 

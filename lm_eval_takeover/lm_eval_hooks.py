@@ -68,8 +68,8 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
                 names.model_name, names.model_name_sanitized = label, make_component(label)
             if takeover["tokens"]:
                 logger.info("%s", describe_cost(takeover))
-            if (asked := find_missed_rate(takeover, takeover["realized_rate"])) is not None:
-                logger.warning("%s", describe_missed_rate(takeover, asked))
+            if (rate := find_missed_rate(takeover, takeover["realized_rate"])) is not None:
+                logger.warning("%s", describe_missed_rate(takeover, rate))
         return results
 
     return observed
@@ -80,23 +80,23 @@ def without_stderr(find: Callable[[], Any]) -> Callable[[], Any]:
 
     @wraps(find)
     def quiet() -> Any:
-        kept = os.dup(2)
+        stderr = os.dup(2)
         try:
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), 2)
             return find()
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
     return quiet
 
 
 def _read_seed(signature: inspect.Signature, options: Mapping[str, Any]) -> int | None:
     """torch's seed, where it or all of them by one number (`--seed 1234`) differ from lm-eval's defaults."""
-    given = [options[name] for name in _SEEDS]
-    torch_seed: int | None = given[-1]
-    is_default = torch_seed == signature.parameters[_SEEDS[-1]].default and len(set(given)) > 1
+    seeds = [options[name] for name in _SEEDS]
+    torch_seed: int | None = seeds[-1]
+    is_default = torch_seed == signature.parameters[_SEEDS[-1]].default and len(set(seeds)) > 1
     return None if is_default else torch_seed
 
 
@@ -120,10 +120,10 @@ def describe_cost(takeover: Mapping[str, Any]) -> str:
     return f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%} ({tokens}), {passes}"
 
 
-def describe_missed_rate(takeover: Mapping[str, Any], asked: float) -> str:
+def describe_missed_rate(takeover: Mapping[str, Any], rate: float) -> str:
     """One line on a run whose realized rate is off: both rates, and in what it differs from its calibration."""
     differences = "; ".join(takeover["differs_from_calibration"])
-    line = f"{takeover['label']}: {asked:.1%} of the tokens were asked for, and {takeover['realized_rate']:.1%} were taken over"
+    line = f"{takeover['label']}: {rate:.1%} of the tokens were asked for, and {takeover['realized_rate']:.1%} were taken over"
     if takeover["calibration"] is None:
         return line
     return f"{line}; against its calibration '{takeover['calibration']}': {differences or 'no known difference'}"
@@ -154,11 +154,11 @@ def check_options(options: Namespace) -> None:
     limit = read("limit")
     if isinstance(limit, (int, float)) and not 0 < limit < math.inf:
         raise ArgumentError(f"--limit {limit:g} is not above 0: give a number of documents, or a share below 1")
-    given = read("model_args") or {}
-    if not isinstance(given, dict):  # `a=1,b=2`, which lm-eval takes apart itself
+    arguments = read("model_args") or {}
+    if not isinstance(arguments, dict):  # `a=1,b=2`, which lm-eval takes apart itself
         return
     own = {name: read(name) for name in ("batch_size", "max_batch_size", "device")}
-    values = {name: value for name, value in own.items() if value is not None} | given
+    values = {name: value for name, value in own.items() if value is not None} | arguments
     if not {"policy", "plugins"} & values.keys():  # the arguments of other policies are known once torch is there
         ModelArguments.parse(values)
     from lm_eval_takeover.calibration.files import note_tasks
@@ -199,13 +199,13 @@ def _read_config(path: str | None) -> dict[str, Any]:
     import yaml  # type: ignore[import-untyped]
 
     try:
-        held = yaml.safe_load(Path(path).read_text())
+        content = yaml.safe_load(Path(path).read_text())
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return held if isinstance(held, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def is_default_device(device: Any) -> bool:
     """Whether this is the `lm_eval` command's own default, which is no demand for a GPU."""
-    asked = any(word.partition("=")[0] == "--device" for word in sys.argv)
-    return device == DEFAULT_DEVICE and is_our_command() and not asked
+    on_command_line = any(word.partition("=")[0] == "--device" for word in sys.argv)
+    return device == DEFAULT_DEVICE and is_our_command() and not on_command_line

@@ -50,9 +50,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
         for name in ("all_gather", "gather_object", "barrier"):  # what lm-eval calls
             setattr(self, name, getattr(self.ranks, name))
-        given = self.ranks.place(parse_arguments(arguments))
-        self._own_seed, self._evaluation = given.seed, lm_eval_hooks.get_evaluation()
-        self.arguments = replace(given, seed=lm_eval_hooks.choose_seed(given.seed))
+        placed = self.ranks.place(parse_arguments(arguments))
+        self._own_seed, self._evaluation = placed.seed, lm_eval_hooks.get_evaluation()
+        self.arguments = replace(placed, seed=lm_eval_hooks.choose_seed(placed.seed))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
         self.tokenizer = self.pair.tokenizer
@@ -158,8 +158,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         counts = summarize_tallies(self.tally, float(self.policy.host is None))
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
-        kept = {"differs_from_calibration": differences, "run_dir": self.arguments.run_dir, "attempts": attempts}
-        return {"takeover": {**self._description(), **counts, **kept, "seconds": round(seconds, 3)}}
+        described = {"differs_from_calibration": differences, "run_dir": self.arguments.run_dir, "attempts": attempts}
+        return {"takeover": {**self._description(), **counts, **described, "seconds": round(seconds, 3)}}
 
     def _description(self) -> dict[str, Any]:
         return describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
@@ -199,7 +199,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """Fill in this rank's texts, and what they took by task."""
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
-        wanted = self.ranks.drop_padding(instances, requests)
+        indices = self.ranks.drop_padding(instances, requests)
         self._load_weights()
         recorder = self.recorder
 
@@ -209,18 +209,18 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
 
         with self._count_seconds(), self.run.flushing() if self.run else contextlib.nullcontext():
-            by_key = recorder.group_by_key(requests, wanted)
+            by_key = recorder.group_by_key(requests, indices)
             recorder.begin(instances, requests, by_key, chat=self._chat)
             for key, sample in recorder.find(list(by_key)).items():
                 for i in by_key.pop(key):
                     take(i, sample)
             if not by_key:
                 return
-            kept = len(wanted) - sum(map(len, by_key.values()))
+            finished = len(indices) - sum(map(len, by_key.values()))
             left = [requests[indices[0]] for indices in by_key.values()]
             rows = self._rows_of_length("generate_until", max(len(r.prompt) + r.max_new_tokens for r in left))
             # From here on the bar is on its line, and notices would break it.
-            with Progress(len(wanted), kept, quiet=quiet or self.rank != 0) as progress:
+            with Progress(len(indices), finished, quiet=quiet or self.rank != 0) as progress:
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
                     take(i, sample)
                     progress.finish(sample)
@@ -243,11 +243,11 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """Refuse a calibration that was measured on other prompts or decoding than these instances have, or on these problems."""
         if (fit := self.gate_origin.fit) is None:
             return
-        asked = [(instance.task_name or "none", instance.args[0]) for instance in instances]
-        fit.check((*prompt, sampling) for prompt, sampling in zip(asked, samplings, strict=True))
+        prompts = [(instance.task_name or "none", instance.args[0]) for instance in instances]
+        fit.check((*prompt, sampling) for prompt, sampling in zip(prompts, samplings, strict=True))
         template = fit.calibration.prompts.get("template_digest")
-        fit.template_differs |= template is not None and not all(has_template(p, template) for _, p in set(asked))
-        refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, asked)
+        fit.template_differs |= template is not None and not all(has_template(p, template) for _, p in set(prompts))
+        refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, prompts)
         documents = ((document_label(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):
             fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")

@@ -42,9 +42,9 @@ class Words:
 
     def find(self, tokens: NDArray[Any]) -> NDArray[np.intp]:
         """The word of each token `[tokens]`, -1 where it is none or a part of a longer one."""
-        known = np.minimum(tokens, len(self.word) - 1)
-        indices: NDArray[np.intp] = self.word[known]
-        joined = self.ends[known[:-1]] & self.begins[known[1:]]
+        clipped = np.minimum(tokens, len(self.word) - 1)
+        indices: NDArray[np.intp] = self.word[clipped]
+        joined = self.ends[clipped[:-1]] & self.begins[clipped[1:]]
         indices[1:][joined] = indices[:-1][joined] = -1
         return indices
 
@@ -70,9 +70,9 @@ def draw_contexts(samples: Iterable[SampleTokens], words: Words, word: int, scor
     def list_all() -> Iterator[tuple[bytes, dict[str, Any]]]:
         for sample in samples:
             ids, values = sample.columns["token_id"], sample.score(score)
-            here = words.find(ids) == word
+            places = words.find(ids) == word
             for name, inside in zip(SETS, split(values), strict=True):
-                for at in np.flatnonzero(here & inside).tolist():
+                for at in np.flatnonzero(places & inside).tolist():
                     key = blake2b(f"{seed} {sample.name} {at}".encode(), digest_size=8).digest()
                     named = {"set": name, **dict(zip(("task", "doc_id", "sample"), sample.name, strict=True))}
                     beside = {"before": ids[max(0, at - BESIDE) : at], "after": ids[at + 1 : at + 1 + BESIDE]}

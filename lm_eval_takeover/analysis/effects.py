@@ -224,8 +224,8 @@ def measure_auroc(positions: Positions, values: Values) -> tuple[float | None, f
     helpful = chances @ BEYOND[:, 0]
     _, step = np.unique(EFFECTS.round(9), return_inverse=True)
     is_helpful, is_not = (np.bincount(step, (side * weights) @ chances) for side in (helpful, 1 - helpful))
-    known = is_helpful @ (is_not.cumsum() - is_not / 2) / max(is_helpful.sum() * is_not.sum(), 1e-9)
-    reach = 2 * float(known) - 1
+    area = is_helpful @ (is_not.cumsum() - is_not / 2) / max(is_helpful.sum() * is_not.sum(), 1e-9)
+    reach = 2 * float(area) - 1
     if (positions.pairs < 2 and not positions.exact) or reach < _LEAST:
         return None, None, None
     pairs = count_pairs(positions.problems, values, helpful, weights)

@@ -129,9 +129,9 @@ def cross_validated_accuracy(problems: NDArray[Any], values: Values, incorrect: 
         return np.nan
     right = 0
     for fold in np.unique(folds):
-        held = folds == fold
-        threshold = choose_threshold(values[~held], incorrect[~held])
-        right += int(((values[held] > threshold) == incorrect[held]).sum())
+        tested = folds == fold
+        threshold = choose_threshold(values[~tested], incorrect[~tested])
+        right += int(((values[tested] > threshold) == incorrect[tested]).sum())
     return right / len(values)
 
 

@@ -87,8 +87,8 @@ def classify_text(vocabulary: Codes, tokens: NDArray[Any]) -> Codes:
 
     Ids that the tokenizer does not have, as those that pad a model's vocabulary, are NONE.
     """
-    known = (tokens >= 0) & (tokens < len(vocabulary))
-    codes = np.where(known, vocabulary[np.where(known, tokens, 0)], NONE)
+    inside = (tokens >= 0) & (tokens < len(vocabulary))
+    codes = np.where(inside, vocabulary[np.where(inside, tokens, 0)], NONE)
     letters = codes >= LETTER
     if letters.any():
         execution = np.zeros(len(codes) + 2, dtype=np.int8)

@@ -54,8 +54,8 @@ def tabulate_cross(measured: pl.DataFrame, accuracies: pl.DataFrame, near: float
     `measured` has `task, run, direction` beside the counts of its samples; `accuracies` `task, run, acc, acc_host, acc_donor`,
     the last two null where the run of that model alone was not given.
     """
-    known, tokens = pl.when(pl.col("known").any()), pl.col("tokens").sum()
-    counts = {"replaced": pl.col("replaced").sum(), "changed": known.then(pl.col("changed").sum())}
+    changed, tokens = pl.when(pl.col("known").any()), pl.col("tokens").sum()
+    counts = {"replaced": pl.col("replaced").sum(), "changed": changed.then(pl.col("changed").sum())}
     shares = {f"{name}_share": count / tokens for name, count in counts.items()}
     table = measured.group_by("task", "run", "direction", maintain_order=True).agg(
         threshold=pl.lit(near), near_share=pl.col("near").sum() / tokens, **counts, **shares

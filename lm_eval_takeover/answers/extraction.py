@@ -133,9 +133,9 @@ def find_boxes(text: str) -> list[Span]:
         elif brace[0] == "}" and opened and (start := opened.pop()) in opening:
             inner = (start + 1, position)
             while spans and spans[-1][0] > start:  # a box around boxes takes their place
-                first, end, *held = spans.pop()
+                first, end, *bounds = spans.pop()
                 if not (text[start + 1 : first].strip() or text[end:position].strip()):
-                    inner = (held[0], held[1])
+                    inner = (bounds[0], bounds[1])
             spans.append((opening[start], position + 1, *inner))
     boxes = [(start, end, text[first:last].strip()) for start, end, first, last in spans]
     return [box for box in boxes if not _EMPTY.fullmatch(box[2])]
@@ -170,11 +170,11 @@ _DIRECT = re.compile(r"[-+−(\[{]*+\\?[\d$\\(√π€£]|\.\d")
 def _read_marked(text: str) -> str | None:
     """What the last marker introduces: a value right behind it, or the last sentence of the text."""
     ends = _find_ends(text)
-    said: dict[int, int] = {}  # end of a sentence: end of its last marker
+    markers: dict[int, int] = {}  # end of a sentence: end of its last marker
     for match in _MARKER.finditer(text):
-        said[ends[bisect_left(ends, match.end())]] = match.end()
+        markers[ends[bisect_left(ends, match.end())]] = match.end()
     answer = None
-    for end, start in said.items():
+    for end, start in markers.items():
         sentence = text[start:end].strip()
         if sentence.endswith("?"):
             continue

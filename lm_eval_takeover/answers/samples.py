@@ -74,20 +74,20 @@ def warn_of(name: str) -> None:
 
 def judge_samples(question: Question, run: Run = run_here) -> JudgedProblem:
     """Read and judge all samples of a problem, an answer that several give once."""
-    known: dict[tuple[str, str], Verdict] = {}
+    verdicts: dict[tuple[str, str], Verdict] = {}
     stock = question.verifier == "math_verify" and question.kind == "math"
 
     def judge(gold: str, answer: str) -> Verdict:
         if question.kind == "letters" or question.verifier == "exact_match":
             return Verdict(gold.strip() == answer.strip())
-        if (gold, answer) not in known:
+        if (gold, answer) not in verdicts:
             by_text = partial(verification.verdict_by_text, gold, answer, question.tolerance)
             ran = Ran() if stock else run(by_text, False)
             if ran == Ran():  # mathematics is loaded only where text does not decide
                 rest = (gold, answer) if stock else (gold, answer, question.tolerance)
                 ran = run(partial(verification.verify_stock if stock else verification.verify, *rest), True)
-            known[gold, answer] = Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
-        return known[gold, answer]
+            verdicts[gold, answer] = Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
+        return verdicts[gold, answer]
 
     samples: list[JudgedSample] = []
     forms: list[str | None] = []
@@ -151,9 +151,9 @@ def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], Verdi
         for first in classes:
             if form in closed or first in closed:
                 continue
-            there = judge(first, form)
-            back = judge(form, first) if there.correct else there
-            if "timed_out" in (there.reason, back.reason):
+            forward = judge(first, form)
+            back = judge(form, first) if forward.correct else forward
+            if "timed_out" in (forward.reason, back.reason):
                 closed.add(form)
             elif back.correct:
                 return first

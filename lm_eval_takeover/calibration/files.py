@@ -79,14 +79,14 @@ class _MethodFields(TypedDict):
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
     content = {"schema": thresholds.SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
-    for held in content["scores"].values():
+    for score in content["scores"].values():
         for name in ("plugin", "signed"):
-            if not held[name]:
-                del held[name]
+            if not score[name]:
+                del score[name]
     content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
     text = json.dumps(content | {"checksum": _compute_checksum(content)}, indent=2, ensure_ascii=False)
     # Each list of numbers or digests on one line; inside a string there is no line break.
-    text = re.sub(r'\[\n\s*([-+.\deE,\s"a-f]+)\n\s*\]', lambda held: "[" + re.sub(r"\n *", " ", held[1]) + "]", text)
+    text = re.sub(r'\[\n\s*([-+.\deE,\s"a-f]+)\n\s*\]', lambda match: "[" + re.sub(r"\n *", " ", match[1]) + "]", text)
     write_text(path, text + "\n")
 
 
@@ -125,8 +125,8 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
         check(parts, _MeasuredFields)
         if not calibration.scores:
             raise ValueError("field 'scores' is empty")
-    for score, held in calibration.scores.items():
-        _check_score(f"scores.{score}", score, held)
+    for score, measured in calibration.scores.items():
+        _check_score(f"scores.{score}", score, measured)
     for at, target in enumerate(calibration.targets):
         _check_target(f"targets[{at}]", target, calibration)
     if content.get("checksum") != _compute_checksum(content):
@@ -144,22 +144,22 @@ def _check_columns(calibration: Calibration) -> None:
             raise ValueError(f"field 'columns.{score}' has rows of other lengths")
 
 
-def _check_score(path: str, name: str, held: ScoreCalibration) -> None:
+def _check_score(path: str, name: str, score: ScoreCalibration) -> None:
     """Raises ValueError where the sketch is none, or the mean or the table does not fit it."""
-    if held.plugin is None and name not in registered.names():
+    if score.plugin is None and name not in registered.names():
         raise ValueError(f"field '{path}' is not a score; known: {', '.join(registered.names())}")
-    columns = [np.array(held.sketch[column]) for column in ("rho", "tau", "tail_mean")]
+    columns = [np.array(score.sketch[column]) for column in ("rho", "tau", "tail_mean")]
     rho, tau, tail = columns
     sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
     sound = sound and 0 < rho[0] <= LOWEST and HIGHEST <= rho[-1] < 1 and (tail >= tau - 1e-9 * abs(tau)).all()
-    if not sound or not (held.signed or tau[-1] >= 0):
+    if not sound or not (score.signed or tau[-1] >= 0):
         raise ValueError(f"field '{path}.sketch' is damaged")
-    if not held.signed and (held.mean < 0 or (held.mean == 0 and tau.max() > 0)):
-        raise ValueError(f"field '{path}.mean' is {held.mean:g}")
-    if [row.get("rho") for row in held.table] != list(thresholds.TABLE):
+    if not score.signed and (score.mean < 0 or (score.mean == 0 and tau.max() > 0)):
+        raise ValueError(f"field '{path}.mean' is {score.mean:g}")
+    if [row.get("rho") for row in score.table] != list(thresholds.TABLE):
         raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, thresholds.TABLE))}")
-    for row in held.table:  # for people; what a run uses is the sketch, and an edited table would mislead
-        for key, expected in asdict(held.threshold(row["rho"])).items():
+    for row in score.table:  # for people; what a run uses is the sketch, and an edited table would mislead
+        for key, expected in asdict(score.threshold(row["rho"])).items():
             if not math.isclose(row.get(key, math.nan), expected, rel_tol=1e-6):
                 raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
         for share in (key for key in row if key.startswith("share_")):
@@ -184,15 +184,15 @@ def packaged_calibrations() -> dict[str, Path]:
 
 def find_calibration(name: str) -> tuple[Calibration, int | None]:
     """A packaged name or a path, with the column of `NAME:COLUMN`."""
-    known = packaged_calibrations()
-    if name in known:
-        return read_calibration(known[name]), None
+    packaged = packaged_calibrations()
+    if name in packaged:
+        return read_calibration(packaged[name]), None
     if Path(name).exists():
         return read_calibration(Path(name)), None
     stem, _, column = name.rpartition(":")
     if stem and column.isdecimal():
         return find_calibration(stem)[0], int(column)
-    raise CalibrationError(f"calibration='{name}' is neither a file nor a packaged one; {nearest(name, known)}")
+    raise CalibrationError(f"calibration='{name}' is neither a file nor a packaged one; {nearest(name, packaged)}")
 
 
 def calibration_command(
@@ -204,8 +204,8 @@ def calibration_command(
     `task` is what will be run (default: that of `note_tasks`), whose prompts those of the bundled pair have already; `options`
     stand before `--out`, and before them those that solve a rate, `solving` (`name_rate`). The file is a new one.
     """
-    asked, include = _asked.get()
-    task = task or asked
+    noted, include = _asked.get()
+    task = task or noted
     pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
     if base is None or guide is None:
         pair, prompts, task = "", str(demo_prompts), None
@@ -231,11 +231,12 @@ def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any]
     target = next((target for target in calibration.targets if target.answers(rate, method)), None)
     if target is not None:
         return target
-    asked = Target(rate, dict(method), "", 0, 0, 0, 0).name
-    held = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
+    solved = Target(rate, dict(method), "", 0, 0, 0, 0).name
+    names = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
     raise CalibrationError(
-        f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {asked} (it holds "
-        f"{held or 'no target'}); make one with `{command()}` and give that file as calibration, or set the method's own argument"
+        f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {solved} "
+        f"(it holds {names or 'no target'}); make one with `{command()}` and give that file as calibration, or set the "
+        f"method's own argument"
     )
 
 

@@ -51,10 +51,10 @@ class QuantileSketch:
         held = np.sort(np.concatenate(self._buffers[level]))
         even = len(held) - len(held) % 2
         self._buffers[level] = [held[even:]] if even < len(held) else []
-        kept = held[int(self._upper[level]) : even : 2]
+        half = held[int(self._upper[level]) : even : 2]
         self._upper[level] = not self._upper[level]
         self._lost += 2**level  # between two neighbours of a pair the rank is off by one value of this weight
-        self._put(level + 1, kept)
+        self._put(level + 1, half)
 
     def _ranked(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """All values in order and their weights."""

@@ -176,8 +176,8 @@ class Calibration:
 
     def score(self, score: str) -> ScoreCalibration:
         if score not in self.scores:
-            held = ", ".join(self.scores or self.columns)
-            raise CalibrationError(f"calibration '{self.name}' does not hold score={score}; give one of {held}")
+            names = ", ".join(self.scores or self.columns)
+            raise CalibrationError(f"calibration '{self.name}' does not hold score={score}; give one of {names}")
         return self.scores[score]
 
     def published(self, score: str, column: int) -> Threshold:

@@ -102,10 +102,10 @@ def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:
     if size != "auto" and not (size.isdigit() and int(size) > 0):
         raise ArgumentError(f"--batch_size {size} is neither auto nor a number of at least 1")
     names = ("base", "guide", "batch_size", *LOADING, "plugins")
-    given = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
-    if "dtype" in given:
-        given.setdefault("guide_dtype", given["dtype"])
-    return {**given, **read_arguments(options.model_args), **read_engine(options)}
+    values = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+    if "dtype" in values:
+        values.setdefault("guide_dtype", values["dtype"])
+    return {**values, **read_arguments(options.model_args), **read_engine(options)}
 
 
 def read_engine(options: argparse.Namespace) -> dict[str, Any]:
@@ -117,13 +117,13 @@ def read_engine(options: argparse.Namespace) -> dict[str, Any]:
     return {"backend": "vllm", "block_size": 1, **read_arguments(options.engine_args)}
 
 
-def read_arguments(given: str | None) -> dict[str, Any]:
+def read_arguments(text: str | None) -> dict[str, Any]:
     """`NAME=VALUE,…` as lm-eval reads it."""
-    if not given:
+    if not text:
         return {}
     from lm_eval.utils import simple_parse_args_string
 
-    return dict(simple_parse_args_string(given))
+    return dict(simple_parse_args_string(text))
 
 
 def check_least(options: argparse.Namespace, least: int, *names: str) -> None:

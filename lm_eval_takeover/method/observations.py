@@ -9,7 +9,7 @@ from lm_eval_takeover.method.scores import entropy, log_probs
 OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces
 SHARED = (5, 10)  # sizes of the sets of likeliest tokens whose overlap is counted
 COMPARED = (
-    *(f"{role}_{what}" for what in ("entropy", "logprob", "rank", "top") for role in ("base", "guide")),
+    *(f"{role}_{measure}" for measure in ("entropy", "logprob", "rank", "top") for role in ("base", "guide")),
     "guide_top_rank",
     *(f"shared_top{size}" for size in SHARED),
 )  # of scores files

@@ -65,8 +65,8 @@ class Gated(Policy):
 
     def settings(self) -> dict[str, Any]:
         """`chance` where it changes anything: so keys of samples and reports of runs without it stay as they are."""
-        held = super().settings()
-        return held if self.uses_chance else {name: value for name, value in held.items() if name != "chance"}
+        settings = super().settings()
+        return settings if self.uses_chance else {name: value for name, value in settings.items() if name != "chance"}
 
     def scores(self, host_logits: Tensor | None, donor_logits: Tensor | None, tokens: Tensor | None = None) -> Tensor:
         assert host_logits is not None
@@ -211,17 +211,17 @@ class Segment(Gated):
         return torch.tensor(taken, dtype=torch.bool, device=block.positions.device).view(block.positions.shape)
 
     def _follow(self, fires: list[bool], tokens: list[int], before: Generation, tokenizer: Any) -> list[bool]:
-        """Whether the donor writes each position of one row; `held` is how much of a segment that goes on is written."""
-        held = len(list(takewhile(bool, reversed(before.taken_over))))
+        """Whether the donor writes each position of one row; `written` counts the tokens of a segment that goes on."""
+        written = len(list(takewhile(bool, reversed(before.taken_over))))
         if self.length == "sentence":
-            held = int(held > 0 and not _ends_sentence(before.tokens[-1], tokenizer))
+            written = int(written > 0 and not _ends_sentence(before.tokens[-1], tokenizer))
         else:  # segments that follow each other without a gap are whole ones
-            held %= int(self.length)
+            written %= int(self.length)
         taken = []
         for fire, token in zip(fires, tokens, strict=True):
-            taken.append(fire or held > 0)
-            ends = _ends_sentence(token, tokenizer) if self.length == "sentence" else held + 1 == self.length
-            held = 0 if ends or not taken[-1] else held + 1
+            taken.append(fire or written > 0)
+            ends = _ends_sentence(token, tokenizer) if self.length == "sentence" else written + 1 == self.length
+            written = 0 if ends or not taken[-1] else written + 1
         return taken
 
 

@@ -93,21 +93,21 @@ class Score:
         self, host_logits: "Tensor", donor_logits: "Asked" = None, tokens: "Asked" = None, *, top_p: float = 1.0
     ) -> "Tensor":
         """`s_t` `[...]` of logits `[..., vocab]` and host tokens `[...]`. Raises PluginError where a plug-in fails."""
-        given = [host_logits]
-        asked = (self.needs_donor, donor_logits, "donor's logits"), (self.needs_token, tokens, "host's tokens")
-        for needs, argument, what in asked:
+        arguments = [host_logits]
+        inputs = (self.needs_donor, donor_logits, "donor's logits"), (self.needs_token, tokens, "host's tokens")
+        for needs, argument, label in inputs:
             if needs and argument is None:
-                raise ValueError(f"score '{self.name}' needs the {what}")
+                raise ValueError(f"score '{self.name}' needs the {label}")
             if needs and argument is not None:
-                given.append(argument)
+                arguments.append(argument)
         options = {"top_p": top_p} if self.reads_top_p else {}
         from lm_eval_takeover.method.sampling import flush_denormals
 
         with flush_denormals():
             if self.source.digest is None:
-                return self.function(*given, **options)
-            given[: 1 + self.needs_donor] = [logits.float() for logits in given[: 1 + self.needs_donor]]
-            values: Tensor = call_plugin(self.where, self.function, *given, **options)
+                return self.function(*arguments, **options)
+            arguments[: 1 + self.needs_donor] = [logits.float() for logits in arguments[: 1 + self.needs_donor]]
+            values: Tensor = call_plugin(self.where, self.function, *arguments, **options)
         check_shape(self.where, values, host_logits.shape[:-1])
         return values.float()
 
@@ -135,8 +135,8 @@ def check_shape(where: str, values: Any, shape: Any) -> None:
     """Refuse what is no tensor of this shape. Raises PluginError."""
     actual = getattr(values, "shape", None)
     if actual is None or tuple(actual) != tuple(shape):
-        said = f"a tensor {list(actual)}" if actual is not None else type(values).__name__
-        raise PluginError(f"{where} returned {said}, not one {list(shape)}")
+        actual_kind = f"a tensor {list(actual)}" if actual is not None else type(values).__name__
+        raise PluginError(f"{where} returned {actual_kind}, not one {list(shape)}")
 
 
 Entry = TypeVar("Entry")
@@ -160,9 +160,9 @@ class Registry(Generic[Entry]):
 
     def add(self, name: str, entry: Entry, source: Source) -> None:
         """Register; the same code may do so again. Raises PluginError for a name that other code has."""
-        held = self._entries.get(name)
-        if held is not None and held[1].name != source.name:
-            raise PluginError(f"{self.kind} '{name}' of {source.name} is {held[1].name}'s already; choose another name")
+        present = self._entries.get(name)
+        if present is not None and present[1].name != source.name:
+            raise PluginError(f"{self.kind} '{name}' of {source.name} is {present[1].name}'s already; choose another name")
         self._entries[name] = entry, source
 
     def get(self, name: str) -> Entry:
@@ -215,12 +215,12 @@ class Registry(Generic[Entry]):
     def describe(self, name: str) -> str:
         """The nearest name, and every name by its source."""
         places: dict[str, list[str]] = {}
-        for known, (_, source) in self._entries.items():
-            places.setdefault(source.name, []).append(known)
-        for known, point in self.installed().items():
-            if known not in self._entries:
-                places.setdefault(point.value.partition(":")[0], []).append(known)
-        close = nearest(name, [known for listed in places.values() for known in listed])
+        for entry, (_, source) in self._entries.items():
+            places.setdefault(source.name, []).append(entry)
+        for entry, point in self.installed().items():
+            if entry not in self._entries:
+                places.setdefault(point.value.partition(":")[0], []).append(entry)
+        close = nearest(name, [entry for listed in places.values() for entry in listed])
         registered = "; ".join(f"{', '.join(listed)} ({place})" for place, listed in places.items())
         return f"registered: {registered}" if close.startswith("known") else f"{close} registered: {registered}"
 

@@ -93,9 +93,9 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | Non
         drawn, mass = draw_on_cpu(logits.float().numpy(), at.numpy().view(np.uint64), sampling)
         return torch.from_numpy(drawn), torch.from_numpy(mass)
     tokens, masses = torch.zeros_like(at), torch.ones_like(at, dtype=torch.float64)
-    asked = (rows >= 0).nonzero()[:, 0]
-    if len(asked):
-        tokens[asked], masses[asked] = draw_rows(logits[rows[asked]], at[asked], sampling)
+    indices = (rows >= 0).nonzero()[:, 0]
+    if len(indices):
+        tokens[indices], masses[indices] = draw_rows(logits[rows[indices]], at[indices], sampling)
     return tokens, masses
 
 
@@ -203,15 +203,15 @@ def _nucleus_edge(surprise: Floats, target: float) -> tuple[np.float32, int]:
 
 def _run_race(ids: NDArray[np.int64] | None, weights: Floats, word: int, likeliest: int) -> int:
     """The kept id, of all where there are no ids, of the least `E_v / p_v`."""
-    kept = weights if ids is None else weights[ids]
+    chosen = weights if ids is None else weights[ids]
     x = _hash(_multiples(len(weights)), word) if ids is None else token_numbers(ids, word)
-    if len(kept) > _FEW:
+    if len(chosen) > _FEW:
         # Two tokens bound what wins. As E is at least 1 - u, only tokens with `1 - u <= bound * weight` can: a few of them.
-        some = [likeliest if ids is None else int(kept.argmax()), int(x.argmax())]
-        bound = np.fmin.reduce(_wait(x[some]) / kept[some]) * 1.0001
-        near = np.flatnonzero((~x).astype(np.float32) <= kept * np.float32(bound * 2.0**32))
-        x, kept, ids = x[near], kept[near], near if ids is None else ids[near]
-    winner = int((_wait(x) / kept.astype(np.float64)).argmin())
+        some = [likeliest if ids is None else int(chosen.argmax()), int(x.argmax())]
+        bound = np.fmin.reduce(_wait(x[some]) / chosen[some]) * 1.0001
+        near = np.flatnonzero((~x).astype(np.float32) <= chosen * np.float32(bound * 2.0**32))
+        x, chosen, ids = x[near], chosen[near], near if ids is None else ids[near]
+    winner = int((_wait(x) / chosen.astype(np.float64)).argmin())
     return winner if ids is None else int(ids[winner])
 
 

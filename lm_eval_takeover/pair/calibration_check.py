@@ -46,21 +46,21 @@ class CalibrationFit:
             )
             return
         forms: dict[str, bool | None] = {}
-        asked: dict[tuple[bool | None, Sampling | None], TaskRequest] = {}
+        by_form: dict[tuple[bool | None, Sampling | None], TaskRequest] = {}
         for task, prompt, sampling in requests:
             if prompt not in forms:
                 forms[prompt] = self.pair.is_chat_prompt(prompt)
-            asked.setdefault((forms[prompt], sampling), TaskRequest(task, forms[prompt], sampling))
-        for form in asked.values():
+            by_form.setdefault((forms[prompt], sampling), TaskRequest(task, forms[prompt], sampling))
+        for form in by_form.values():
             if differences := self.list_differences(form):
-                measured, wanted = (" and ".join(side) for side in zip(*differences, strict=True))
+                measured, current = (" and ".join(side) for side in zip(*differences, strict=True))
                 named = f"calibration '{self.calibration.name}' was measured with {measured}"
                 command = self.command(task=form.task, options=self._options(form))
-                self.refuse(f"{named}, and task {form.task} asks with {wanted}", f"make one that fits with `{command}`")
+                self.refuse(f"{named}, and task {form.task} asks with {current}", f"make one that fits with `{command}`")
 
-    def list_differences(self, asked: TaskRequest) -> list[tuple[str, str]]:
+    def list_differences(self, request: TaskRequest) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""
-        return [*self._compare_prompts(asked), *self._compare_decoding(asked.sampling)]
+        return [*self._compare_prompts(request), *self._compare_decoding(request.sampling)]
 
     def refuse(self, text: str, advice: str = "give one that was measured on others, such as a train split") -> None:
         """Raise CalibrationError with this text and advice; a notice where a mismatch is allowed."""
@@ -68,13 +68,13 @@ class CalibrationFit:
             raise CalibrationError(f"{text}; {advice}, or pass allow_calibration_mismatch=True")
         self._say_once(f"{text}; used anyway")
 
-    def _compare_prompts(self, asked: TaskRequest) -> list[tuple[str, str]]:
+    def _compare_prompts(self, request: TaskRequest) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts, where they differ."""
         prompts = self.calibration.prompts
         chat, thinking = prompts["chat_template"], prompts["enable_thinking"]
-        if asked.chat_template is not None and chat != asked.chat_template:
+        if request.chat_template is not None and chat != request.chat_template:
             names = {False: "raw prompts", True: "prompts in the chat template"}
-            return [(names[chat], names[asked.chat_template])]
+            return [(names[chat], names[request.chat_template])]
         if not chat or self._renders_alike(thinking, self.enable_thinking):
             return []
         return [(_describe_thinking(thinking), _describe_thinking(self.enable_thinking))]
@@ -87,11 +87,11 @@ class CalibrationFit:
 
     def _compare_decoding(self, sampling: Sampling | None) -> list[tuple[str, str]]:
         """`(calibration's, run's)` of each setting that differs; what greedy decoding does not read does not count."""
-        held = self.calibration.decoding
+        decoding = self.calibration.decoding
         if sampling is None:
             return []
-        names = _SETTINGS[:1] if 0 in (held["temperature"], sampling.temperature) else _SETTINGS
-        pairs = [(name, held[name], getattr(sampling, name)) for name in names]
+        names = _SETTINGS[:1] if 0 in (decoding["temperature"], sampling.temperature) else _SETTINGS
+        pairs = [(name, decoding[name], getattr(sampling, name)) for name in names]
         return [(f"{name}={first:g}", f"{name}={second:g}") for name, first, second in pairs if not math.isclose(first, second)]
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:
@@ -119,16 +119,16 @@ class CalibrationFit:
             self._said.add(text)
             logger.warning("%s", text)
 
-    def _options(self, asked: TaskRequest) -> str:
+    def _options(self, request: TaskRequest) -> str:
         """The options of `calibrate` that make it fit."""
         options = []
-        if asked.chat_template:
+        if request.chat_template:
             options.append("--apply_chat_template")
             if self.enable_thinking is not None:
                 options.append(f"--enable_thinking {self.enable_thinking}")
-        if asked.sampling is not None:
-            for name in _SETTINGS[:1] if asked.sampling.temperature == 0 else _SETTINGS:
-                value, usual = getattr(asked.sampling, name), getattr(TASK_SAMPLING, name)
+        if request.sampling is not None:
+            for name in _SETTINGS[:1] if request.sampling.temperature == 0 else _SETTINGS:
+                value, usual = getattr(request.sampling, name), getattr(TASK_SAMPLING, name)
                 if value != usual:
                     options.append(f"--{name} {value:g}")
         return "".join(f" {option}" for option in options)

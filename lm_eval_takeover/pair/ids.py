@@ -29,8 +29,8 @@ def identify(name: str, path: str, revision: str | None, subfolder: str | None =
         parts = Path(file).parts if isinstance(file, str) else ()
         return ModelId(path, parts[len(parts) - parts[::-1].index("snapshots")] if parts else revision)
     demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
-    known = f"demo-{demo_role}" if demo_role else Path(name).resolve().name
-    return ModelId(known, sampled_digest(folder / (subfolder or "")))
+    label = f"demo-{demo_role}" if demo_role else Path(name).resolve().name
+    return ModelId(label, sampled_digest(folder / (subfolder or "")))
 
 
 def whole_digest(folder: Path) -> str:

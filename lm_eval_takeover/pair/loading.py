@@ -76,9 +76,9 @@ def _load_pair(arguments: ModelArguments) -> Pair:
             f"or policy=base or policy=guide for one model alone"
         )
     devices = resolve_devices(arguments)
-    given = {role: arguments.for_role(role) for role in names}
+    by_role = {role: arguments.for_role(role) for role in names}
     members = {
-        role: Member(role, name, device=devices[role], dtype=_parse_dtype(role, given[role].dtype), given=given[role])
+        role: Member(role, name, device=devices[role], dtype=_parse_dtype(role, by_role[role].dtype), given=by_role[role])
         for role, name in names.items()
         if name is not None
     }
@@ -135,15 +135,15 @@ def open_method(arguments: ModelArguments) -> Method:
             readers = " or ".join(other.name for other in policies if name in {field.name for field in fields(other)})
             raise ArgumentError(f"{name}={getattr(arguments, name)} is read by policy={readers}, not {kind.name}")
     shared = ("rate", "early_tokens", "chance", "score", "score_top_p")
-    given = {name: getattr(arguments, name) for name in shared if name in reads} | dict(arguments.policy_arguments)
-    settings = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(arguments, name) for name in shared if name in reads} | dict(arguments.policy_arguments)
+    settings = {name: value for name, value in values.items() if value is not None}
     by_hand = [name for name in ("tau", "spike_ratio") if getattr(arguments, name) is not None]
     if isinstance(kind.budget_parameter, BudgetParameter) and arguments.target_rate is not None:
         settings.setdefault(kind.budget_parameter.name, kind.budget_parameter.high)  # until it is calibrated
     policy = kind(direction=arguments.direction, **settings)
     if isinstance(policy, Gated) and policy.scorer.binary and by_hand:
-        held = f"{by_hand[0]}={getattr(arguments, by_hand[0])}"
-        raise ArgumentError(f"{held}: score={policy.score} is 0 or 1 and has no threshold; give chance=…")
+        setting = f"{by_hand[0]}={getattr(arguments, by_hand[0])}"
+        raise ArgumentError(f"{setting}: score={policy.score} is 0 or 1 and has no threshold; give chance=…")
     if isinstance(policy, Gated) and arguments.tau is arguments.target_rate is None and policy.score_top_p != 1:
         raise ArgumentError(f"score_top_p={policy.score_top_p} needs target_rate=…, or tau=… and kappa=…")
     rule = arguments.kappa_rule or KAPPA_RULES[0]
@@ -237,14 +237,14 @@ def _choose_column(arguments: ModelArguments, table: Calibration, column: int | 
     """The column of a published table. Raises ArgumentError where none is named, and for what only a spike ratio could answer."""
     if arguments.kappa_rule == "tail_to_mean":
         raise ArgumentError(f"kappa_rule=tail_to_mean: published '{table.name}' holds threshold_to_mean only")
-    given = {name: getattr(arguments, name) for name in ("spike_ratio", "target_rate")}
-    asked = [f"{name}={value}" for name, value in given.items() if value is not None]
-    if column is not None and not asked:
+    values = {name: getattr(arguments, name) for name in ("spike_ratio", "target_rate")}
+    words = [f"{name}={value}" for name, value in values.items() if value is not None]
+    if column is not None and not words:
         return column
     raise ArgumentError(
-        f"{asked[0] if asked else 'calibration'}: '{table.name}' is read off a published table, and which spike ratios its "
+        f"{words[0] if words else 'calibration'}: '{table.name}' is read off a published table, and which spike ratios its "
         f"columns stand for is not known; calibrate this pair with `{command}` and pass that file as calibration=…, or choose a "
-        f"column (strictest first) by calibration=NAME:COLUMN{' alone' if asked else ''}: {table.list_columns(score)}"
+        f"column (strictest first) by calibration=NAME:COLUMN{' alone' if words else ''}: {table.list_columns(score)}"
     )
 
 

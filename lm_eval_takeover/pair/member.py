@@ -57,8 +57,8 @@ class Member:
             return kind.from_pretrained(self.path, **self._options, **options)
         except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
             where = f" at revision '{self.revision}'" if self.revision else ""
-            what = f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)}"
-            raise ArgumentError(f"{what} (expected a folder or a hub id, 'owner/name[@revision]')") from error
+            problem = f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)}"
+            raise ArgumentError(f"{problem} (expected a folder or a hub id, 'owner/name[@revision]')") from error
 
     def argument(self, name: str) -> str:
         """The model argument of this name that counts for this model."""
@@ -152,8 +152,8 @@ class Member:
             raise self.refuse_logits(name_row(int(broken.nonzero()[0][0])))
 
     def refuse_logits(self, name: str) -> ModelOutputError:
-        said = f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}"
-        return ModelOutputError(f"{said}; try {self.argument('dtype')}=float32")
+        problem = f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}"
+        return ModelOutputError(f"{problem}; try {self.argument('dtype')}=float32")
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:

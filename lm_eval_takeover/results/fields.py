@@ -72,9 +72,9 @@ def read_document(path: Path, writer: str) -> Fields:
 
 def read_rows(path: Path, writer: str, hint: Any) -> list[Any]:
     """Read the list in a file, each item checked against a type (`storage.schema`). Raises ResultsError."""
-    held = _read_json(path, writer)
+    content = _read_json(path, writer)
     try:
-        rows: list[Any] = check(held, list[hint])
+        rows: list[Any] = check(content, list[hint])
     except ValueError as error:
         raise ResultsError(f"'{path}': {error}; write it again with {writer}") from None
     return rows
@@ -119,7 +119,7 @@ def describe_file(path: Path) -> str:
         marked = (name for mark, name in _MARKS.items() if mark in start[:4096])
         return next(marked, _ENDINGS.get(path.suffix, "no file of ours"))
     fields = set(content) if isinstance(content, dict) else set()
-    return next((name for name, wanted in _DOCUMENTS.items() if wanted <= fields), "another JSON file")
+    return next((name for name, required in _DOCUMENTS.items() if required <= fields), "another JSON file")
 
 
 def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = None) -> Iterator[Fields]:

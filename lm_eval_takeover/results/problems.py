@@ -88,16 +88,16 @@ class NotCorrect(ResultsError):
 
 def choose_accuracy(names: Iterable[str]) -> str | None:
     """Choose the metric that is the share of correct samples: a known name, else the first name given."""
-    given = [name for name in names if name not in REASONS]
-    return next((name for name in _ACCURACIES if name in given), None) or next(iter(given), None)
+    metrics = [name for name in names if name not in REASONS]
+    return next((name for name in _ACCURACIES if name in metrics), None) or next(iter(metrics), None)
 
 
 def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
     """List the metrics that are read: the accuracy, Pass@k and Maj@n by rising number, and why samples failed."""
-    given = set(names)
-    numbered = [match for name in given if name != accuracy and (match := _BY_NUMBER.fullmatch(name))]
+    present = set(names)
+    numbered = [match for name in present if name != accuracy and (match := _BY_NUMBER.fullmatch(name))]
     numbered.sort(key=lambda match: (match["name"] != "pass", int(match["number"])))
-    return [accuracy, *(match[0] for match in numbered), *(name for name in REASONS if name in given)]
+    return [accuracy, *(match[0] for match in numbered), *(name for name in REASONS if name in present)]
 
 
 def list_scores(names: Iterable[str]) -> list[str]:
@@ -119,27 +119,27 @@ def read_problems(
     The metric `accuracy` is called `acc` in what is returned. Metrics that have no number from 0 to 1 for each problem are left
     out, and so are those that are `skipped`. Raises NotCorrect if `accuracy` is such a metric.
     """
-    seen, copies = dict[tuple[str, int], int](), Counter[str]()
+    repeats, copies = dict[tuple[str, int], int](), Counter[str]()
     rows, crashed, known = list[Measured](), 0, tuple[str, ...]()
     for number, row in enumerate(read_lines(path, WRITER), 1):
         if row.get("filter", filter_name) != filter_name:
             continue
         name, doc_id = row.require("doc_hash", str), row.require("doc_id", int)
-        if (name, doc_id) in seen:
-            row.fail("doc_hash", f"is that of line {seen[name, doc_id]}: the same problem twice")
-        seen[name, doc_id] = number
+        if (name, doc_id) in repeats:
+            row.fail("doc_hash", f"is that of line {repeats[name, doc_id]}: the same problem twice")
+        repeats[name, doc_id] = number
         copies[name] += 1  # a data set may hold equal problems
         if _is_null(row.get("resps", [])):
             crashed += 1
             continue
-        here = tuple(list_metrics(row, accuracy))
-        known = known or here
-        if here != known:
-            row.fail(min(set(here) ^ set(known)), "is in some lines and not in others: two versions of the task?")
+        present = tuple(list_metrics(row, accuracy))
+        known = known or present
+        if present != known:
+            row.fail(min(set(present) ^ set(known)), "is in some lines and not in others: two versions of the task?")
         if accuracy not in _ACCURACIES and not is_share(row.get(accuracy)):
             raise NotCorrect(f"metric '{accuracy}' is {row.get(accuracy)} in one line, expected a number from 0 to 1")
         others = [name for name in row.require("metrics", list, []) if isinstance(name, str) and name not in skipped]
-        metrics = {metric: row.share(metric) for metric in here}
+        metrics = {metric: row.share(metric) for metric in present}
         metrics = {ACC: metrics.pop(accuracy), **metrics}
         metrics |= {m: float(row.get(m)) for m in others if m not in (*metrics, accuracy) and is_share(row.get(m))}
         name = name if copies[name] == 1 else f"{copies[name]}-{name}"
@@ -214,21 +214,21 @@ def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values
             opened = (contextlib.closing(Journal(path, read_only=True)) for path in list_journals(run_dir))
             journals = [stack.enter_context(journal) for journal in opened]
             for command in reversed([command for journal in journals for command in journal.commands()]):
-                asked = [row for journal in journals for row in journal.asked(command) if row.task == task]
-                if {row.doc_id for row in asked} == set(problems.doc_ids):
-                    keys = [row.key for row in asked]
+                rows = [row for journal in journals for row in journal.asked(command) if row.task == task]
+                if {row.doc_id for row in rows} == set(problems.doc_ids):
+                    keys = [row.key for row in rows]
                     samples = {key: sample for journal in journals for key, sample in journal.find(keys).items()}
-                    return _average(asked, samples, problems)
+                    return _average(rows, samples, problems)
         except (Damaged, RunDirError, sqlite3.Error, OSError):
             return {}
     return {}
 
 
-def _average(asked: list[AskedSample], samples: dict[bytes, Sample], problems: Problems) -> dict[str, Values]:
+def _average(rows: list[AskedSample], samples: dict[bytes, Sample], problems: Problems) -> dict[str, Values]:
     places = {doc_id: place for place, doc_id in enumerate(problems.doc_ids)}
     counts = np.zeros((len(COSTS), len(problems)))
-    if any(row.key not in samples for row in asked):
+    if any(row.key not in samples for row in rows):
         return {}
-    for row in asked:
+    for row in rows:
         counts[:, places[row.doc_id]] += [getattr(samples[row.key], name) for name in COSTS]
     return dict(zip(COSTS, counts / problems.samples, strict=True))

@@ -92,8 +92,8 @@ class TaskResult:
     @property
     def k(self) -> int | None:
         """The k of the Pass@k that tables show: 8, else the largest one."""
-        known = [int(metric.removeprefix("pass@")) for metric in self.means if metric.startswith("pass@")]
-        return 8 if 8 in known else max(known, default=None)
+        ks = [int(metric.removeprefix("pass@")) for metric in self.means if metric.startswith("pass@")]
+        return 8 if 8 in ks else max(ks, default=None)
 
     def measure(self, metric: str) -> Interval | None:
         """The mean of a metric over problems with its interval; None where there are no samples of it."""
@@ -245,9 +245,9 @@ def _join(old: Run, new: Run, notes: list[str]) -> Run:
     for task in old.tasks.keys() & new.tasks.keys():
         whole = old.tasks[task].count > new.tasks[task].count
         tasks[task] = (old if whole else new).tasks[task]
-        left, kept = (new, old) if whole else (old, new)
-        more = "has more problems" if left.tasks[task].count < kept.tasks[task].count else "has a newer run"
-        notes.append(f"{task} of '{left.source}' is left out: '{kept.source}' {more} of it")
+        older, newer = (new, old) if whole else (old, new)
+        more = "has more problems" if older.tasks[task].count < newer.tasks[task].count else "has a newer run"
+        notes.append(f"{task} of '{older.source}' is left out: '{newer.source}' {more} of it")
     if all(result is old.tasks.get(task) for task, result in tasks.items()):
         return old
     spent = [run.seconds for run in (old, new) if any(result is run.tasks.get(task) for task, result in tasks.items())]
@@ -326,12 +326,12 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
             left_out.append(f"{task} of '{path}' is left out: {reason}")
     policy, seconds = takeover.require("policy", str, None), takeover.require("seconds", float, None)
     kind = "other" if policy is None else policy if policy in _OWN_KINDS else "guided"
-    said = {name: takeover.get(name) for name in takeover}
+    described = {name: takeover.get(name) for name in takeover}
     versions = {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
     left_out = left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"])
     model, settings = name_model(config, takeover, kind), model_settings(document)
-    known = said, Counts.read(takeover), versions, tasks, seconds, _parameters(config, takeover), left_out
-    return Run(path, model, kind, settings, *known, _find_given_label(takeover))
+    measured = described, Counts.read(takeover), versions, tasks, seconds, _parameters(config, takeover), left_out
+    return Run(path, model, kind, settings, *measured, _find_given_label(takeover))
 
 
 def _find_given_label(takeover: Fields) -> str | None:

@@ -161,16 +161,16 @@ def average(parts: Sequence[Summary]) -> Summary:
 
 
 def _average_figures(figures: Sequence[Figure]) -> Figure:
-    known = [each for figure in figures if (each := figure.interval) is not None]
-    if len(known) == len(figures):
-        return Figure.of(average_interval(known))
+    intervals = [each for figure in figures if (each := figure.interval) is not None]
+    if len(intervals) == len(figures):
+        return Figure.of(average_interval(intervals))
     return Figure(mean_of([figure.value for figure in figures]))
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """The unweighted mean; None where one is missing, or there is none."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers and len(numbers) == len(values) else None
 
 
 def _shared(values: Iterable[int | None]) -> int | None:
@@ -189,8 +189,8 @@ def choose_averaged(tasks: Collection[str]) -> list[str]:
 
 def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
     """The rate, target rate or spike ratio that a run was given; None for a gate by hand. `takeover` is `config.takeover`."""
-    given = (takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
-    return next((float(value) for value in given if value is not None), None)
+    rates = (takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
+    return next((float(value) for value in rates if value is not None), None)
 
 
 def recover(trios: Sequence[Trio]) -> Figure:

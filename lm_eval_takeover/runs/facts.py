@@ -56,9 +56,9 @@ def make_label(ids: Sequence[str], policy: str, score: str | None) -> str:
 
 def find_missed_rate(takeover: Mapping[str, Any], realized: float | None) -> float | None:
     """The rate that a run was asked for, if the realized one is off by more than a point and more than a fifth of it."""
-    asked = next((takeover[name] for name in ("rate", "target_rate") if takeover.get(name) is not None), None)
-    missed = asked is not None and realized is not None and abs(realized - asked) > max(0.01, asked / 5)
-    return asked if missed else None
+    rate = next((takeover[name] for name in ("rate", "target_rate") if takeover.get(name) is not None), None)
+    missed = rate is not None and realized is not None and abs(realized - rate) > max(0.01, rate / 5)
+    return rate if missed else None
 
 
 def collect_facts(given: ModelArguments, settings: Mapping[str, Any], takeover: Mapping[str, Any]) -> dict[str, Any]:

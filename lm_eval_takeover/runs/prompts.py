@@ -33,10 +33,10 @@ _PATIENCE = 60.0  # seconds that another rank may take to add its own
 Prompt = dict[str, Any]  # a row
 
 
-def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], wanted: Sequence[int]) -> list[Prompt]:
+def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], indices: Sequence[int]) -> list[Prompt]:
     """A row for each prompt of a document among the wanted indices."""
     rows: dict[tuple[Any, ...], Prompt] = {}
-    for i in wanted:
+    for i in indices:
         instance, ids = instances[i], list(requests[i].prompt)
         task, doc = instance.task_name or "none", instance.doc if isinstance(instance.doc, Mapping) else {}
         withheld = withholds_questions(task)
@@ -69,12 +69,12 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
         for unfinished in folder.glob(f".{PROMPTS}.*"):  # of a run that was killed
             unfinished.unlink()
         try:
-            known = read_prompts(folder)
+            stored = read_prompts(folder)
         except RunDirError as error:
             logger.warning("%s; it is written again", error)
-            known = []
-        merged = {_identity(row): row for row in (*rows, *known)}
-        if len(merged) == len(known):
+            stored = []
+        merged = {_identity(row): row for row in (*rows, *stored)}
+        if len(merged) == len(stored):
             return
         ordered = sorted(merged.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
         write_parquet(folder / PROMPTS, pa.Table.from_pylist(ordered, schema=SCHEMA))
@@ -87,9 +87,9 @@ def _wait_for_lock(path: Path) -> Lock:
     while True:
         try:
             return Lock(path)
-        except Locked as held:
+        except Locked as holder:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"'{path}' is held by {held}") from None
+                raise TimeoutError(f"'{path}' is held by {holder}") from None
             time.sleep(0.05)
 
 

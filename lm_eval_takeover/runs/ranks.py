@@ -67,13 +67,13 @@ class Ranks:
 
     def drop_padding(self, instances: Sequence[Instance], requests: Sequence[Request]) -> list[int]:
         """Indices of the requests that count: lm-eval repeats the last one for equal shares, and its instance drops those."""
-        wanted = []
+        indices = []
         for i, (instance, request) in enumerate(zip(instances, requests, strict=True)):
             if self.count == 1 or request.sample < (instance.repeats or 1):
-                wanted.append(i)
+                indices.append(i)
             elif not isinstance(instance.resps, WithoutPadding):
                 instance.resps = WithoutPadding(instance.resps)
-        return wanted
+        return indices
 
     def barrier(self) -> None:
         if self._accelerator is not None:

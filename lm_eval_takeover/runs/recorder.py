@@ -35,12 +35,12 @@ class Recorder:
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
 
-    def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:
+    def group_by_key(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]]:
         """The wanted indices into `requests` by the key of their text, in their order."""
         if self.run is None:
-            return {i.to_bytes(8, "big"): [i] for i in wanted}
+            return {i.to_bytes(8, "big"): [i] for i in indices}
         by_key: dict[bytes, list[int]] = {}
-        for i in wanted:
+        for i in indices:
             by_key.setdefault(sample_key(self._settings, requests[i]), []).append(i)
         return by_key
 
@@ -52,8 +52,8 @@ class Recorder:
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._settings, decoding, chat])
         self.run.begin(command, facts, _list_asked(instances, requests, by_key))
-        wanted = sorted(i for indices in by_key.values() for i in indices)
-        self.run.add_prompts(list_prompts(instances, requests, wanted))
+        indices = sorted(i for indices in by_key.values() for i in indices)
+        self.run.add_prompts(list_prompts(instances, requests, indices))
         self._header = replace(self._header, command=command)
         earlier = self.run.read_earlier_facts()
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -105,8 +105,8 @@ def count_changed(policy: Policy, generation: Generation) -> int | None:
 
 def count_asked(policy: Policy, generation: Generation) -> int:
     """Tokens whose donor's distribution is needed to decide or to write, and those of an answer that the donor writes first."""
-    here = len(generation.tokens) if policy.drafts else generation.takeovers
-    return here + generation.donor_answer
+    needed = len(generation.tokens) if policy.drafts else generation.takeovers
+    return needed + generation.donor_answer
 
 
 def _list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> Iterator[AskedSample]:

@@ -224,13 +224,13 @@ class RunReader:
         for sample in self.stored_samples() if samples is None else samples:
             if sample.stored.part is not None:
                 by_part[sample.stored.part][sample.stored_name] = sample
-        for part, wanted in sorted(by_part.items()):
+        for part, by_name in sorted(by_part.items()):
             with reading(self.folder / TRACES / part, "a trace"):
                 path = join_inside(self.folder / TRACES, part)
                 table = read_table(path, TRACE_SCHEMA, [*NAME_COLUMNS, *columns])
             for name, start, stop in split_samples(table):
-                if name in wanted:
-                    yield wanted[name], table.slice(start, stop - start)
+                if name in by_name:
+                    yield by_name[name], table.slice(start, stop - start)
 
 
 def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
@@ -298,9 +298,9 @@ def _list_answered(
     """What this command asked and has; `keys` takes all it asks. A second text is an error unless the first one counts."""
     for row in run.asked:
         name = row.task, row.doc_id, row.sample
-        if (known := keys.get(name)) == row.key or (known is not None and first_counts):
+        if (key := keys.get(name)) == row.key or (key is not None and first_counts):
             continue
-        if known is not None:
+        if key is not None:
             raise RunDirError(
                 f"run_dir='{folder}' holds two texts of task {row.task}, doc {row.doc_id}, sample {row.sample}, by commands that "
                 f"ask in other ways; give each a run_dir of its own"

@@ -51,8 +51,8 @@ class RunWriter:
             make_folder(self.folder / TRACES)
             try:
                 self._lock = Lock(lock_path(self.folder, rank))
-            except Locked as held:
-                raise RunDirError(f"run_dir='{self.folder}' is in use by {held}; wait, or give another run_dir") from None
+            except Locked as holder:
+                raise RunDirError(f"run_dir='{self.folder}' is in use by {holder}; wait, or give another run_dir") from None
             try:
                 self.journal = shards.open_journal(self.folder, rank)
                 if rank == 0:
@@ -223,8 +223,8 @@ class RunWriter:
             full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             full = full or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
             way_out = "make room and give the same command again" if full else "make it writable, or give another run_dir"
-            said = f"run_dir='{self.folder}': {doing} failed: {error}"
-            raise RunDirError(f"{said}; what was committed before is kept; {way_out}") from error
+            problem = f"run_dir='{self.folder}': {doing} failed: {error}"
+            raise RunDirError(f"{problem}; what was committed before is kept; {way_out}") from error
 
 
 def _read_other_rank(folder: Path, rank: int, keys: Sequence[bytes]) -> dict[bytes, Sample]:

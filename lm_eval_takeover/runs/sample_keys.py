@@ -75,6 +75,6 @@ def _policy_settings(policy: Policy) -> dict[str, Any]:
 
 def sample_key(settings: str, request: Request) -> bytes:
     """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `collect_text_settings`."""
-    asked = request_digest(request.prompt).hex(), len(request.prompt), request.sample, asdict(request.sampling)
+    prompt = request_digest(request.prompt).hex(), len(request.prompt), request.sample, asdict(request.sampling)
     begun = (request.begun, request.begun_scores) if request.begun else ()
-    return bytes.fromhex(digest_of([settings, *asked, request.until, request.max_new_tokens, *begun]))
+    return bytes.fromhex(digest_of([settings, *prompt, request.until, request.max_new_tokens, *begun]))

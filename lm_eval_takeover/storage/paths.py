@@ -10,8 +10,8 @@ _LONGEST = 200  # bytes of a component; file systems take 255, and names of file
 
 def make_component(name: str) -> str:
     """A name as one component of a path: letters, digits and `._+@=-` stay, all else is a `-`. Never empty, hidden or `..`."""
-    kept = re.sub(r"[^\w.+@=-]", "-", name).encode()[:_LONGEST].decode(errors="ignore")
-    return re.sub(r"^\.", "_", kept) or "_"
+    component = re.sub(r"[^\w.+@=-]", "-", name).encode()[:_LONGEST].decode(errors="ignore")
+    return re.sub(r"^\.", "_", component) or "_"
 
 
 def join_inside(root: Path, *components: str) -> Path:

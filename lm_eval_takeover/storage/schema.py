@@ -140,6 +140,6 @@ def _describe_fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     if is_typeddict(kind):
         inner = {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints.items()}
         return inner, kind.__required_keys__
-    given = [field for field in fields(kind) if field.init]
-    needed = frozenset(f.name for f in given if f.default is MISSING and f.default_factory is MISSING)
-    return {field.name: hints[field.name] for field in given}, needed
+    names = [field for field in fields(kind) if field.init]
+    needed = frozenset(f.name for f in names if f.default is MISSING and f.default_factory is MISSING)
+    return {field.name: hints[field.name] for field in names}, needed

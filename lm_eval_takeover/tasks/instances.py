@@ -37,25 +37,25 @@ def make_requests(
     requests = []
     for instance in instances:
         context, settings = instance.args
-        sampling, until, wanted = read_generation_settings(settings, max_gen_toks)
+        sampling, until, new_tokens = read_generation_settings(settings, max_gen_toks)
         if context not in encoded:
             encoded[context] = encode(context, document_label(instance))
         ids = encoded[context]
         left = max_length - len(ids)
         if left < 1:
             # As hf: the end of the prompt, and max_gen_toks behind it, or half the context where those are more.
-            kept = max(max_length - wanted if wanted < max_length else max_length // 2, 1)
-            ids, left = ids[-kept:], max_length - kept
+            room = max(max_length - new_tokens if new_tokens < max_length else max_length // 2, 1)
+            ids, left = ids[-room:], max_length - room
             truncated.add(context)
             if left < 1:
                 raise ArgumentError(f"max_length={max_length} leaves no room for a prompt and one new token")
-        elif left < wanted:
+        elif left < new_tokens:
             shortened.add(context)
         key = (instance.task_name, instance.doc_id, instance.idx, context)
         sample = repeats[key]
         repeats[key] += 1
         label = f"{document_label(instance)}, sample {sample}"
-        requests.append(Request(tuple(ids), sample, min(wanted, left), sampling, until, label))
+        requests.append(Request(tuple(ids), sample, min(new_tokens, left), sampling, until, label))
     if truncated:
         counts = len(truncated), len(encoded), max_length
         logger.warning("%d of %d prompts are longer than the context of %d tokens; truncated from the left", *counts)
@@ -77,22 +77,22 @@ def is_greedy(settings: dict[str, Any]) -> bool:
 def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tuple[Sampling, tuple[str, ...], int]:
     """lm-eval's generation kwargs as (sampling, until, max_gen_toks). Raises ArgumentError for what cannot be had."""
     try:
-        known = normalize_gen_kwargs(settings, usual_length)
-        temperature = float(known.pop("temperature", 0.0))
-        top_p = float(known.pop("top_p", 1.0))
-        top_k = int(known.pop("top_k", 0) or 0)
+        arguments = normalize_gen_kwargs(settings, usual_length)
+        temperature = float(arguments.pop("temperature", 0.0))
+        top_p = float(arguments.pop("top_p", 1.0))
+        top_k = int(arguments.pop("top_k", 0) or 0)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
-    if known.pop("do_sample") and temperature == 0:
+    if arguments.pop("do_sample") and temperature == 0:
         raise ArgumentError("temperature=0 with do_sample=True: give a temperature above 0, or do_sample=False")
-    max_gen_toks = known.pop("max_gen_toks")
+    max_gen_toks = arguments.pop("max_gen_toks")
     if max_gen_toks < 1:
         raise ArgumentError(f"max_gen_toks={max_gen_toks} is not at least 1 token")
-    until = known.pop("until")
+    until = arguments.pop("until")
     if not all(isinstance(stop, str) for stop in until):
         raise ArgumentError(f"until={until} is not a list of texts")
-    if known:
-        name, value = next(iter(known.items()))
+    if arguments:
+        name, value = next(iter(arguments.items()))
         raise ArgumentError(f"generation setting '{name}={value}' is not known; {nearest(name, GENERATION_ARGUMENTS)}")
     return Sampling(temperature, top_p, top_k), tuple(until), max_gen_toks
 
@@ -112,15 +112,15 @@ def cut_to_context(texts: Sequence[tuple[Ids, Ids]], *, prefix: int, max_length:
     As `hf` cuts them, from the left: `max_length` tokens are read, the last one of a continuation is only predicted. What adds no
     token is left out. Logs how many texts are cut.
     """
-    kept, cut = {}, 0
+    pairs, cut = {}, 0
     for index, (context, continuation) in enumerate(texts):
         if not continuation:
             continue
         scored = continuation[-max_length:]
         whole = [*(context or [prefix]), *continuation][-(max_length + 1) :]
-        kept[index] = whole[: len(whole) - len(scored)], scored
+        pairs[index] = whole[: len(whole) - len(scored)], scored
         cut += len(whole) < len(context) + len(continuation)
     if cut:
         counts = cut, len(texts), max_length
         logger.warning("%d of %d texts are longer than the context of %d tokens; truncated from the left", *counts)
-    return kept
+    return pairs

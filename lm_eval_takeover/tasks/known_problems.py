@@ -119,10 +119,10 @@ def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked
     """Raises CalibrationError where a task is of these benchmarks, by its name (also `NAME_100`) or by its problems."""
     if not benchmarks:
         return
-    known = KnownProblems.load(benchmarks)
+    problems = KnownProblems.load(benchmarks)
     for task, prompt in dict.fromkeys(asked):
         named = (name for name in benchmarks if task == name or task.startswith(f"{name}_"))
-        if benchmark := next(named, None) or known.held_by(prompt, prompt):
+        if benchmark := next(named, None) or problems.held_by(prompt, prompt):
             raise CalibrationError(
                 f"calibration '{calibration}' was measured on problems of {benchmark} (calibrate --diagnostic), and task {task} "
                 f"asks them; give one that was measured on others, such as a train split"
@@ -131,9 +131,9 @@ def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked
 
 def find_calibrated_problem(problems: Collection[str], docs: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
     """The label of the first `(label, document)` with a problem among these digests in one of its texts; else None."""
-    known = KnownProblems({"calibration": [digest for digest in problems if int(digest.split()[0]) > 2]})
+    calibrated = KnownProblems({"calibration": [digest for digest in problems if int(digest.split()[0]) > 2]})
     for label, document in dict(docs).items():
         texts = [value for value in document.values() if isinstance(value, str)]
-        if any(known.held_by(text, text) for text in texts):
+        if any(calibrated.held_by(text, text) for text in texts):
             return label
     return None

@@ -59,10 +59,10 @@ def score_samples(
 ) -> Scored:
     """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
     count = len(responses)
-    said = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
-    samples, chosen = judge(Question(gold, responses, list(map(bool, said)), kind, tolerance, verifier, problem))
+    limits = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
+    samples, chosen = judge(Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem))
     outcomes = [sample.outcome for sample in samples]
-    cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, said, strict=True))
+    cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, limits, strict=True))
     completed = [outcome for outcome, cut in zip(outcomes, cuts, strict=True) if not cut]
     correct = outcomes.count("correct")
     metrics: dict[str, float | tuple[int, int]] = {

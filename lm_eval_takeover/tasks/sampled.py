@@ -159,16 +159,16 @@ def _choose_metrics(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     task, samples = config.get("task"), config["repeats"]
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
         raise ArgumentError(f"task {task}: repeats={samples!r} is not a whole number of at least 1")
-    known = {entry["metric"]: entry for entry in list_metrics(samples)}
+    entries = {entry["metric"]: entry for entry in list_metrics(samples)}
     if config.get("metric_list") is None:
-        return list(known.values())
+        return list(entries.values())
     for entry in config["metric_list"]:
-        if entry.get("metric") not in known:
+        if entry.get("metric") not in entries:
             raise ArgumentError(
                 f"task {task}: metric '{entry.get('metric')}' cannot be computed from {samples} samples a problem (repeats); "
-                f"expected some of {', '.join(known)}"
+                f"expected some of {', '.join(entries)}"
             )
-    return [known[entry["metric"]] for entry in config["metric_list"]]
+    return [entries[entry["metric"]] for entry in config["metric_list"]]
 
 
 def _as_metric(name: str) -> str | Callable[..., None]:

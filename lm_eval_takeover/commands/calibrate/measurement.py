@@ -35,20 +35,20 @@ VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLL
 
 def measure(options: argparse.Namespace) -> int:
     """Writes a calibration; returns the exit status. Raises ArgumentError, for an unreached rate after the file is written."""
-    wanted = _read_methods(options)
+    methods = _read_methods(options)
     chat = bool(options.apply_chat_template)
     form = load_task_form(options.task, options.include_path, TASK_MAX_GEN_TOKS, chat=chat) if options.task else None
     setup = _prepare(options, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
-    asked_for = {*options.score, *(scorer.name for each in wanted if (scorer := each.method.policy.scorer))}
+    asked_for = {*options.score, *(scorer.name for each in methods if (scorer := each.method.policy.scorer))}
     optional = registered.installed().keys() - asked_for
     known = _read_known(options, setup, optional)
     with setup.open_parts(options.out, optional) as parts:
-        calibration = calibrate(setup, wanted=wanted, known=known, parts=parts, work=work)
+        calibration = calibrate(setup, wanted=methods, known=known, parts=parts, work=work)
         unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
-        kept = tuple(target for target in calibration.targets if target not in unsolved)
-        calibration = replace(calibration, name=options.out.stem, targets=kept)
+        reached = tuple(target for target in calibration.targets if target not in unsolved)
+        calibration = replace(calibration, name=options.out.stem, targets=reached)
         include = str(options.include_path) if options.include_path else None
         given = {name: value for name in ("base", "guide", "plugins") if (value := getattr(options, name))}
         with writing("out", options.out, left := "what was measured is kept"):
@@ -69,11 +69,11 @@ def measure(options: argparse.Namespace) -> int:
 def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     """The pair, its prompts and how rollouts are drawn: as the options say, else as the task does, else as our tasks."""
     names = ("base", "guide", "batch_size", *LOADING)
-    asked = {name: value for name in names if (value := getattr(options, name)) is not None}
-    arguments = ModelArguments.parse({**asked, "direction": options.direction, **read_engine(options)})
+    values = {name: value for name in names if (value := getattr(options, name)) is not None}
+    arguments = ModelArguments.parse({**values, "direction": options.direction, **read_engine(options)})
     usual = form.sampling if form else TASK_SAMPLING
-    given = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
-    sampling = replace(usual, **given)
+    changes = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
+    sampling = replace(usual, **changes)
     pair, backend = load_pair(arguments), None
     if arguments.backend == "vllm":
         from lm_eval_takeover.vllm.backend import VllmBackend
@@ -95,15 +95,15 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
 
 def _read_methods(options: argparse.Namespace) -> list[Wanted]:
     """Those of `--methods`, else of every `--score`, with their rates. Raises ArgumentError for what cannot be calibrated."""
-    wanted = []
+    methods = []
     usual = {name: getattr(options, name) for name in ("direction", "kappa_rule", "window")} | {"target_rate": 0.5}
     for word in options.methods or options.score if options.target_rate or options.methods else []:
         named = parse_word("methods", word)
         values = usual | {"plugins": options.plugins} | find_policy("methods", named.name) | dict(named.arguments)
         method = open_method(parse_arguments(values))
         _ = method.budget_parameter  # raises where it has none
-        wanted.append(Wanted(method, named.rates or options.target_rate))
-    return wanted
+        methods.append(Wanted(method, named.rates or options.target_rate))
+    return methods
 
 
 def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[str]) -> Calibration | None:
@@ -113,8 +113,8 @@ def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[
     known = read_calibration(options.out)
     same = all(_plain(value) == _plain(getattr(known, name)) for name, value in setup.describe().items())
     scores = {score.name: score.source.digest for score in registered if score.name not in optional}
-    held = {name: score.plugin and score.plugin["digest"] for name, score in known.scores.items()}
-    if same and scores.items() <= held.items():
+    digests = {name: score.plugin and score.plugin["digest"] for name, score in known.scores.items()}
+    if same and scores.items() <= digests.items():
         return known
     print(f"'{options.out}' was measured under other circumstances, and is measured anew", file=sys.stderr)
     return None

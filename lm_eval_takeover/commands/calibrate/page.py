@@ -42,8 +42,8 @@ def target_table(calibration: Calibration) -> Table:
 
 def describe_rollouts(calibration: Calibration) -> str:
     """How many rollouts and tokens there were, beside how many prompts were asked for, and the share that was cut."""
-    rollouts, asked = calibration.rollouts or 0, calibration.prompts.get("asked")
-    fewer = f" ({asked} prompts were asked for)" if asked and asked != rollouts else ""
+    rollouts, prompts = calibration.rollouts or 0, calibration.prompts.get("asked")
+    fewer = f" ({prompts} prompts were asked for)" if prompts and prompts != rollouts else ""
     cut = calibration.cut or 0
     share = f"; {cut} of them ({cut / rollouts:.1%}) were cut at their limit" if cut else ""
     return f"{rollouts} rollouts{fewer}, {calibration.tokens or 0:,} tokens{share}"
@@ -96,10 +96,10 @@ def render_page(
 def _list_facts(calibration: Calibration) -> list[list[str]]:
     """What it was measured on, by the names that the file has for it."""
     prompts = {name: value for name, value in calibration.prompts.items() if name not in _LONG}
-    held = {"vocabulary": calibration.vocabulary or {}, "prompts": prompts, "decoding": calibration.decoding}
-    held |= {"dtypes": calibration.dtypes}
+    groups = {"vocabulary": calibration.vocabulary or {}, "prompts": prompts, "decoding": calibration.decoding}
+    groups |= {"dtypes": calibration.dtypes}
     facts: dict[str, Any] = {"base": calibration.base, "guide": calibration.guide, "direction": calibration.direction}
-    facts |= {f"{group} {name}": value for group, values in held.items() for name, value in values.items()}
+    facts |= {f"{group} {name}": value for group, values in groups.items() for name, value in values.items()}
     facts |= {"rollouts": describe_rollouts(calibration)} if calibration.rollouts else {}
     shown = {name: ", ".join(value) if isinstance(value, list) else value for name, value in facts.items()}
     return [[name, str(value)] for name, value in shown.items() if value not in (None, "")]

@@ -6,7 +6,7 @@ import logging
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,48 +91,33 @@ def read_prompts(
     license: str | None = None,
     diagnostic: bool = False,
 ) -> Prompts:
-    """`count` prompts, and `held_out` others, drawn with `seed` from a JSONL file or from the hub data set `id[:config]`.
+    """`count` prompts, and `held_out` others, drawn with `seed` from a JSONL file or from the Hub data set `id[:config]`.
 
-    A row becomes a prompt through the Jinja `template` over its fields, or as `task` makes its prompts, where the text of `field`
-    is the `problem`: by default the text of `field` in a file, and the prompt of the mathematical tasks around it for a data set.
-    `chat` then puts it into a chat template, with `enable_thinking`. Where there are too few rows for both, the held-out ones are
-    at most a fifth. Without a `source` the rows are the documents of `task`, which are test problems: those are allowed under
-    `diagnostic` only. Raises ArgumentError for what cannot be read or is a test problem.
+    A row becomes a prompt by the Jinja `template`, else by `task` with the text of `field` as its problem. By default it is the
+    text of `field` in a file, and the prompt of our mathematical tasks for a data set. `chat` then applies a chat template.
+    Of too few rows, at most a fifth is held out. Without a `source` the rows are the documents of `task`, test problems: only
+    `diagnostic` allows these. Raises ArgumentError for what cannot be read or is a test problem.
     """
-    given = _open_rows(source, split, field, task)
-    if source is not None and not Path(source).exists():
-        license = license or _read_license(source)
-        template = template or (None if task else MATH_TEMPLATE % given.field)
-    if not len(given.rows):
-        raise ArgumentError(f"{given.option} holds no prompt; expected one JSON object with '{given.field}' per line")
-    drawn = _draw_rows(given, template, task, count + held_out, seed)
+    rows = _open_rows(source, split, field, template, license, task)
+    drawn = _draw_rows(rows, task, count + held_out, seed)
     order = list(drawn)
     held_out = min(held_out, max(len(order) - count, len(order) // 5))
     indices = sorted(order[: min(count, len(order) - held_out)])
     others = sorted(order[len(indices) : len(indices) + held_out])
-    chosen = [*indices, *others]
-    raw = [drawn[index][0] for index in chosen]
-    texts = [(chat or str)(drawn[index][1]) for index in chosen]
-    own = {}
-    if task is not None and source is not None:
-        own[task.name] = [problem_digest(_render_task(task, document)) for document in task.documents]
-    known = KnownProblems.load(**own)
-    test_rows: dict[str, list[int]] = defaultdict(list)  # by benchmark, numbered from 1
-    for index, text, prompt in zip(chosen, raw, texts, strict=True):
-        if benchmark := known.held_by(text, prompt):
-            test_rows[benchmark].append(index + 1)
-    if not diagnostic:
-        _refuse_test_problems(given.option, test_rows, len(chosen))
-    benchmarks = dict.fromkeys([*test_rows, *([task.name] if task and source is None else [])])
+    raw = [drawn[index][0] for index in (*indices, *others)]
+    texts = [(chat or str)(drawn[index][1]) for index in (*indices, *others)]
+    numbered = {index + 1: pair for index, *pair in zip((*indices, *others), raw, texts, strict=True)}
+    checked, test_sets = _check_problems(rows.option, numbered, task if source else None, diagnostic)
+    benchmarks = dict.fromkeys([*test_sets, *([task.name] if task and source is None else [])])
     described = {
-        "dataset": given.name,
-        "split": given.split,
-        "field": given.field,
-        "template": template or (task.template if task else None),
+        "dataset": rows.name,
+        "split": rows.split,
+        "field": rows.field,
+        "template": rows.template or (task.template if task else None),
         "task": task.name if task else None,
         "chat_template": chat is not None,
         "enable_thinking": enable_thinking if chat else None,
-        "license": license,
+        "license": rows.license,
         "seed": seed,
         "asked": count,
         "indices": indices,
@@ -140,7 +125,7 @@ def read_prompts(
         "held_out_indices": others,
         "template_digest": digest_template(texts),
         "problems": [problem_digest(text) for text in strip_template(raw)],
-        "checked_against": known.benchmarks,
+        "checked_against": checked,
     }
     return Prompts(tuple(texts[: len(indices)]), tuple(texts[len(indices) :]), described, tuple(benchmarks))
 
@@ -154,24 +139,35 @@ class _Rows:
     name: str
     field: str
     split: str | None
+    template: str | None
+    license: str | None
 
 
-def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm | None) -> _Rows:
+def _open_rows(
+    source: str | None, split: str, field: str | None, template: str | None, license: str | None, task: TaskForm | None
+) -> _Rows:
+    """Raises ArgumentError where there is none."""
     if source is None:
         assert task is not None
-        return _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None)
-    path, option = Path(source), f"--prompts '{source}'"
-    if path.exists():
+        rows = _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None, template, license)
+    elif (path := Path(source)).exists():
         # A task's template goes around a problem; without a task a file holds whole prompts.
-        return _Rows(_read_jsonl(path), option, path.name, field or ("problem" if task else "prompt"), None)
-    rows = _load_dataset(source, split)
-    usual = [name for name in (*(["problem"] if task else []), "prompt") if name in rows.column_names]
-    return _Rows(rows, option, source, field or (usual or ["question"])[0], split)
+        field = field or ("problem" if task else "prompt")
+        rows = _Rows(_read_jsonl(path), f"--prompts '{source}'", path.name, field, None, template, license)
+    else:
+        dataset = _load_dataset(source, split)
+        usual = [name for name in (*(["problem"] if task else []), "prompt") if name in dataset.column_names]
+        field = field or (usual or ["question"])[0]
+        template = template or (None if task else MATH_TEMPLATE % field)
+        rows = _Rows(dataset, f"--prompts '{source}'", source, field, split, template, license or _read_license(source))
+    if not len(rows.rows):
+        raise ArgumentError(f"{rows.option} holds no prompt; expected one JSON object with '{rows.field}' per line")
+    return rows
 
 
-def _draw_rows(given: _Rows, template: str | None, task: TaskForm | None, count: int, seed: int) -> dict[int, tuple[str, str]]:
+def _draw_rows(rows: _Rows, task: TaskForm | None, count: int, seed: int) -> dict[int, tuple[str, str]]:
     """`(text, prompt)` of up to `count` rows by number, in the order of the draw; no two have one prompt."""
-    shuffled = list(range(len(given.rows)))
+    shuffled = list(range(len(rows.rows)))
     random.Random(seed).shuffle(shuffled)
     drawn: dict[int, tuple[str, str]] = {}
     prompts: set[str] = set()
@@ -179,24 +175,24 @@ def _draw_rows(given: _Rows, template: str | None, task: TaskForm | None, count:
     for index in shuffled:
         if len(drawn) == count:
             break
-        row = given.rows[index]
-        text = row.get(given.field)
+        row = rows.rows[index]
+        text = row.get(rows.field)
         if not isinstance(text, str) or not text.strip():
             raise ArgumentError(
-                f"{given.option}: row {index + 1} has no text in field '{given.field}' "
+                f"{rows.option}: row {index + 1} has no text in field '{rows.field}' "
                 f"(its fields: {', '.join(map(str, row))}); name the field with --field"
             )
         if task is not None:
             prompt = _render_task(task, row | {"problem": text})
         else:
-            prompt = text if template is None else _render_template(template, row)
+            prompt = text if rows.template is None else _render_template(rows.template, row)
         if prompt in prompts:  # which would have the same rollout
             repeated += 1
             continue
         prompts.add(prompt)
         drawn[index] = text, prompt
     if repeated:
-        logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, given.option)
+        logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, rows.option)
     return drawn
 
 
@@ -263,14 +259,23 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _refuse_test_problems(option: str, test_rows: dict[str, list[int]], drawn: int) -> None:
-    if not test_rows:
-        return
-    listed = "; ".join(
-        f"{name}: row{'s' * (len(at) > 1)} {', '.join(map(str, at[:5]))}{' …' * (len(at) > 5)}"
-        for name, at in test_rows.items()
-    )
-    raise ArgumentError(
-        f"{option}: {sum(map(len, test_rows.values()))} of {drawn} prompts are problems of a test set ({listed}); "
-        f"calibrate on others, such as a train split, or with --diagnostic, which no run on that test set accepts"
-    )
+def _check_problems(
+    option: str, drawn: Mapping[int, Sequence[str]], task: TaskForm | None, diagnostic: bool
+) -> tuple[list[str], list[str]]:
+    """Which benchmarks `(text, prompt)` by row are checked against, and which they are of; ArgumentError unless `diagnostic`."""
+    own = {task.name: [problem_digest(_render_task(task, row)) for row in task.documents]} if task else {}
+    problems = KnownProblems.load(**own)
+    test_rows: dict[str, list[int]] = defaultdict(list)
+    for number, (text, prompt) in drawn.items():
+        if benchmark := problems.held_by(text, prompt):
+            test_rows[benchmark].append(number)
+    if test_rows and not diagnostic:
+        listed = "; ".join(
+            f"{name}: row{'s' * (len(at) > 1)} {', '.join(map(str, at[:5]))}{' …' * (len(at) > 5)}"
+            for name, at in test_rows.items()
+        )
+        raise ArgumentError(
+            f"{option}: {sum(map(len, test_rows.values()))} of {len(drawn)} prompts are problems of a test set ({listed}); "
+            f"calibrate on others, such as a train split, or with --diagnostic, which no run on that test set accepts"
+        )
+    return problems.benchmarks, list(test_rows)

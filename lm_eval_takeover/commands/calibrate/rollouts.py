@@ -103,9 +103,9 @@ def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted
     prompts = setup.prompts
     requests = setup.make_requests(prompts.held_out, prompts.source["held_out_indices"])
     targets = list(calibration.targets)
-    for asked in wanted:
-        missing = [rate for rate in asked.rates if not any(t.answers(rate, asked.method.settings) for t in targets)]
-        targets += solve(HeldOutRollouts(setup, requests, calibration, asked.method), missing, parts)
+    for method in wanted:
+        missing = [rate for rate in method.rates if not any(t.answers(rate, method.method.settings) for t in targets)]
+        targets += solve(HeldOutRollouts(setup, requests, calibration, method.method), missing, parts)
     return replace(calibration, targets=tuple(targets))
 
 
@@ -133,9 +133,9 @@ def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
             todo = [i for i in group if i not in parts.done]
             if not todo:
                 continue
-            asked = [requests[i] for i in todo]
-            rollouts, scores = _roll_out(setup, asked, parts)
-            cut = [is_cut_off(pair.tokenizer, ids, r, pair.eos_ids) for r, ids in zip(asked, rollouts, strict=True)]
+            pending = [requests[i] for i in todo]
+            rollouts, scores = _roll_out(setup, pending, parts)
+            cut = [is_cut_off(pair.tokenizer, ids, r, pair.eos_ids) for r, ids in zip(pending, rollouts, strict=True)]
             parts.add(todo, scores, cut)
             work.tokens += sum(map(len, rollouts))
             work.seconds = time.perf_counter() - started
@@ -187,8 +187,8 @@ def _check_values(score: Score, rows: Sequence[Trajectory], requests: Sequence[R
                 raise PluginError(f"{score.where} returned {value} for {request.label}")
             raise CalibrationError(f"{request.label}: {score.name} is {value}; load both models with --dtype float32")
         if (values < 0).any() and not score.signed:
-            what = f"{score.where} returned {values.min()} for {request.label}"
-            raise PluginError(f"{what}; scores are at least 0, or registered with signed=True")
+            problem = f"{score.where} returned {values.min()} for {request.label}"
+            raise PluginError(f"{problem}; scores are at least 0, or registered with signed=True")
 
 
 def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:

@@ -139,8 +139,8 @@ def _check(options: argparse.Namespace) -> None:
         check_folder(role, getattr(options, role))
     for asked, more in ((options.refine, "--refine"), (options.match == "task", "--match task")):
         if asked and options.calibration is not None:
-            given = f"--calibration {options.calibration}"
-            raise ArgumentError(f"{more} solves more rates than {given} holds; leave out one of them")
+            option = f"--calibration {options.calibration}"
+            raise ArgumentError(f"{more} solves more rates than {option} holds; leave out one of them")
     if options.limit is not None and not 0 < options.limit < math.inf:
         raise ArgumentError(f"--limit {options.limit:g} is not a number above 0")
     from lm_eval_takeover.calibration.files import find_calibration

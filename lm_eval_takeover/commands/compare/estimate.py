@@ -110,8 +110,8 @@ def lay_out_memory(options: argparse.Namespace, rows: Sequence[PlannedRow], load
         member = Member(role, name, given=ModelArguments(trust_remote_code=options.trust_remote_code))
         count, text = count_parameters(member), member.config.get_text_config()
         dtype = (options.guide_dtype if role == "guide" else None) or options.dtype
-        asked = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
-        size = (asked or torch.float32).itemsize
+        parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
+        size = (parsed or torch.float32).itemsize
         cache = count_column_bytes(text, text.num_hidden_layers, size) * tokens
         sizes = f"{count * size / 1e9:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / 1e9:,.2f} GB"
         lines.append([role, f"{count / 1e6:,.1f} M", *sizes])

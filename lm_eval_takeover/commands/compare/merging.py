@@ -86,8 +86,8 @@ class ComparedFolder:
 def write_rows(run_dir: Path, rows: Mapping[PlannedRow, Sequence[Run]]) -> None:
     """Keep what a merge reads: the rows, and where their results are."""
     paths = {row: [str(run.source.parent.relative_to(run_dir)) for run in runs] for row, runs in rows.items()}
-    kept = [{name: getattr(row, name) for name in _FIELDS} | {"results": own} for row, own in paths.items()]
-    write_text(run_dir / ROWS, write_json(kept))
+    lines = [{name: getattr(row, name) for name in _FIELDS} | {"results": own} for row, own in paths.items()]
+    write_text(run_dir / ROWS, write_json(lines))
 
 
 def merge(options: argparse.Namespace) -> int:
@@ -131,8 +131,8 @@ def _merge_pair(comparisons: Sequence[ComparedFolder]) -> Frontier:
     by_label: dict[str, dict[Any, tuple[PlannedRow, Sequence[Run]]]] = {}
     for comparison in comparisons:
         for row, runs in comparison.rows.items():
-            kept = by_label.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]
-            if _digest_texts(kept) != _digest_texts(runs):
+            first_runs = by_label.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]
+            if _digest_texts(first_runs) != _digest_texts(runs):
                 print(f"{row.label} of '{comparison.folder}' has other texts than before; those before count", file=sys.stderr)
     seeds = {label: sorted(of_seed) for label, of_seed in by_label.items() if None not in of_seed}
     for label, own in seeds.items():

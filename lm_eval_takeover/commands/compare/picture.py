@@ -49,7 +49,7 @@ def draw_frontier(lines: _Lines, axis: str, path: Path) -> None:
     column, title = COSTS[axis]
     metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
     methods = _group_methods(lines if metrics else (), column)
-    means = {name: sum(line[metrics[0]] or 0.0 for line in known) / len(known) for name, known in methods.items()}
+    means = {name: sum(line[metrics[0]] or 0.0 for line in points) / len(points) for name, points in methods.items()}
     colours = dict(zip(sorted(means, key=lambda name: -means[name]), _COLOURS, strict=False))
     pairs = dict.fromkeys(line.get("pair") for line in lines)
     curves, points = any(len(known) > len(pairs) for known in methods.values()), dict[str, str]()
@@ -79,7 +79,7 @@ def _group_methods(lines: _Lines, column: str) -> dict[str, list[Mapping[str, An
     for line in lines:
         if line[column] is not None and line["method"] not in _STYLES and not line["method"].startswith(DRAFTED):
             methods.setdefault(line["method"], []).append(line)
-    return {name: sorted(known, key=lambda line: line[column]) for name, known in methods.items()}
+    return {name: sorted(points, key=lambda line: line[column]) for name, points in methods.items()}
 
 
 def _draw_panels(

@@ -44,8 +44,8 @@ class PlannedRow:
 
     def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
         """Whether its gate is read off a calibration at a spike ratio that was given."""
-        given = read_shared(options, self.arguments["policy"]) | self.arguments if self.method is not None else {}
-        return SPIKE_RATIO in given
+        arguments = read_shared(options, self.arguments["policy"]) | self.arguments if self.method is not None else {}
+        return SPIKE_RATIO in arguments
 
     @property
     def family(self) -> str:

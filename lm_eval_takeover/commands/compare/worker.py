@@ -121,7 +121,7 @@ def _divert(log: Path) -> Iterator[Any]:
     """Send this process's output into the log; yields the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
-    kept = os.dup(1), os.dup(2)
+    descriptors = os.dup(1), os.dup(2)
     with log.open("w") as file, os.fdopen(os.dup(2), "w") as terminal:
         try:
             os.dup2(file.fileno(), 1)
@@ -130,7 +130,7 @@ def _divert(log: Path) -> Iterator[Any]:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            for number, copy in zip((1, 2), kept, strict=True):
+            for number, copy in zip((1, 2), descriptors, strict=True):
                 os.dup2(copy, number)
                 os.close(copy)
 

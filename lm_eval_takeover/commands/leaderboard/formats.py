@@ -161,8 +161,8 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
 def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     """List what cells mean, the references of Recovery, why it is blank, and the warnings."""
     rows = board.rows
-    given = "intervals" in extras
-    intervals = "Intervals are 95 %, over problems." if given else "`--columns intervals` adds intervals."
+    has_intervals = "intervals" in extras
+    intervals = "Intervals are 95 %, over problems." if has_intervals else "`--columns intervals` adds intervals."
     ks = {(cell.k, cell.samples) for row in rows for cell in row.tasks.values()}
     k, samples = ks.pop() if len(ks) == 1 else (8, 8)
     notes = [

@@ -42,8 +42,8 @@ def name_runs(runs: Sequence[tuple[Run, str]], labels: Mapping[Path, str]) -> tu
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             equal = [i for i, row in enumerate(rows) if row.name == name]
-            for i, (said, more) in zip(equal, _tell_apart([rows[i].run for i in equal]), strict=True):
-                rows[i] = replace(rows[i], name=f"{name} ({said})")
+            for i, (words, more) in zip(equal, _tell_apart([rows[i].run for i in equal]), strict=True):
+                rows[i] = replace(rows[i], name=f"{name} ({words})")
                 legend += [f"{rows[i].name}: {more}"] if more else []
     return rows, legend
 

@@ -26,8 +26,8 @@ def find_reference(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
 
 def find_member(row: NamedRun, rows: Sequence[NamedRun], role: str) -> NamedRun | None:
     """The base or the guide alone, of the same model as the row's."""
-    wanted = row.run.settings.get(role)
-    same = [other for other in rows if other.kind == role and other.run.settings.get(role) == wanted]
+    model = row.run.settings.get(role)
+    same = [other for other in rows if other.kind == role and other.run.settings.get(role) == model]
     return _choose_nearest(row, same) if row.kind in _TAKEOVER_KINDS else None
 
 
@@ -52,13 +52,13 @@ def warn_of_references(rows: Sequence[NamedRun]) -> list[str]:
         followers.setdefault(reference.run.model, []).append(row.name)
         if reference.kind != "thinking":
             continue
-        size, wanted = _find_size(reference.run), _find_size(base.run)
-        if size is None or wanted is None:
+        size, base_size = _find_size(reference.run), _find_size(base.run)
+        if size is None or base_size is None:
             if not base.run.model.startswith(reference.run.model):
                 unknown = f"nothing says that it has the size of {base.name}"
                 lines.append(f"Recovery is against {reference.name}, and {unknown}")
-        elif abs(size - wanted) > _SAME_SIZE * wanted:
-            sizes = f"has {size / 1e9:.2g} B parameters, {base.name} {wanted / 1e9:.2g} B"
+        elif abs(size - base_size) > _SAME_SIZE * base_size:
+            sizes = f"has {size / 1e9:.2g} B parameters, {base.name} {base_size / 1e9:.2g} B"
             lines.append(f"Recovery is against {reference.name}, which {sizes}: not what one of the same size makes it")
     if len(followers) > 1:
         parts = (f"{', '.join(names)} against {reference}" for reference, names in followers.items())

@@ -69,8 +69,8 @@ def build_board(
     named, legend = name_runs(runs, labels or {})
     if not named and (results or thinking):
         reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
-        given = ", ".join(f"'{path}'" for path in [*results, *thinking])
-        raise ArgumentError(f"nothing can be shown of {given}: {reasons}")
+        paths = ", ".join(f"'{path}'" for path in [*results, *thinking])
+        raise ArgumentError(f"nothing can be shown of {paths}: {reasons}")
     averaged = summary.choose_averaged(sorted({task for row in named for task in row.run.tasks}))
     rows = [_describe_row(row, named, averaged) for row in named]
     missed = [
@@ -164,9 +164,9 @@ def gather_scorers(runs: Sequence[Run], reading: ReadOptions) -> list[Run]:
     """The runs, with Acc by each verifier that judged all problems of a task. What only judges texts of another run is no row."""
     run_dirs = {Path(result.run_dir) for run in runs for result in run.tasks.values() if result.run_dir}
     folders = [folder / name for folder in sorted(run_dirs) for name in get_args(Verifier)]
-    kept = read_runs((folder for folder in folders if any(folder.rglob("results_*.json"))), reading)[0]
+    rejudged = read_runs((folder for folder in folders if any(folder.rglob("results_*.json"))), reading)[0]
     original = [run for run in runs if not any(is_rejudged(run, other) for other in runs)]
-    return [_add_scorers(run, [other for other in [*runs, *kept] if is_rejudged(other, run)]) for run in original]
+    return [_add_scorers(run, [other for other in [*runs, *rejudged] if is_rejudged(other, run)]) for run in original]
 
 
 def _add_scorers(run: Run, judged: Sequence[Run]) -> Run:

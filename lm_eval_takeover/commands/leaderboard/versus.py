@@ -54,16 +54,16 @@ def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str], max_mi
     pairs = {task: (new, others[task]) for task, new in row.run.tasks.items() if task in others}
     contrasts = []
     for metric in ("acc", *sorted({f"pass@{new.k}" for new, _ in pairs.values() if new.k and new.k > 1})):
-        known: dict[str, statistics.Difference] = {}
+        differences: dict[str, statistics.Difference] = {}
         for task, (new, old) in pairs.items():
             if metric not in ("acc", f"pass@{new.k}"):
                 continue
             difference, how = _measure(new, old, metric, max_missing)
             contrasts.append(_describe(metric, task, difference, how))
             if difference is not None:
-                known[task] = difference
-        if len(averaged) > 1 and all(task in known for task in averaged):
-            whole = statistics.Difference.average([known[task] for task in averaged])
+                differences[task] = difference
+        if len(averaged) > 1 and all(task in differences for task in averaged):
+            whole = statistics.Difference.average([differences[task] for task in averaged])
             contrasts.append(_describe(metric, AVERAGE, whole, "over tasks"))
     return contrasts
 

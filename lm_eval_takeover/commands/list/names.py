@@ -50,11 +50,11 @@ def _row(kind: str, name: str, source: str, about: str) -> Row:
 
 def _list_calibrations() -> Iterable[Row]:
     for name, path in packaged_calibrations().items():
-        held = read_calibration(path)
-        rates = sorted({target.target_rate for target in held.targets})
-        about = f"{held.base.id} with {held.guide.id}"
+        calibration = read_calibration(path)
+        rates = sorted({target.target_rate for target in calibration.targets})
+        about = f"{calibration.base.id} with {calibration.guide.id}"
         about += f", target rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
-        yield _row("calibration", name, held.source or _PACKAGE, about)
+        yield _row("calibration", name, calibration.source or _PACKAGE, about)
 
 
 def _list_registered(kind: str, registry: Registry[Any]) -> Iterable[Row]:

@@ -34,8 +34,8 @@ def _draw_task(axes: Any, lines: Sequence[Line]) -> None:
     """Without the guide, whose rate of 1 would hide the others."""
     axes.set_ylim(0, 1.03)
     for metric, (name, colour) in _METRICS.items():
-        known = [line for line in lines if line["row"] != "guide" and line[metric] is not None]
-        rated = sorted((line["realized_rate"], line[metric]) for line in known if line["row"] != "thinking")
+        points = [line for line in lines if line["row"] != "guide" and line[metric] is not None]
+        rated = sorted((line["realized_rate"], line[metric]) for line in points if line["row"] != "thinking")
         axes.plot(*([point[i] for point in rated] for i in (0, 1)), color=colour, marker="o", markersize=3, label=name)
-        for line in (line for line in known if line["row"] == "thinking"):
+        for line in (line for line in points if line["row"] == "thinking"):
             axes.axhline(line[metric], color=colour, linestyle="--", linewidth=1, label=f"{name}, thinking")

@@ -51,9 +51,9 @@ class TaskRuns:
         if len(ids) == len(self.problems):
             return self
         places = [place for place, name in enumerate(self.problems.ids) if name in ids]
-        kept = tuple(self.problems.ids[place] for place in places)
+        common = tuple(self.problems.ids[place] for place in places)
         anchors = {role: values[places] for role, values in self.anchors.items()}
-        return replace(self, runs=tuple(run.ordered_as(kept) for run in self.runs), anchors=anchors)
+        return replace(self, runs=tuple(run.ordered_as(common) for run in self.runs), anchors=anchors)
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ def _pack(side: TaskRuns) -> dict[str, Any]:
         return {name: (each.astype(int) if whole[name] else each).tolist() for name, each in rounded.items()}
 
     def pack_run(run: Problems) -> dict[str, Any]:
-        kept = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
-        return {"texts": run.texts, "counts": count(kept)}
+        values = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
+        return {"texts": run.texts, "counts": count(values)}
 
     return {
         "settings": side.settings,

@@ -38,16 +38,16 @@ _LOG = "the baseline file (JSON); or a log to compare with: a folder of results,
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    given = "the run's --output_path, with --log_samples; with --update several seeds are allowed"
-    add("results", nargs="*", type=Path, metavar="RESULTS", help=given)
+    results = "the run's --output_path, with --log_samples; with --update several seeds are allowed"
+    add("results", nargs="*", type=Path, metavar="RESULTS", help=results)
     add("--baseline", type=Path, metavar="FILE", help=_LOG)
     add("--update", action="store_true", help="write the baseline from RESULTS")
     add("--base", type=Path, metavar="RESULTS", help="with --update: results of the base alone, to check Recovery")
     thinking = "with --update: results of the thinking model, or of the guide alone"
     add("--reference", type=Path, metavar="RESULTS", help=thinking)
     add("--metric", nargs="+", default=["acc"], help=_METRICS)
-    for name, what in (("drop", "drop"), ("change", "change, up or down")):
-        add(f"--max_{name}", type=read_share, default=0.02, metavar="X", help=f"allowed {what} (default: 0.02)")
+    for name, word in (("drop", "drop"), ("change", "change, up or down")):
+        add(f"--max_{name}", type=read_share, default=0.02, metavar="X", help=f"allowed {word} (default: 0.02)")
     sure = "confidence of the two-sided interval (default: 0.95)"
     add("--confidence", type=float, default=0.95, metavar="P", help=sure)
     add("--average_only", action="store_true", help="judge only the average over tasks, which has the most data")
@@ -169,8 +169,8 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
         raise ArgumentError(f"--history needs a baseline file, and '{options.baseline}' is a log; write one with --update")
     old, new = verdicts.align(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
-    known = {*reports.list_runs(options.history, old), reports.digest_run(new)} if options.history else set()
-    runs = max(options.runs, len(known)) if options.history else 1
+    digests = {*reports.list_runs(options.history, old), reports.digest_run(new)} if options.history else set()
+    runs = max(options.runs, len(digests)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
     for note in dict.fromkeys(notes):
         print(note, file=sys.stderr)
@@ -189,10 +189,10 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
     else:
         sys.stdout.write(summary if options.format == "md" else WRITERS["table"](table))
     if options.history:
-        line = f"run {len(known)} of {options.runs} against this baseline, which share one error rate"
-        if len(known) > options.runs:
+        line = f"run {len(digests)} of {options.runs} against this baseline, which share one error rate"
+        if len(digests) > options.runs:
             line = (
-                f"{len(known)} runs against this baseline, {options.runs} were planned: false alarms over all of them are now "
+                f"{len(digests)} runs against this baseline, {options.runs} were planned: false alarms over all of them are now "
                 "more frequent than --confidence says; take a new baseline with --update"
             )
         print(line, file=sys.stderr)

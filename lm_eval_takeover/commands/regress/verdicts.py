@@ -114,10 +114,10 @@ def worst(verdicts: Sequence[TaskVerdict]) -> str:
 
 def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: str) -> list[str]:
     """List the differences that are allowed. Raises ArgumentError that lists all others."""
-    known = {name for run in (old, new) for settings in _list_settings(run) for name in settings}
+    names = {name for run in (old, new) for settings in _list_settings(run) for name in settings}
     for name in allowed:
-        if name not in known:
-            raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, known)}")
+        if name not in names:
+            raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, names)}")
     if lines := list_other_settings(old, new, allowed):
         pairs = zip(_list_settings(old), _list_settings(new), strict=True)
         differing = {name for before, now in pairs for name in name_differences(before, now)}
@@ -134,8 +134,8 @@ def _list_settings(measured: SeedRuns) -> list[Settings]:
 
 def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, SeedRuns]:
     """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
-    for here, there, side in ((old, new, "the run"), (new, old, "the baseline")):
-        if missing := sorted(here.tasks.keys() - there.tasks.keys()):
+    for ours, theirs, side in ((old, new, "the run"), (new, old, "the baseline")):
+        if missing := sorted(ours.tasks.keys() - theirs.tasks.keys()):
             raise ResultsError(f"{', '.join(missing)}: missing in {side}; choose common tasks with --tasks, or --update")
     for task in old.tasks:
         before, now = old.tasks[task].problems, new.tasks[task].problems
@@ -163,8 +163,8 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
             raise ResultsError(
                 f"{task}: {metric} by problem is in the run_dir alone, and one of the two runs had none or lost it"
             )
-        known = ", ".join(name for name in old.problems.values if name in new.problems.values)
-        raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {known}")
+        metrics = ", ".join(name for name in old.problems.values if name in new.problems.values)
+        raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {metrics}")
     observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
     same = new.runs[0].texts in [run.texts for run in old.runs]
     if of == metric:
@@ -222,18 +222,18 @@ def describe_need(margin: Difference, parts: Sequence[TaskPair], confidence: flo
     (part, *others) = parts
     if not others and 1 < part.observations < inf:
         within = float((part.before * (1 - part.before) + part.now * (1 - part.now)).mean() / (part.observations - 1))
-        wanted, between = count * margin.error**2 / times, max(count * margin.error**2 - within, 0.0)
-        if wanted > between and within > 0:
-            samples = ceil(within * part.observations / (wanted - between))
+        variance, between = count * margin.error**2 / times, max(count * margin.error**2 - within, 0.0)
+        if variance > between and within > 0:
+            samples = ceil(within * part.observations / (variance - between))
             text += f", or about {samples:,} samples of each of these {count}"
     return text
 
 
 def _values(problems: Problems, metric: str) -> Values | None:
     """A value per problem whose mean is the metric; of a ratio of sums its linearisation, `R + (t_i - R k_i) / mean(k)`."""
-    known = problems.values
-    if metric not in _RATIOS or not {"tokens", _RATIOS[metric]} <= known.keys():
-        return known.get(metric)
-    tokens, spent = known["tokens"], known[_RATIOS[metric]]
+    values = problems.values
+    if metric not in _RATIOS or not {"tokens", _RATIOS[metric]} <= values.keys():
+        return values.get(metric)
+    tokens, spent = values["tokens"], values[_RATIOS[metric]]
     ratio = spent.sum() / tokens.sum()
     return np.asarray(ratio + (spent - ratio * tokens) / tokens.mean())

@@ -85,8 +85,8 @@ def make_index(analysis: Analysis) -> dict[str, Any]:
     problems = []
     for key in analysis.problems:
         prompts = next((run.prompts[key] for run in analysis.runs.values() if key in run.prompts), [])
-        asked = prompts[0] if prompts else {"problem": None, "answer": None}
-        texts = {"problem": _clip(asked["problem"], MAX_PROBLEM), "gold": _clip(asked["answer"], MAX_ANSWER)}
+        prompt = prompts[0] if prompts else {"problem": None, "answer": None}
+        texts = {"problem": _clip(prompt["problem"], MAX_PROBLEM), "gold": _clip(prompt["answer"], MAX_ANSWER)}
         runs = [[_describe_sample(sample, outcomes) for sample in analysis.samples[name].get(key, [])] for name in names]
         problems.append({"task": key[0], "doc": key[1], **texts, "runs": runs})
     return {

@@ -140,5 +140,5 @@ def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -
     if outcome.changes:
         titles = ("Task", "Doc", "Sample", "Verdict then", f"Verdict {now}", "Answer then", f"Answer {now}")
         print(_lay_out(titles, outcome.changes))
-    what = "changed" if verifier == "takeover" else f"of the run differ from those of {verifier}"
-    print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts {what}; results and samples -> {folder}")
+    words = "changed" if verifier == "takeover" else f"of the run differ from those of {verifier}"
+    print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts {words}; results and samples -> {folder}")

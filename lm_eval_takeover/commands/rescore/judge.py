@@ -86,12 +86,12 @@ def load_judge(model: str, model_args: str = "", gen_kwargs: str = "", chat_temp
     try:
         kind = get_model(model)
     except ValueError:
-        known = nearest(model, model_registry.keys())
-        raise ArgumentError(f"--judge '{model}' is no model type of lm-eval; {known}") from None
-    given = simple_parse_args_string(model_args)
-    device = {"device": EvaluatorConfig().device} if "device" not in given else {}  # of lm_eval's own command
+        advice = nearest(model, model_registry.keys())
+        raise ArgumentError(f"--judge '{model}' is no model type of lm-eval; {advice}") from None
+    arguments = simple_parse_args_string(model_args)
+    device = {"device": EvaluatorConfig().device} if "device" not in arguments else {}  # of lm_eval's own command
     try:
-        loaded = kind.create_from_arg_obj(given, device)
+        loaded = kind.create_from_arg_obj(arguments, device)
     except (OSError, TypeError, ValueError, RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ArgumentError(f"--judge_args '{model_args}': {model} cannot be loaded: {reason}") from error
@@ -116,21 +116,21 @@ def judge_rest(results: dict[str, Any], judge: JudgeModel) -> list[JudgedTask]:
         for sample, (response, (_, outcome)) in enumerate(zip(row["resps"][0], row["filtered_resps"][0], strict=True))
         if outcome in ASKED and response.strip()
     }
-    asked = list(dict.fromkeys(prompts.values()))
-    replies = dict(zip(asked, judge.ask(asked), strict=True))
+    questions = list(dict.fromkeys(prompts.values()))
+    replies = dict(zip(questions, judge.ask(questions), strict=True))
     judged = []
     for task, of_task in rows.items():
         opinions, shares = [], []
         for row in of_task:
-            said = [
+            answers = [
                 Opinion(sample, read_reply(replies[prompt]), replies[prompt])
                 for sample in range(len(row["resps"][0]))
                 if (prompt := prompts.get((task, row["doc_id"], sample))) is not None
             ]
-            row[METRIC] = row["acc"] + sum(opinion.verdict == "yes" for opinion in said) / len(row["resps"][0])
-            row["judged"] = [list(opinion) for opinion in said]
+            row[METRIC] = row["acc"] + sum(opinion.verdict == "yes" for opinion in answers) / len(row["resps"][0])
+            row["judged"] = [list(opinion) for opinion in answers]
             shares.append(row[METRIC])
-            opinions += said
+            opinions += answers
         _add_metric(results, task, mean(shares), mean_stderr(shares) if len(shares) > 1 else "N/A")
         judged.append(JudgedTask(task, opinions, results["results"][task]["acc,all"], mean(shares)))
     for group in results.get("groups", {}):

@@ -118,40 +118,40 @@ def rescore(
 
 def read_given_arguments(run: StoredRun) -> dict[str, Any]:
     """The model arguments of a run that are not the defaults."""
-    given, defaults = dict(run.facts.get("arguments") or {}), asdict(ModelArguments())
+    arguments, defaults = dict(run.facts.get("arguments") or {}), asdict(ModelArguments())
     for collected in ("policy_arguments", "engine_arguments"):
-        given |= given.pop(collected, None) or {}
-    return {name: value for name, value in given.items() if value != defaults.get(name)}
+        arguments |= arguments.pop(collected, None) or {}
+    return {name: value for name, value in arguments.items() if value != defaults.get(name)}
 
 
 def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
     matched = _Matched()
     for name, task in tasks.items():
-        asked: defaultdict[str, list[AskedSample]] = defaultdict(list)
+        by_document: defaultdict[str, list[AskedSample]] = defaultdict(list)
         for row in run.asked:
             if row.task == name:
-                asked[row.doc].append(row)
+                by_document[row.doc].append(row)
         current = list(task.eval_docs)
-        numbers = _match_documents(asked, current)
-        matched.left_out += len(asked.keys() - {then for _, then in numbers})
+        numbers = _match_documents(by_document, current)
+        matched.left_out += len(by_document.keys() - {then for _, then in numbers})
         for number, then in numbers:
-            samples = _find_samples(run, asked[then], task.config.repeats or 1)
+            samples = _find_samples(run, by_document[then], task.config.repeats or 1)
             if samples is None:
                 matched.left_out += 1
                 continue
             now = digest_of(current[number])
             matched.documents.setdefault(name, []).append(number)
-            matched.stored[name, now] = then, asked[then][0].doc_id
+            matched.stored[name, now] = then, by_document[then][0].doc_id
             matched.answers |= {(name, now, *place): sample for place, sample in samples.items()}
     return matched
 
 
-def _find_samples(run: StoredRun, asked: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
+def _find_samples(run: StoredRun, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
     """The samples of a document by (request, repeat); None where one is missing or nobody knows which one is meant."""
     keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
-    for row in asked:
+    for row in rows:
         keys[row.idx, row.sample].add(row.key)
-    once = run.is_greedy(asked[0].task) and {repeat for _, repeat in keys} == {0}
+    once = run.is_greedy(rows[0].task) and {repeat for _, repeat in keys} == {0}
     samples: dict[tuple[int, int], Sample] = {}
     for place in {(idx, repeat) for idx, _ in keys for repeat in range(repeats)}:
         # Ranks that were asked with another prompt at another time have other keys.

@@ -204,8 +204,8 @@ def _hold(folder: Path) -> Iterator[None]:
     """Keep other calls of `score` out of a folder. Raises RunDirError where one is at work."""
     try:
         lock = Lock(folder / SCORES_LOCK)
-    except Locked as held:
-        raise RunDirError(f"run_dir='{folder}' is being scored by {held}; wait for it to end") from None
+    except Locked as holder:
+        raise RunDirError(f"run_dir='{folder}' is being scored by {holder}; wait for it to end") from None
     except OSError as error:
         raise RunDirError(f"run_dir='{folder}' cannot be written: {error}; make it writable") from error
     try:
