@@ -138,11 +138,6 @@ def _draw_lorenz(axes: Axes, table: Table) -> None:
     axes.axvline(1 - SHARES[-1] / 100, **_DIAGONAL)
 
 
-def _draw_position(axes: Axes, table: Table) -> None:
-    labels = ("place in the sample, t / n", "density of the top 1 %")
-    _lines(axes, table, "left", "density", labels, level=1, drawstyle="steps-post")
-
-
 def _draw_overlap(axes: Axes, table: Table) -> None:
     labels = ("top p % of the tokens (dotted: chance)", "IoU with the top by entropy")
     _lines(axes, table, x="top_percent", y="iou", labels=labels)
@@ -195,11 +190,6 @@ def _draw_flips(axes: Axes, table: Table) -> None:
     _label(axes, "problems (harmed to the left)")
 
 
-def _draw_ranks(axes: Axes, table: Table) -> None:
-    labels = ("rank of the donor's token under the host", "share of takeovers")
-    _lines(axes, table, "rank", "share", labels, ["task", "run"], level=0)
-
-
 def _draw_effects(axes: Axes, table: Table) -> None:
     edges = [-1.0625 + 0.125 * place for place in range(18)]
     for (kind,), group in table.group_by(["kind"], maintain_order=True):
@@ -245,11 +235,13 @@ def _draw_guides(axes: Axes, table: Table) -> None:
         _lines(axes, steps, "step", "value", ("step", "by js: mean or share"), ["measure"])
 
 
+_PLACES = ("place in the sample, t / n", "density of the top 1 %")
+_RANKS = ("rank of the donor's token under the host", "share of takeovers")
 _PANELS = ("lorenz", "position", "overlap", "signals", "near", "effect_by_score")  # with a panel for each score
 DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": partial(_bars, by=["task", "score"], y="gini", label="Gini (0 even, 1 all on one token)"),
     "lorenz": _draw_lorenz,
-    "position": _draw_position,
+    "position": partial(_lines, x="left", y="density", labels=_PLACES, level=1, drawstyle="steps-post"),
     "overlap": _draw_overlap,
     "planning": _draw_planning,
     "failure": partial(_bars, by=["task", "signal"], y="auroc", level=0.5, label="AUROC for an incorrect answer"),
@@ -264,7 +256,7 @@ DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "cross": partial(
         _draw_accuracies, x="replaced_share", by=["task", "run", "direction"], label="share of tokens from the donor"
     ),
-    "ranks": _draw_ranks,
+    "ranks": partial(_lines, x="rank", y="share", labels=_RANKS, by=["task", "run"], level=0),
     "effects": _draw_effects,
     "effect_by_score": partial(
         _lines, x="bin", y="effect", by=["kind"], labels=("tenth of the positions", "mean effect"), level=0

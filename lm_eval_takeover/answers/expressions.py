@@ -131,10 +131,7 @@ def _agree_on_integers(left: Any, right: Any) -> bool:
 
 
 def _difference_at_point(left: Any, right: Any) -> tuple[Any, Any] | None:
-    """The absolute difference of two expressions where every symbol is some integer, and the larger absolute value.
-
-    Integers, since identities of floors and factorials hold there only. None where a side has no finite value.
-    """
+    """The absolute difference of two expressions at some integers (for floors), and the larger value; None if not finite."""
     try:
         symbols = sorted(left.free_symbols | right.free_symbols, key=str)
         point = dict(zip(symbols, (7, 5, 11, 3, 13, 4, 17, 6), strict=False))

@@ -75,10 +75,7 @@ def read_last_number(response: str) -> str | None:
 
 
 def cut_run_on(response: str) -> str:
-    """The response up to the first header of a prompt at the start of a line, as the stop strings ask, never one inside thinking.
-
-    A header before which no answer was possible, after the thinking or at the start, restates the problem and is left.
-    """
+    """The response up to the first header of a prompt outside thinking. A header before any answer restates the problem."""
     if not any(header in response for header in _INVENTED):
         return response
     answered = False

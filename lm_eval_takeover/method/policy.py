@@ -112,10 +112,7 @@ class Policy(ABC):
         return False
 
     def mix(self, host_logits: "Tensor", donor_logits: "Tensor") -> "Tensor":
-        """What a takeover is drawn from: raw logits `[..., vocab]`, here the donor's.
-
-        Under a policy with another mix, a token counts as the donor's where it is not the host's draw.
-        """
+        """The raw logits `[..., vocab]` that takeovers are drawn from. With another mix, only changed tokens are the donor's."""
         return donor_logits
 
     def choose_words(self, words: "Tensor", taken: "Tensor") -> "Tensor":

@@ -181,10 +181,7 @@ def _prefix(scaled: Floats, edge: np.float32, count: int) -> NDArray[np.int64]:
 
 
 def _nucleus_edge(surprise: Floats, target: float) -> tuple[np.float32, int]:
-    """The shortest prefix of the least surprising tokens that holds `target`: its last token's log-weight, and its length.
-
-    Halves of many tokens are left aside by their mass, as quickselect does it by their number, until few are left.
-    """
+    """The shortest prefix of the likeliest tokens that holds `target`: log-weight of the last one, its length. A quickselect."""
     before, skipped = 0.0, 0
     while len(surprise) > _SORTED:
         half = len(surprise) // 2

@@ -75,15 +75,12 @@ class CalibrationFit:
         if request.chat_template is not None and chat != request.chat_template:
             names = {False: "raw prompts", True: "prompts in the chat template"}
             return [(names[chat], names[request.chat_template])]
-        if not chat or self._renders_alike(thinking, self.enable_thinking):
+        # A template's own default is one of the two modes, or it reads neither.
+        message = [{"role": "user", "content": _PROBE}]
+        rendered = (self.pair.chat_prompt(message, enable_thinking=each) for each in (thinking, self.enable_thinking))
+        if not chat or thinking == self.enable_thinking or next(rendered) == next(rendered):
             return []
         return [(_describe_thinking(thinking), _describe_thinking(self.enable_thinking))]
-
-    def _renders_alike(self, stored: bool | None, current: bool | None) -> bool:
-        """Whether the chat template makes one prompt of both; a template's own default is one of the two, or reads neither."""
-        message = [{"role": "user", "content": _PROBE}]
-        prompts = (self.pair.chat_prompt(message, enable_thinking=thinking) for thinking in (stored, current))
-        return stored == current or next(prompts) == next(prompts)
 
     def _compare_decoding(self, sampling: Sampling | None) -> list[tuple[str, str]]:
         """`(calibration's, run's)` of each setting that differs; what greedy decoding does not read does not count."""

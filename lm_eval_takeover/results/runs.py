@@ -330,7 +330,9 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
     versions = {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
     left_out = left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"])
     model, settings = name_model(config, takeover, kind), model_settings(document)
-    measured = described, Counts.read(takeover), versions, tasks, seconds, _parameters(config, takeover), left_out
+    counted, count = takeover.inside_or_empty("parameters"), config.get("model_num_parameters")
+    parameters = {"model": int(count)} if count else {role: counted.require(role, int) for role in counted}
+    measured = described, Counts.read(takeover), versions, tasks, seconds, parameters, left_out
     return Run(path, model, kind, settings, *measured, _find_given_label(takeover))
 
 
@@ -340,13 +342,6 @@ def _find_given_label(takeover: Fields) -> str | None:
     ids = [takeover.inside(role).get("id") for role in ("base", "guide") if takeover.get(role) is not None]
     own = make_label(list(map(str, ids)), str(takeover.get("policy")), takeover.get("score"))
     return label if isinstance(label, str) and label != own else None
-
-
-def _parameters(config: Fields, takeover: Fields) -> dict[str, int]:
-    counted = takeover.inside_or_empty("parameters")
-    if count := config.get("model_num_parameters"):
-        return {"model": int(count)}
-    return {role: counted.require(role, int) for role in counted}
 
 
 def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) -> TaskResult:

@@ -10,8 +10,7 @@ from typing import Any
 
 from lm_eval_takeover.runs import journal_file
 from lm_eval_takeover.runs.journal_file import COLUMNS, column_names, row_digest
-from lm_eval_takeover.tasks.responses import Response
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Response
 
 _KEYS_PER_QUERY = 500
 _PENDING = "WHERE part IS NULL AND trace IS NOT NULL"

@@ -21,11 +21,10 @@ def withholds_questions(task: str) -> bool:
 
 
 class GPQA(SampledTask):
-    """A multiple-choice task over a gated data set.
+    """A multiple-choice task over a gated data set, with two switches in its metadata (or lm-eval's `--metadata`).
 
-    Two switches in the task's metadata, both also settable with lm-eval's `--metadata`: `optional` lets a group run without the
-    data set (a notice instead of an error, and no score), `withhold_questions` replaces questions, prompts and responses in
-    logged samples. Letters, outcomes, record ids and the canary string stay.
+    `optional`: without the data set there is a notice and no score, but no error. `withhold_questions`: logged samples have no
+    questions, prompts and responses; letters, outcomes, record ids and the canary string stay.
     """
 
     def __init__(self, config: dict[str, Any]):

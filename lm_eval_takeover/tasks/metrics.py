@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm_eval_takeover.answers.samples import JudgedProblem, Kind, Question, Verifier, judge_samples
-from lm_eval_takeover.tasks.responses import Response
+from lm_eval_takeover.tasks.verdicts import Response
 
 JudgeSamples = Callable[[Question], JudgedProblem]
 

@@ -172,10 +172,7 @@ def _choose_metrics(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _as_metric(name: str) -> str | Callable[..., None]:
-    """The metric of an entry of `metric_list`. lm-eval 0.5 refuses the name `acc` in tasks that generate, but takes any function.
-
-    The function is never called: `process_results` has the values.
-    """
+    """An entry of `metric_list`, by a function that is never called: lm-eval 0.5 refuses the name `acc` in generating tasks."""
     if not _NEXT:
         return name
 

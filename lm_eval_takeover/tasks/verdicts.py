@@ -3,11 +3,23 @@
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from lm_eval_takeover.answers.samples import Verifier
 
 T = TypeVar("T")
+
+
+class Response(str):
+    """The text of a sample, on its way through lm-eval to the scoring of a task. `truncated`: its token limit ended it."""
+
+    __slots__ = ("truncated",)
+    truncated: bool
+
+    def __new__(cls, text: str, truncated: bool = False) -> Self:
+        response = super().__new__(cls, text)
+        response.truncated = truncated
+        return response
 
 
 class LoggedVerdict(NamedTuple):

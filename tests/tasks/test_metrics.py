@@ -8,8 +8,7 @@ from itertools import combinations
 import pytest
 
 from lm_eval_takeover.tasks.metrics import accuracy_of_completed, pass_at_k, score_samples
-from lm_eval_takeover.tasks.responses import Response
-from lm_eval_takeover.tasks.verdicts import get_verdict_log, redirect_verdicts
+from lm_eval_takeover.tasks.verdicts import Response, get_verdict_log, redirect_verdicts
 
 
 @pytest.mark.parametrize("n", range(1, 9))

@@ -10,8 +10,8 @@ from lm_eval.evaluator import evaluate
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.tasks.metrics import list_metrics
-from lm_eval_takeover.tasks.responses import Response
 from lm_eval_takeover.tasks.sampled import SampledTask
+from lm_eval_takeover.tasks.verdicts import Response
 
 ROWS = [{"problem": "What is 2+2?", "answer": "4"}, {"problem": "What is 1/3?", "answer": "1/3"}]
 BOXED = [r"So \boxed{4}", r"So \boxed{1/3}"]

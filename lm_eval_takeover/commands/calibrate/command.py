@@ -72,7 +72,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.compare is not None:
-        _check_comparison(options)
+        parser = argparse.ArgumentParser()
+        add_options(parser)
+        for name, default in vars(parser.parse_args([])).items():
+            if name not in _COMPARED and getattr(options, name) != default:
+                raise ArgumentError(f"--{name} is ignored by --compare, which takes --score, --kappa_rule and --plugins")
         _check_gate(options)
         from lm_eval_takeover.commands.calibrate.page import print_comparison
 
@@ -85,15 +89,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 _COMPARED = ("compare", "score", "kappa_rule", "plugins")  # what a comparison reads
-
-
-def _check_comparison(options: argparse.Namespace) -> None:
-    """Raise ArgumentError for options that a comparison would ignore."""
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    for name, default in vars(parser.parse_args([])).items():
-        if name not in _COMPARED and getattr(options, name) != default:
-            raise ArgumentError(f"--{name} is ignored by --compare, which takes --score, --kappa_rule and --plugins")
 
 
 def _check_gate(options: argparse.Namespace) -> None:

@@ -118,23 +118,16 @@ def _write_command(calibration: Calibration, file: str, given: Mapping[str, str]
     if calibration.source == "published":
         arguments["calibration"] = f"{file}:1"
     else:
-        arguments |= {"calibration": file, **_list_gate_arguments(calibration)}
+        own = {"direction": calibration.direction, "enable_thinking": prompts["enable_thinking"]}
+        arguments |= {"calibration": file} | {name: value for name, value in own.items() if value not in ("forward", None)}
+        solved = [{"target_rate": f"{each.target_rate:g}", **each.arguments} for each in calibration.targets[:1]]
+        arguments |= solved[0] if solved else {"spike_ratio": DEFAULT_RHO}  # the first rate that was solved for
         arguments |= {name: value for name, value in given.items() if name == "plugins"}
         words += ["--apply_chat_template"] if prompts["chat_template"] else []
         decoding = Sampling(**{name: calibration.decoding[name] for name in ("temperature", "top_p", "top_k")})
         if not task.startswith("takeover_") or decoding != TASK_SAMPLING:
             words += ["--gen_kwargs", _join({"do_sample": decoding.temperature != 0, **asdict(decoding)})]
     return shlex.join(["lm_eval", "--model", "guided-takeover", "--model_args", _join(arguments), *words])
-
-
-def _list_gate_arguments(calibration: Calibration) -> dict[str, object]:
-    """The model arguments beside the pair that are not at their defaults, with the first rate that was solved for."""
-    own = {"direction": calibration.direction, "enable_thinking": calibration.prompts["enable_thinking"]}
-    arguments: dict[str, object] = {name: value for name, value in own.items() if value not in ("forward", None)}
-    if not calibration.targets:
-        return arguments | {"spike_ratio": DEFAULT_RHO}
-    target = calibration.targets[0]
-    return arguments | {"target_rate": f"{target.target_rate:g}"} | target.arguments
 
 
 def _join(values: Mapping[str, object]) -> str:

@@ -1,8 +1,7 @@
 """Finds the value of a method's budget parameter (spike ratio, leniency, weight) that gives a wanted realized rate.
 
-The rate cannot be computed: a window test holds takeovers back, and every takeover changes what the host writes next. So it is
-measured on rollouts of held-out prompts, and the parameter is searched for. The rollouts share their random numbers, so the
-rate is nearly monotone in the parameter.
+Each takeover changes what the host writes next, so the rate is measured on rollouts of held-out prompts. These share their random
+numbers, so the rate is nearly monotone in the parameter.
 """
 
 import hashlib

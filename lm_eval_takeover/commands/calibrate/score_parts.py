@@ -1,8 +1,7 @@
 """Scores of finished rollouts on disk, so that an interrupted calibration goes on and memory does not grow with tokens.
 
-One `.npz` file per group of prompts that were finished together: prompt numbers, lengths, which rollouts were cut at their limit,
-and each score of all their tokens, one rollout after the other. A file is written whole or not at all; a damaged one is removed
-and its prompts are done again.
+One `.npz` file per group of prompts: their numbers and lengths, which rollouts were cut, and each score of their tokens. A file
+is written whole; a damaged one is removed, and its prompts are done again.
 """
 
 import contextlib

@@ -17,7 +17,7 @@ from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.sample_keys import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.tasks.responses import Response
+from lm_eval_takeover.tasks.verdicts import Response
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folde
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import find_tasks
-from lm_eval_takeover.tasks.responses import Response
+from lm_eval_takeover.tasks.verdicts import Response
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
 
