@@ -9,8 +9,8 @@
     ├── RunDirError         a run_dir cannot be written, or is in use
     └── ResultsError        a results, samples or baseline file is missing, broken, or of another shape
 
-Python callers get the exception. Under the `lm_eval` and `lm-eval-takeover` commands only its line is printed and the
-exit status is 2; Ctrl-C and SIGTERM say in a line what was kept (130, 143); every other exception keeps its traceback.
+Python callers get the exception. The two commands print its line and exit with 2. After Ctrl-C and SIGTERM they print what was
+kept (130, 143). Every other exception keeps its traceback.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """One word in its contexts, where both models agree and where they differ most ('Sparse but Critical').
 
-A context is a whole word of a scored text with the tokens beside it. It is `low` where the score is below 0.001 nats, `high` from
-0.1 nats. The word is the one that is in the rarer of both sets most often, the first by alphabet of several. Of each set the
-contexts with the smallest digests of seed and place are shown: a draw that the order of the files cannot change.
+A context is a whole word with the tokens beside it: `low` below 0.001 nats, `high` from 0.1 nats. The word is the one that is
+most frequent in its rarer set. Contexts with the smallest digests of seed and place are shown, whatever the files' order.
 """
 
 import heapq

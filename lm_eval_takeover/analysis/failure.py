@@ -31,9 +31,9 @@ def measure_failure(sample: SampleTokens, score: str) -> dict[str, Any]:
 def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
     """Table 2 by task and signal; `measured` has a row per sample with `correct`. Positive is incorrect.
 
-    AUROC with its interval over problems, and the accuracy at a threshold chosen on the other problems (5 folds by `doc_id`
-    modulo 5) beside that of always saying the larger class. Null where all samples are of one class. `within` is the AUROC over
-    pairs of samples of one problem, whose difficulty cannot help; `minus_…` the paired difference from another signal's AUROC.
+    AUROC has its interval over problems. Accuracy is at a threshold chosen on the other problems (5 folds, `doc_id` modulo 5);
+    `majority` always says the larger class. Null where all samples are of one class. `within` is the AUROC over pairs of samples
+    of one problem, whose difficulty cannot help; `minus_…` the paired difference from another signal's AUROC.
     """
     counts: dict[tuple[Any, ...], int] = {}
     estimates: dict[tuple[Any, ...], Estimates] = {}
@@ -79,8 +79,8 @@ def _estimate(group: pl.DataFrame, task: str) -> Estimates:
 class Pairs:
     """What the AUROC of any resample of problems is made of.
 
-    `wins` `[problems, problems]`: pairs (incorrect sample of the first, correct one of the second) with the larger value on the
-    first, ties a half; `positive` and `negative` `[problems]`: how many incorrect and correct samples each problem has.
+    `wins` `[problems, problems]` counts pairs (incorrect sample of the first, correct one of the second) where the first is
+    larger, ties a half. `positive` and `negative` `[problems]` count the incorrect and correct samples of each problem.
     """
 
     wins: Values

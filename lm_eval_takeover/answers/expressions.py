@@ -1,7 +1,7 @@
 """One expression against one expression, by math_verify behind a guard.
 
-Plain mathematics is written as LaTeX by a small grammar of ours, number literals are made without `sympify`, and a *correct*
-passes a guard, because math_verify takes some unequal numbers and expressions for equal.
+A small grammar writes plain mathematics as LaTeX. Number literals are made without `sympify`. A guard checks each *correct*,
+because math_verify takes some unequal numbers and expressions for equal.
 """
 
 import logging

@@ -134,11 +134,11 @@ def _read_stock(response: str) -> tuple[str | None, str | None, bool, bool]:
 
 
 def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], Verdict], alone: Collection[str] = ()) -> list[int]:
-    """The samples that give the most frequent answer under mathematical equivalence, by their canonical forms.
+    """The samples of the most frequent answer under mathematical equivalence, by their canonical forms.
 
-    Equal forms are one class, and a form joins the first class whose first form verifies it and is verified by it. Forms are
-    visited in sorted order, so the order of samples decides nothing but ties, which go to the class seen first. A form that
-    timed out once, or is in `alone`, is compared with no other.
+    A form joins the first class whose first form verifies it and is verified by it. Forms are visited in sorted order, so the
+    order of samples decides only ties: the first class wins. A form that timed out, or is in `alone`, is compared with no
+    other.
     """
     places: dict[str, list[int]] = {}
     for index, form in enumerate(forms):

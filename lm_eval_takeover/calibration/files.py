@@ -199,10 +199,10 @@ def calibration_command(
     base: Model, guide: Model, direction: str, demo_prompts: Path, *, task: str | None = None, options: str = "",
     solving: str = "",
 ) -> str:  # fmt: skip
-    """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`.
+    """The command that makes a calibration for this pair; None stands for the bundled one, with the prompts `demo_prompts`.
 
-    `task` is what will be run (default: that of `note_tasks`), whose prompts those of the bundled pair have already; `options`
-    stand before `--out`, and before them those that solve a rate, `solving` (`name_rate`). The file is a new one.
+    `task` is what will be run (default: that of `note_tasks`; the prompts of the bundled pair have its form already). `options`
+    and `solving`, those that solve a rate (`name_rate`), stand before `--out`. The file is a new one.
     """
     noted, include = _asked.get()
     task = task or noted

@@ -1,9 +1,7 @@
 """A quantile sketch of scores: bounded memory, exact values, the same answer every time.
 
-Manku, Rajagopalan and Lindsay, 'Approximate medians and other order statistics in one pass and with limited memory'
-(SIGMOD 1998), with one buffer per weight. A full buffer is sorted, every second value is kept with twice the weight, and which
-half is kept alternates. The values that remain are scores that were seen, so a mass of nearly equal scores still splits at the
-rank asked for. Until a buffer is full the sketch is all the scores. (KLL sketches are smaller, but libraries do not seed them.)
+Manku, Rajagopalan and Lindsay (SIGMOD 1998), with one buffer per weight. A full buffer is sorted. Every second value stays, with
+twice the weight, in turns. Until a buffer is full the sketch is all the scores. (Libraries do not seed KLL sketches.)
 """
 
 from collections.abc import Sequence

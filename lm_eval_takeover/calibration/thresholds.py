@@ -4,9 +4,8 @@
     kappa = tau / mean(S)                         rule threshold_to_mean, the one that the paper's Table 13 shows
     kappa = mean(s in S, s > tau) / mean(S)       rule tail_to_mean
 
-A measured file holds, for each score, tau and both kappas at many rho, the share of takeovers that each gives, and the rho
-that were found for a wanted realized rate. A published one (`source: published`) holds the (tau, kappa) columns of a printed
-table, whose rho is not known.
+A measured file holds for each score tau, both kappas and the share of takeovers at many rho, and the values that were solved for
+target rates. A published one (`source: published`) holds the (tau, kappa) columns of a printed table, whose rho is not known.
 """
 
 import math

@@ -1,8 +1,8 @@
 """What a policy is: who may write token t.
 
-A policy is a frozen dataclass, its fields model arguments. It says which models it asks (`models`), with which score
-(`scorer`, None without one), in `takes_over` which positions of a block the donor writes, and in `mix` what is drawn from there.
-Whether its takeovers are known without the donor follows from its score and its mix.
+A policy is a frozen dataclass, its fields model arguments. It names the models that it asks (`models`) and its score (`scorer`).
+`takes_over` says which positions of a block the donor writes, `mix` what is drawn there. Score and mix say whether its takeovers
+are known without the donor.
 """
 
 import math
@@ -41,8 +41,8 @@ class BudgetParameter:
 class Block:
     """Positions `t .. t + k - 1` of some rows, as a policy sees them before any of them is written.
 
-    Which position the donor writes is asked as if nothing before it in the block became another token than the drafted one: what
-    stands behind the first such token is decided again. `k` is 1 where one token is written at a time.
+    A policy decides as if every drafted token stood. What follows the first one that does not stand is decided again. `k` is 1
+    where one token is written at a time.
     """
 
     positions: "Tensor"  # `[rows, k]` tokens emitted before: `t`

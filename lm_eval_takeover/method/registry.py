@@ -4,10 +4,8 @@
     @register_policy("every")
 
 register a function on logits and a class, as in lm-eval's registry. Packages name theirs under the entry-point groups
-`lm_eval_takeover.scores` and `lm_eval_takeover.policies`, which are loaded when a name is asked for; `load_plugins` runs the
-files and modules of the model argument `plugins`. Loading anything twice changes nothing.
-
-This module imports no torch: what is registered does.
+`lm_eval_takeover.scores` and `lm_eval_takeover.policies`; they are loaded when a name is asked for. `load_plugins` runs the files
+and modules of the model argument `plugins`. Loading anything twice changes nothing. This module does not import torch.
 """
 
 import functools

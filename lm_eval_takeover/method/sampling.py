@@ -8,7 +8,7 @@ Position `t` of sample `j` of request `r` has one 64-bit word `W(seed, r, j, t)`
 
 which draws exactly from `p`, the distribution after temperature, top-k and top-p (in transformers' order; of equal tokens at an
 edge the lower ids are kept). Two distributions at total variation distance `d` draw different tokens with a probability between
-`d` and `2 d / (1 + d)`, so models that nearly agree mostly draw the same token, and a rounding seldom changes one.
+`d` and `2 d / (1 + d)`. So models that nearly agree mostly draw the same token, and rounding seldom changes one.
 """
 
 import hashlib

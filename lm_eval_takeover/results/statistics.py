@@ -77,9 +77,9 @@ def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
     """The mean over problems with Wilson's score interval at the effective number of problems.
 
     `n_eff = N / deff`, where `deff` is the variance between problems over that of problems whose samples all agree,
-    `(sum (x - m)^2 + c) / (N m (1 - m) + c)`: 1 where each problem has one sample or all its samples agree, and at 0 of 240 or
-    240 of 240, where the data cannot tell; down to 1/8 where they are independent. Student's t for the normal quantile, since
-    `deff` is estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals).
+    `(sum (x - m)^2 + c) / (N m (1 - m) + c)`. It is 1 where all samples of a problem agree, down to 1/8 where 8 are independent,
+    and 1 at 0 of 240 or 240 of 240, where the data cannot tell. Student's t replaces the normal quantile, since `deff` is
+    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals).
     """
     low, high = mean_bounds(values[np.newaxis], confidence)
     return Interval(float(values.mean()), float(low[0]), float(high[0]))
@@ -203,8 +203,8 @@ def any_of_runs(p_value: float, runs: int, seeds: int) -> float:
 def fit_chances(shares: Values, samples: float) -> tuple[Values, Values]:
     """Fit each problem's beta distribution to the share of its correct samples. Returns its two shape parameters.
 
-    The distribution over problems has the mean and the spread of the run, with the binomial noise of its samples taken off, so
-    that a problem that was never solved is not taken for one that never will be.
+    Over problems it has the run's mean, and its spread without the binomial noise of samples. So a problem that was never solved
+    still has a chance.
     """
     mean = (shares.sum() * samples + 0.5) / (len(shares) * samples + 1)
     spread = float(shares.var(ddof=1)) / (mean * (1 - mean)) if len(shares) > 1 else 1.0

@@ -3,10 +3,10 @@
     task, doc_id, sample, position, token_id, chosen_from,
     score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank, host_token_id
 
-`position` counts from 0; `chosen_from` is base or guide; score, entropies and log-probabilities are in nats; `window_mean` is the
-mean of the scores in the gate's window before the token; `donor_rank` is the rank of the emitted token under the host, 1 for its
-likeliest one; `host_token_id` is what the host draws there with the same numbers, the token that a takeover replaced. Null where
-a policy asks a model nothing. Entropies, means and log-probabilities keep 12 significant bits (0.02 %), which halves their size.
+`position` counts from 0; `chosen_from` is base or guide. Score, entropies and log-probabilities are in nats. `window_mean` is
+the mean score in the gate's window before the token. `donor_rank` is the rank of the emitted token under the host, 1 for the
+likeliest. `host_token_id` is what the host draws there with the same numbers: the token that a takeover replaced. Null where a
+policy does not ask a model. All but scores and integers keep 12 significant bits (0.02 %), which halves their size.
 """
 
 import json
