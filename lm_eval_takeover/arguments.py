@@ -258,7 +258,7 @@ TWINS: Mapping[str, str] = {name: f"guide_{name}" for name in _FIELDS if f"guide
 
 
 def _read_metadata(key: str) -> dict[str, Any]:
-    """What each argument says of itself; a twin that says nothing is as the argument is that it stands for."""
+    """The metadata of each argument; a twin without any has that of its argument."""
     metadata = {name: each.metadata or _FIELDS[name.removeprefix("guide_")].metadata for name, each in _FIELDS.items()}
     return {name: metadata.get(key) for name, metadata in metadata.items()}
 
@@ -268,7 +268,7 @@ VLLM_INSTEAD: Mapping[str, str] = {name: instead for name, instead in _read_meta
 
 
 def check_folder(role: str, name: str) -> None:
-    """Refuse what can only be a local folder, perhaps with a revision behind it, and is none. Raises ArgumentError."""
+    """Raises ArgumentError for a name that can only be a local folder (perhaps with `@revision`), and is none."""
     path = name.partition("@")[0]
     if name.startswith(("/", ".", "~")) and not any(Path(folder).expanduser().is_dir() for folder in (name, path)):
         raise ArgumentError(f"{role}='{path}' cannot be loaded: there is no such folder")

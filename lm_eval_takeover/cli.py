@@ -21,7 +21,7 @@ from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 
 
 class Command(Protocol):
-    """What the `command.py` of a folder under `commands/` offers."""
+    """The attributes of the `command.py` of a folder under `commands/`."""
 
     HELP: str  # one line, for the list of commands
     DESCRIPTION: str  # above the options of its own --help

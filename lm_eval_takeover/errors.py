@@ -90,7 +90,7 @@ def run_in_batches(
 
 
 def first_line(error: Exception) -> str:
-    """What a library's error says, in one line."""
+    """The first line of a library's error."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
@@ -123,7 +123,7 @@ def install_error_hook() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, TakeoverError):
             print(f"error: {for_terminal(str(error))}", file=sys.stderr)
-            # SystemExit inside the hook sets the status and still runs the exit handlers.
+            # SystemExit in the hook sets the status; exit handlers still run.
             raise SystemExit(2)
         if (stop := stopping.find_stop(error)) is not None:
             print(stopping.last_words(), file=sys.stderr)

@@ -58,7 +58,7 @@ def make_page_policy(scripts: Sequence[str], style: str, *more: str) -> str:
 
 
 def _digest(text: str) -> str:
-    import base64  # here, since every command imports this module
+    import base64  # imported here, since every command imports this module
     import hashlib
 
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -63,7 +63,7 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
             _current.reset(before)
         takeover = ((results or {}).get("config") or {}).get("takeover")
         if takeover is not None:
-            if tracker := options.arguments.get("evaluation_tracker"):  # writes into a folder of this name
+            if tracker := options.arguments.get("evaluation_tracker"):  # it writes into a folder of this name
                 names, label = tracker.general_config_tracker, takeover["label"]
                 names.model_name, names.model_name_sanitized = label, make_component(label)
             if takeover["tokens"]:
@@ -93,7 +93,7 @@ def without_stderr(find: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _read_seed(signature: inspect.Signature, options: Mapping[str, Any]) -> int | None:
-    """torch's seed, where it or all of them by one number (`--seed 1234`) differ from lm-eval's defaults."""
+    """torch's seed; None if it is lm-eval's default. One number for all seeds (`--seed 1234`) is no default."""
     seeds = [options[name] for name in _SEEDS]
     torch_seed: int | None = seeds[-1]
     is_default = torch_seed == signature.parameters[_SEEDS[-1]].default and len(set(seeds)) > 1
@@ -159,7 +159,7 @@ def check_options(options: Namespace) -> None:
         return
     own = {name: read(name) for name in ("batch_size", "max_batch_size", "device")}
     values = {name: value for name, value in own.items() if value is not None} | arguments
-    if not {"policy", "plugins"} & values.keys():  # the arguments of other policies are known once torch is there
+    if not {"policy", "plugins"} & values.keys():  # other policies' arguments are known only with torch
         ModelArguments.parse(values)
     from lm_eval_takeover.calibration.files import note_tasks
     from lm_eval_takeover.pair.loading import check_arguments
@@ -174,7 +174,7 @@ def check_options(options: Namespace) -> None:
 
 
 def _shorten_option_errors() -> None:
-    """What lm-eval itself raises about its options, such as an unknown task, ends the command with one line, too."""
+    """Show lm-eval's own errors about its options, such as an unknown task, in one line, too."""
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -193,7 +193,7 @@ def _shorten_option_errors() -> None:
 
 
 def _read_config(path: str | None) -> dict[str, Any]:
-    """What a `--config` file holds; nothing where lm-eval will say itself what is wrong with it."""
+    """The content of a `--config` file; empty if it cannot be read, which lm-eval itself reports."""
     if path is None:
         return {}
     import yaml  # type: ignore[import-untyped]

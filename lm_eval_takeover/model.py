@@ -100,7 +100,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def recorder(self) -> Recorder:
-        """Of this evaluation's texts, on which the weights have their part."""
+        """Of this evaluation's texts, which depend on the weights."""
         if self.run is None:
             return Recorder(None, {}, {}, self.policy)
         backend, trusted = self.engine.identity, self.arguments.trust_remote_code
@@ -152,7 +152,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the run was, for lm-eval's results file: `config.takeover`."""
+        """The run as lm-eval's results file describes it: `config.takeover`."""
         self._enter_evaluation()
         attempts, seconds = run.read_attempts_and_seconds() if (run := self.run) and run.command else (1, self._seconds)
         counts = summarize_tallies(self.tally, float(self.policy.host is None))
@@ -164,7 +164,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _description(self) -> dict[str, Any]:
         return describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
 
-    # lm-eval passes its own batch_size and device beside the model arguments; those of the user go before.
+    # lm-eval passes its own batch_size and device, too; the user's model arguments win.
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
@@ -188,7 +188,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         failure: TakeoverError | None = None
         try:
             self._fill_texts(requests, texts, spent, quiet=disable_tqdm)
-        except TakeoverError as error:  # raised behind the gathering, which the other ranks wait in
+        except TakeoverError as error:  # raised after gathering, in which the other ranks wait
             failure = error
         for tallies in self.ranks.gather_or_raise(dict(spent), failure):
             for task, tally in tallies.items():
@@ -219,7 +219,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             finished = len(indices) - sum(map(len, by_key.values()))
             left = [requests[indices[0]] for indices in by_key.values()]
             rows = self._rows_of_length("generate_until", max(len(r.prompt) + r.max_new_tokens for r in left))
-            # From here on the bar is on its line, and notices would break it.
+            # From here on the bar is shown; a notice would break its line.
             with Progress(len(indices), finished, quiet=quiet or self.rank != 0) as progress:
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
                     take(i, sample)
@@ -253,7 +253,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
-        """What is generated for these instances: prompts as token ids, cut to the context."""
+        """The requests of these instances: prompts as token ids, cut to the context."""
         return make_requests(
             instances,
             lambda text, label: self._check_ids(self.tok_encode(text), label),
@@ -285,7 +285,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 yield i, sample
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
-        """Rows of so many tokens at a time; where `batch_size` is `auto`, lm-eval is told."""
+        """How many rows of so many tokens are read at a time; lm-eval is told what `batch_size=auto` chose."""
         rows = self.engine.fit_rows(tokens)
         if self.arguments.batch_size == "auto":
             self.batch_sizes[kind] = rows

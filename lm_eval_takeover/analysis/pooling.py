@@ -47,7 +47,7 @@ class Estimates:
     replicates: Values
 
     def describe(self, place: int, name: str, low: str | None = None, high: str | None = None) -> dict[str, Any]:
-        """One of them, with its interval where its bounds have names; null where it is no number."""
+        """The value at `place`, with its interval if `low` and `high` are names; null where it is no number."""
         value = float(self.value[place])
         described = {name: None if np.isnan(value) else value}
         if low is not None and high is not None:

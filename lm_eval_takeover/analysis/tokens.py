@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class SampleTokens:
-    """One sample: arrays `[tokens]` by column, in the order of positions. What is computed once per score is kept."""
+    """One sample: arrays `[tokens]` by column, in order of positions. Caches what several analyses need."""
 
     name: Name
     columns: Mapping[str, NDArray[Any]]
@@ -30,7 +30,7 @@ class SampleTokens:
         return len(self.columns["token_id"])
 
     def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """What several analyses ask for is computed for the first one."""
+        """Compute a value once for several analyses."""
         if key not in self._known:
             self._known[key] = compute()
         known: T = self._known[key]

@@ -9,8 +9,8 @@ from lm_eval_takeover.answers.normalisation import normalise, parse_rational, sp
 
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
-_MANY_DIGITS = 7  # significant ones, at which a decimal stands for the fraction that it rounds
-_MAX_ELEMENTS = 16  # surplus elements over the gold's, above which a list is wrong without being compared
+_MANY_DIGITS = 7  # significant ones: so many make a decimal equal to the fraction that it rounds
+_MAX_ELEMENTS = 16  # a list with more surplus elements than this is wrong without a comparison
 
 
 def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:

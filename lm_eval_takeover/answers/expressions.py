@@ -143,7 +143,7 @@ def _difference_at_point(left: Any, right: Any) -> tuple[Any, Any] | None:
 
 
 def find_factor(*sides: str) -> Any:
-    """Of sides a, b, c, d the number by which `c - d` is to be multiplied for `a - b`; None for 0, for none, or unread ones."""
+    """The number x with `a - b = x (c - d)` of sides a, b, c, d; None if it is 0, or there is none."""
     import sympy
 
     try:

@@ -19,12 +19,12 @@ from lm_eval_takeover.answers.normalisation import split_top
 MAX_LOOSE = 300  # characters of an answer without a box
 TAIL = 10_000  # characters at the end of a response in which an answer without a box is looked for
 
-# As `task_configs/` writes them before a problem; stop strings of the tasks and extraction both go by these.
+# Before a problem in `task_configs/`. Stop strings and extraction both use these.
 HEADERS = ("Problem:", "Question:")
 
 _INVENTED = (*HEADERS, "Q:")  # which base models write, too
 _HEADER = re.compile(rf"^[ \t]*+(?:{'|'.join(map(re.escape, _INVENTED))})", re.MULTILINE)
-# What announces that the problem is restated, so that no answer was possible before the header.
+# Announces that the problem is restated: before the header there is no answer.
 _ANNOUNCED = re.compile(
     r"[^\d\n$\\]{0,80}\b(?:restat|rewrit|begin|start|read|understand|look at|state|solv)[a-z]*\b[^\d\n$\\]{0,60}\s*",
     re.IGNORECASE,
@@ -89,7 +89,7 @@ def cut_run_on(response: str) -> str:
 
 
 def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
-    """What neither follows a `<think>` nor precedes a `</think>`, as spans; a prompt may have opened the first thought."""
+    """Spans outside `<think>` … `</think>`; the first `<think>` may stand in the prompt."""
     tags = list(_TAG.finditer(response))
     starts = [(0, ""), *((tag.end(), tag[0]) for tag in tags)]
     ends = [*((tag.start(), tag[0]) for tag in tags), (len(response), "")]
@@ -107,7 +107,7 @@ _PICTURE = re.compile(r"\[asy\](?:(?!\[/asy\]).)*+(?:\[/asy\])?", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s*+([^\s{}$\\.,;]++)")  # \boxed 5, which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _EMPTY = re.compile(r"(?:[\s.…?]|\\[cl]?dots)*+")
-# What may stand between two boxes of one list: at least one separator, beside spaces, delimiters and names of unknowns.
+# Between two boxes of one list: at least one separator; also spaces, delimiters and names of unknowns.
 _SEPARATOR = r"\n\s*+(?:[-*•]|\d{1,2}[.)])\s|[,;&]|\b(?:and|or)\b(?:\s++also\b)?+|\\q?quad(?![A-Za-z])"
 _BETWEEN = re.compile(
     rf"(?>{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*+"
@@ -139,7 +139,7 @@ def find_boxes(text: str) -> list[Span]:
 
 
 def join_last(text: str, spans: list[Span]) -> str:
-    """What the last span holds, with those before it that are of one list with it."""
+    """The content of the last span, joined with earlier spans of the same list."""
     last = len(spans) - 1
     while last and _are_joined(text, spans[last - 1][1], spans[last][0]):
         last -= 1
@@ -241,7 +241,7 @@ _NUMBER = re.compile(
 
 
 def _find_maths(text: str) -> list[Span]:
-    """What stands between delimiters of mathematics; not the words between two prices."""
+    """Spans between delimiters of mathematics; not the words between two prices."""
     spans: list[Span] = []
     opened: re.Match[str] | None = None
     for match in _DELIMITER.finditer(text):
@@ -277,7 +277,7 @@ def _find_ends(text: str) -> list[int]:
 
 
 def _read_conclusion(text: str) -> str | None:
-    """What the last sentence ends with that says a value; else the last number of its line, then of the text."""
+    """The value at the end of the last sentence; else the last number of its line, then of the text."""
     ends = _find_ends(text)
     starts = [0, *(end + 1 for end in ends[:-1])]
     for start, end in zip(reversed(starts), reversed(ends), strict=True):

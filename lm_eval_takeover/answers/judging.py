@@ -27,7 +27,7 @@ LONGEST = 1_000_000  # characters at the end of a response that are read
 _WALL = 4.0  # times the limit that a step may take on the wall clock, for a worker that sleeps or is stopped
 _WORKER = ["-m", "lm_eval_takeover.answers.worker"]
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-_STARTS = 3  # tries, as something outside may kill a process that starts
+_STARTS = 3  # tries: something outside may kill a process that starts
 _START = 120.0  # seconds for a worker to start, and to import sympy
 
 Item = TypeVar("Item")
@@ -65,7 +65,7 @@ class Judge:
         return JudgedProblem([JudgedSample(*sample) for sample in samples], majority)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """`function` over `items` in their order, as many at a time as there are workers."""
+        """`function` of each item, in order, with one call per worker at a time."""
         with ThreadPoolExecutor(self.workers) as pool:
             try:
                 yield from pool.map(function, items)
@@ -140,7 +140,7 @@ class _JudgeProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", *_WORKER, str(self.time_limit), str(self.memory_limit)]
         self._unread = b""
-        # No variable of this process, which may hold secrets, but where Python finds what it imports. sympy orders some of its
+        # Variables may hold secrets, so only those that Python needs for imports are passed on. sympy orders some of its
         # work by hashes; with a fixed seed every worker works alike.
         environment = {name: value for name, value in os.environ.items() if name in _KEPT}
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)

@@ -57,7 +57,7 @@ def _read(match: re.Match[str]) -> str:
 
 
 def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
-    """The letter of a match; empty where another one is offered beside it, None where it is denied or none of `letters`."""
+    """The letter of a match. Empty if a second letter is offered, None if it is denied or not among `letters`."""
     letter, (start, end) = _read(match), match.span(match.lastindex or 0)
     if letter not in letters or _DENIED_BEHIND.match(text, end):
         return None

@@ -174,7 +174,7 @@ def split_unit(answer: str) -> tuple[str, str]:
 
 
 def is_measure(unit: str) -> bool:
-    """Whether a unit is one of measure, so that another one in its place is another answer; `eggs` is none."""
+    """Whether a unit is one of measure: another unit is then another answer. `eggs` is none."""
     return unit.rstrip("^0123456789") in _MEASURES
 
 

@@ -16,7 +16,7 @@ from lm_eval_takeover.answers.verification import Reason, Verdict
 _log = logging.getLogger(__name__)
 
 Kind = Literal["math", "letters", "answer"]  # `answer`: a response is nothing but its answer
-# Besides ours and that library: our reading of boxes alone; the last number; our reading, equal to the gold letter by letter.
+# Ours, that library, and three simple ones: boxes alone, the last number, equality letter by letter.
 Verifier = Literal["takeover", "math_verify", "boxed", "last_number", "exact_match"]
 
 
@@ -29,11 +29,11 @@ class Question(NamedTuple):
     kind: Kind = "math"
     tolerance: float = 0.0
     verifier: Verifier = "takeover"  # letters are read and compared alike by both
-    problem: str = ""  # whose own expressions are no answers
+    problem: str = ""  # its own expressions are no answers
 
 
 class JudgedSample(NamedTuple):
-    """What one response came to: `correct`, `incorrect`, `no_answer`, `restated` (the problem), `unparsed` or `timed_out`."""
+    """One response. `outcome`: `correct`, `incorrect`, `no_answer`, `restated` (the problem), `unparsed` or `timed_out`."""
 
     answer: str | None
     outcome: str
@@ -42,14 +42,14 @@ class JudgedSample(NamedTuple):
 
 
 class JudgedProblem(NamedTuple):
-    """The samples, and the number of the one whose answer most of them give; None where none has an answer."""
+    """The samples of a problem, and the index of one with the most frequent answer; None if no sample has an answer."""
 
     samples: list[JudgedSample]
     majority: int | None
 
 
 class Ran(NamedTuple):
-    """What a step gave, which JSON can hold; `reason` where it gave nothing."""
+    """The result of a step, a JSON value; `reason` if it has none."""
 
     value: Any = None
     reason: Reason | None = None
@@ -59,7 +59,7 @@ Run = Callable[[Callable[[], Any], bool], Ran]
 
 
 def run_here(step: Callable[[], Any], mathematics: bool) -> Ran:
-    """A step in this process. Whatever it raises is the outcome of that response alone."""
+    """Run a step in this process. An error is the outcome of that response alone."""
     try:
         return Ran(step())
     except Exception as error:

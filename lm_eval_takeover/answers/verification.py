@@ -22,7 +22,7 @@ _OPERATOR = re.compile(
 )
 _DELIMITER = re.compile(r"[?:;=\n]|[.,](?=\s|$)|\$|\\[()\[\]]|\\(?:[gln]e|text)(?![a-z])")
 _PROSE = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
-# What an answer says about its letters beside its value: for all x; k an integer; x at least 2; only.
+# What an answer may add about its letters: for all x; k an integer; x at least 2; only.
 _CONDITION = re.compile(
     r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
     r"|(?<=[^\s,])\s*+,?\s*+(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"
@@ -102,7 +102,7 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
 
 
 def _has_same_words(gold: str, answer: str) -> bool:
-    """A word or the letter of a choice, with words beside it that say nothing else: `Graph C`, `due east`, `an ellipse`."""
+    """Whether an answer is the gold word or letter, with words that change nothing: `Graph C`, `due east`, `an ellipse`."""
     if (match := _WORD.fullmatch(gold.strip().strip("$"))) is None:
         return False
     word, text = match[2].casefold(), unwrap_text(tidy(answer))
@@ -115,14 +115,14 @@ def _has_same_words(gold: str, answer: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _parse_stock(text: str) -> list[Any]:
-    """What math_verify alone reads. It may hand text to `eval`: use this in a worker only (`judging`)."""
+    """The expressions that math_verify alone reads. It may call `eval`: use this in a worker only (`judging`)."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     return list(parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=None))
 
 
 def read_stock(response: str) -> str | None:
-    """What math_verify takes for the answer of a response."""
+    """The answer of a response, as math_verify reads it."""
     parsed = _parse_stock(response)
     return str(parsed[-1]) if parsed else None
 

@@ -28,7 +28,7 @@ from lm_eval_takeover.storage.whole_files import write_text
 MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in thresholds.GRID)  # points that every sketch has
 
 
-# What a file holds beside the types of `Calibration`.
+# Fields of a file that `Calibration` leaves untyped.
 
 
 class _VocabularyFields(TypedDict):
@@ -145,7 +145,7 @@ def _check_columns(calibration: Calibration) -> None:
 
 
 def _check_score(path: str, name: str, score: ScoreCalibration) -> None:
-    """Raises ValueError where the sketch is none, or the mean or the table does not fit it."""
+    """Raises ValueError for an unsound sketch, and for a mean or a table that does not fit it."""
     if score.plugin is None and name not in registered.names():
         raise ValueError(f"field '{path}' is not a score; known: {', '.join(registered.names())}")
     columns = [np.array(score.sketch[column]) for column in ("rho", "tau", "tail_mean")]
@@ -158,7 +158,7 @@ def _check_score(path: str, name: str, score: ScoreCalibration) -> None:
         raise ValueError(f"field '{path}.mean' is {score.mean:g}")
     if [row.get("rho") for row in score.table] != list(thresholds.TABLE):
         raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, thresholds.TABLE))}")
-    for row in score.table:  # for people; what a run uses is the sketch, and an edited table would mislead
+    for row in score.table:  # the table is for people, a run uses the sketch: both must agree
         for key, expected in asdict(score.threshold(row["rho"])).items():
             if not math.isclose(row.get(key, math.nan), expected, rel_tol=1e-6):
                 raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
@@ -227,7 +227,7 @@ def note_tasks(tasks: Sequence[str], include_path: str | Path | None) -> None:
 
 
 def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[[], str]) -> Target:
-    """What was solved for this realized rate and method. Raises CalibrationError with the command that solves it."""
+    """The target of this realized rate and method. Raises CalibrationError with the command that solves it."""
     target = next((target for target in calibration.targets if target.answers(rate, method)), None)
     if target is not None:
         return target

@@ -37,7 +37,7 @@ GRID: tuple[float, ...] = tuple(np.round(np.concatenate(_STEPS), 7).tolist())
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """`tau` in nats and one `kappa` per rule. What is published was made with threshold_to_mean, and stands for both."""
+    """`tau` in nats and one `kappa` per rule. A published kappa (threshold_to_mean) stands for both."""
 
     tau: float
     kappa_threshold_to_mean: float

@@ -28,7 +28,7 @@ class Method:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What tells it from other methods: model arguments by name, the budget parameter apart."""
+        """The model arguments that identify the method, without the budget parameter."""
         policy = self.policy
         settings: dict[str, Any] = {"policy": policy.name}
         if isinstance(policy, Gated):
@@ -42,7 +42,7 @@ class Method:
         """The policy with its budget parameter at this value; with `score_top_p` tau and kappa are those of the whole score."""
         if self.budget_parameter.name != SPIKE_RATIO:
             fields: dict[str, Any] = {self.budget_parameter.name: value}
-            if isinstance(self.policy, Gated):  # of a score that is 0 or 1: it fires wherever that is 1
+            if isinstance(self.policy, Gated):  # a binary score: the gate fires where it is 1
                 fields["gate"] = Gate(0.0, 0.0, self.window)
             return replace(self.policy, **fields)
         assert isinstance(self.policy, Gated)

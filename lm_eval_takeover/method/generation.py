@@ -1,4 +1,4 @@
-"""What comes back: one finished sample."""
+"""One finished sample."""
 
 import math
 from array import array
@@ -34,7 +34,7 @@ class Generation:
         return cls(list(request.begun), [False] * count, scores, observed=array("f") if traced else None)
 
     def count_passes(self, role: str, passes: int) -> None:
-        """Add so many passes of this model; never below 0."""
+        """Add passes of this model; the sum is never below 0."""
         setattr(self, f"{role}_passes", max(getattr(self, f"{role}_passes") + passes, 0))
 
     @property

@@ -1,11 +1,11 @@
-"""What a model is called: enough to tell whether a calibration or a journal belongs to it."""
+"""Ids of models, by which calibrations and journals are matched."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ModelId:
-    """What a model is called. `revision` is the hub's commit, or `sha256:…` of the files of a local folder."""
+    """The id of a model. `revision` is the Hub's commit, or `sha256:…` of the files of a local folder."""
 
     id: str
     revision: str | None

@@ -1,4 +1,4 @@
-"""What files tell of a token beside its scores: what the two models thought of it, and what stood in its place."""
+"""Numbers of each token in traces and scores files: entropies, log-probabilities, ranks and likeliest tokens."""
 
 import torch
 from torch import Tensor

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Asked = Tensor | None  # None of a model that is not asked
 
 DIRECTIONS = {"forward": ("base", "guide"), "reverse": ("guide", "base")}  # host and donor
-_REDRAW = 0x5851F42D4C957F2D  # changes both halves of a word, so that each token has another number under it
+_REDRAW = 0x5851F42D4C957F2D  # changes both halves of a word, so that each token gets another number
 WINDOW = 10  # scores that a policy without a gate is shown
 
 
@@ -50,7 +50,7 @@ class Block:
     window: "Tensor"  # `[rows, window]` the scores just before the block, oldest first, zeros where there are none yet
     chance: "Tensor | None" = None  # `[rows, k]` uniform numbers in [0, 1), where `uses_chance`
     donor_length: "Tensor | None" = None  # `[rows]` tokens of the donor's own answer, where `needs_donor_length`
-    tokens: "Tensor | None" = None  # `[rows, k]` the host's draws, which stand without a takeover, where `needs_token`
+    tokens: "Tensor | None" = None  # `[rows, k]` the host's draws, kept without a takeover, where `needs_token`
     written: "Sequence[Generation] | None" = None  # by row all tokens before and their writers, where `reads_text`
     tokenizer: Any = None  # of the pair, where `reads_text`
 
@@ -88,7 +88,7 @@ class Policy(ABC):
 
     @property
     def budget_parameter(self) -> BudgetParameter | None:
-        """What sets how much the donor writes, of policies that can be calibrated to a rate."""
+        """The argument that sets how much the donor writes, of policies that can be calibrated to a rate."""
         return None
 
     @property
@@ -128,7 +128,7 @@ class Policy(ABC):
 
     @property
     def donor(self) -> str | None:
-        """The role that takes over; None if nobody ever does."""
+        """The role that takes over; None if there are no takeovers."""
         return DIRECTIONS[self.direction][1]
 
     @property
@@ -152,7 +152,7 @@ class Policy(ABC):
         return self.gate.window if self.gate is not None else WINDOW
 
     def choose_logits(self, fire: "Tensor", host_logits: "Asked", donor_logits: "Asked") -> "Tensor":
-        """What the tokens of rows are drawn from, given which are takeovers `[rows]`: `[rows, vocab]`, equation (6)."""
+        """The logits `[rows, vocab]` that tokens are drawn from, given which rows are takeovers `[rows]`: equation (6)."""
         if host_logits is None or donor_logits is None:
             logits = donor_logits if host_logits is None else host_logits
             assert logits is not None

@@ -115,7 +115,7 @@ class Score:
 
 
 def call_plugin(where: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """What a plug-in's function returns. Raises PluginError for what it raises, but for memory that ran out."""
+    """The result of a plug-in's function. Turns its errors into PluginError, but not out-of-memory errors."""
     try:
         return function(*arguments, **options)
     except Exception as error:
@@ -149,7 +149,7 @@ def _find_installed(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]
 
 
 class Registry(Generic[Entry]):
-    """What is registered under one kind of name, loaded when it is asked for."""
+    """Entries of one kind by name, loaded when they are asked for."""
 
     def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
@@ -157,14 +157,14 @@ class Registry(Generic[Entry]):
         self._skipped: set[str] = set()  # names of installed packages that cannot be loaded
 
     def add(self, name: str, entry: Entry, source: Source) -> None:
-        """Register; the same code may do so again. Raises PluginError for a name that other code has."""
+        """Register an entry; the same code may do so again. Raises PluginError if other code has the name."""
         present = self._entries.get(name)
         if present is not None and present[1].name != source.name:
             raise PluginError(f"{self.kind} '{name}' of {source.name} is {present[1].name}'s already; choose another name")
         self._entries[name] = entry, source
 
     def get(self, name: str) -> Entry:
-        """By name. Raises ArgumentError that lists what there is and where from, PluginError for a package that is broken."""
+        """The entry of a name. Raises ArgumentError that lists all names and their sources, PluginError for a broken package."""
         if name in self._entries:
             return self._entries[name][0]
         self._load_ours()
@@ -177,7 +177,7 @@ class Registry(Generic[Entry]):
         return self._entries[name][0]
 
     def names(self) -> list[str]:
-        """All of them, ours first; those of installed packages are loaded, and a broken one is skipped with a warning."""
+        """All names, ours first. Installed packages are loaded; a broken one is skipped with a warning."""
         self._load_ours()
         for name in [name for name in self.installed() if name not in self._skipped]:
             try:
@@ -260,7 +260,7 @@ def load_plugins(names: str | None) -> None:
 
 
 def _run_file(path: Path) -> None:
-    """As a module of its own name, which a second call replaces only where the file has changed."""
+    """Run a file as a module. A second call runs it again only if the file has changed."""
     digest = hashlib.blake2b(str(path.resolve()).encode() + path.read_bytes(), digest_size=8).hexdigest()
     name = f"takeover_plugin_{path.stem}_{digest}"
     if name in sys.modules:

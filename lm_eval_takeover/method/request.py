@@ -1,4 +1,4 @@
-"""What is asked for: one sample of a prompt, and how its tokens are drawn."""
+"""Requests: one sample of a prompt, and how its tokens are drawn."""
 
 from dataclasses import dataclass
 
@@ -57,5 +57,5 @@ class Request:
 
     @property
     def text(self) -> tuple[int, ...]:
-        """The prompt and what stands behind it: what a model reads first."""
+        """The prompt and the begun tokens: what a model reads first."""
         return (*self.prompt, *self.begun)

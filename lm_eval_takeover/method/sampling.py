@@ -99,7 +99,7 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | Non
     return tokens, masses
 
 
-@cache  # for ever: CUDA graphs that were captured read the table
+@cache  # for ever: captured CUDA graphs read the table
 def _place_rules(sampling: Sampling, device: torch.device) -> kernels.Rules:
     return kernels.Rules.of([(sampling.temperature, sampling.top_p, sampling.top_k)], device)
 
@@ -120,7 +120,7 @@ def to_tensor(at: Words, device: torch.device) -> Tensor:
 
 _FEW = 2048  # tokens that are sorted sooner than picked out
 _SORTED = 2**14  # and sooner than divided
-_SURELY = 0.999  # float32 sums are nearer to the exact ones than that
+_SURELY = 0.999  # float32 sums are closer than that to the exact ones
 
 
 def draw_on_cpu(logits: Floats, at: Words, sampling: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -139,7 +139,7 @@ def draw_on_cpu(logits: Floats, at: Words, sampling: Sampling) -> tuple[NDArray[
     weights = np.exp(scaled)
     masses = np.add.reduce(weights, axis=1).astype(np.float64)
     for row, mass in enumerate(masses.tolist()):
-        # Where the likeliest token, of weight 1, holds the nucleus alone, it is the one; an exact sum only where it matters.
+        # If the likeliest token (weight 1) is the whole nucleus, it is drawn. The sum is exact only where it matters.
         if math.isnan(mass) or (sampling.top_p * mass < _SURELY and not sampling.top_k):
             continue
         ids = None

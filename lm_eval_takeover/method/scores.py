@@ -128,7 +128,7 @@ def log_ratio(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tens
 
 
 def _weigh(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits less their maximum, and the weight of all but the likeliest token in its units `[...]`: no rounding against 1."""
+    """Logits minus their maximum, and the weight of all but the likeliest token in its units `[...]`: exact near 1."""
     shifted = logits.float() - logits.float().amax(-1, keepdim=True)
     return shifted, shifted.exp().scatter(-1, shifted.argmax(-1, keepdim=True), 0.0).sum(-1)
 

@@ -92,7 +92,7 @@ class CalibrationFit:
         return [(f"{name}={first:g}", f"{name}={second:g}") for name, first, second in pairs if not math.isclose(first, second)]
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:
-        """In what a run of so many tokens and texts differs from the calibration, where that is no error."""
+        """Differences of a run (of so many tokens and samples) from the calibration that are no error."""
         listed = sorted(self._said)
         if self.template_differs:
             listed.append("its prompts are in another template")

@@ -1,4 +1,4 @@
-"""Where a checkpoint lies, by what id it is known, and digests of its files."""
+"""Checkpoints: paths, ids, and digests of their files."""
 
 import hashlib
 from collections.abc import Sequence

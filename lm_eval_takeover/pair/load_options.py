@@ -1,4 +1,4 @@
-"""What transformers' `from_pretrained` is given beside a checkpoint's name, from the model arguments of one role (`for_role`)."""
+"""Options of transformers' `from_pretrained`, from the model arguments of one role (`for_role`)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _BITSANDBYTES = [name for name in KINDS if name.startswith("bnb_")]
 
 
 def text_settings(arguments: ModelArguments) -> dict[str, Any]:
-    """What can change a text, beyond the files and the dtype: for the keys of samples."""
+    """Arguments that can change a text, beyond files and dtype: for the keys of samples."""
     return {name: value for name in _TEXT if (value := getattr(arguments, name))}
 
 

@@ -100,7 +100,7 @@ def load_weights(pair: Pair, roles: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def one_loading_bar(models: int) -> Iterator[None]:
-    """Within the `with` block transformers' bars are one over so many models; other bars, those of downloads, stay theirs."""
+    """Show one bar for the loading of so many models; other bars, of downloads, stay as they are."""
     quiet = models < 2 or not bars.is_progress_bar_enabled()
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
     with tqdm(total=models, desc=f"{_BAR} of {models} models", disable=quiet, bar_format=form) as bar:
@@ -153,7 +153,7 @@ def open_method(arguments: ModelArguments) -> Method:
 
 
 def check_arguments(values: dict[str, Any]) -> None:
-    """Raises a TakeoverError for all that can be known to be wrong with lm-eval's keyword arguments without the models."""
+    """Check lm-eval's keyword arguments as far as possible without the models. Raises a TakeoverError."""
     arguments = parse_arguments(values)
     resolve_devices(arguments)
     for role, name in (("base", arguments.base), ("guide", arguments.guide)):
@@ -194,7 +194,7 @@ def _reads_calibration(arguments: ModelArguments, method: Method) -> bool:
 
 
 def _make_command(arguments: ModelArguments, method: Method) -> Callable[..., str]:
-    """What gives the command that makes the calibration which these arguments ask for."""
+    """A function that writes the command for the calibration that these arguments need."""
     rate = arguments.target_rate
     solving = "" if rate is None else files.name_rate(rate, method.settings, arguments.plugins)
     names = arguments.base, arguments.guide, arguments.direction, CALIBRATION_PROMPTS

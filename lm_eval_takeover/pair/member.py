@@ -55,7 +55,7 @@ class Member:
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
             return kind.from_pretrained(self.path, **self._options, **options)
-        except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
+        except Exception as error:  # each loader raises errors of its own
             where = f" at revision '{self.revision}'" if self.revision else ""
             problem = f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)}"
             raise ArgumentError(f"{problem} (expected a folder or a hub id, 'owner/name[@revision]')") from error
@@ -137,7 +137,7 @@ class Member:
             assert self.cache_argument is not None
             options[self.cache_argument] = cache
             if self.cache_argument == "cache_params" and mask.shape[1] > ids.shape[1]:
-                del options["attention_mask"]  # as `generate`: a state has no columns behind it that could be padding
+                del options["attention_mask"]  # as `generate` does: a state has no padding columns
         read = {name: value for name, value in options.items() if name in self.forward_arguments}
         output = self.model(input_ids=ids, use_cache=cache is not None, **read)
         logits: Tensor = output.logits[:, -keep:]

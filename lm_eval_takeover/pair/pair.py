@@ -84,7 +84,7 @@ class Pair:
 
     @cached_property
     def _chat_mark(self) -> str:
-        """What the chat template puts behind a question in every thinking mode, else what it puts before one."""
+        """The text that the chat template adds behind a question in every thinking mode, else before one."""
         probe = "2 + 2 = ?"
         messages = [{"role": "user", "content": probe}]
         texts = [self.chat_prompt(messages, enable_thinking=thinking) for thinking in (None, False, True)]

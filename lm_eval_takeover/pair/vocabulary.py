@@ -9,7 +9,7 @@ from typing import Any
 
 from lm_eval_takeover.errors import VocabularyError
 
-# How byte-level tokenizers write bytes that are no printable characters of Latin-1: GPT-2's alphabet, byte by character.
+# GPT-2's alphabet, by which byte-level tokenizers write unprintable bytes: byte by character.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(256 + place): byte for place, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))

@@ -22,7 +22,7 @@ def read_log(path: Path, reading: problems.ReadOptions) -> tuple[str, Settings, 
     try:
         header = read_eval_log(str(path), header_only=True)
         samples = list(read_eval_log_samples(str(path), all_samples_required=False, exclude_fields=_UNREAD))
-    except Exception as error:  # its reader raises what its parts raise
+    except Exception as error:  # its parts raise errors of many kinds
         reason = str(error).strip().partition("\n")[0]
         raise ResultsError(f"'{path}' cannot be read: {reason}; expected a log of `inspect eval`") from error
     spec, epochs = header.eval, header.eval.config.epochs or 1
@@ -56,7 +56,7 @@ def read_log(path: Path, reading: problems.ReadOptions) -> tuple[str, Settings, 
 
 
 def _score(samples: Sequence[Any]) -> dict[str, list[float]]:
-    """What each scorer gives to the epochs, or each value of a scorer that gives several, if all are from 0 to 1."""
+    """Values of the epochs by scorer (and part, where it has several), if all are from 0 to 1."""
     from inspect_ai.scorer import value_to_float
 
     number, values = value_to_float(), dict[str, list[float]]()

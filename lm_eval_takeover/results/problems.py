@@ -153,7 +153,7 @@ def read_problems(
 
 
 def read_samples(path: Path, reading: ReadOptions) -> tuple[Problems, str]:
-    """Read a samples file that has no results beside it. Returns also what it calls `acc`. Raises ResultsError."""
+    """Read a samples file without a results file. Returns also its own name for `acc`. Raises ResultsError."""
     first = next(read_lines(path, WRITER), Fields(f"'{path}'", {}))
     filter_name = reading.filter or first.require("filter", str, "")
     metrics = sorted(first.require("metrics", list[str]), key=lambda name: not is_share(first.get(name)))

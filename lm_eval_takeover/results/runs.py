@@ -42,7 +42,7 @@ class Counts:
     """Sums over the samples of a task or a run, as its results report them. None for models that count nothing."""
 
     tokens: int | None = None
-    takeovers: int | None = None  # of a policy that mixes, as changed
+    takeovers: int | None = None  # for a policy that mixes: changed tokens
     changed: int | None = None  # not what the host draws there with the same numbers
     asked: int | None = None  # the donor's distribution is needed to decide or to write
     base_passes: int | None = None  # forward passes of one row, prefill apart
@@ -176,7 +176,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
 
 def _is_same(first: Run, other: Run) -> bool:
     shared = first.tasks.keys() & other.tasks.keys()
-    # Rows of compare may have a budget parameter for each task, and another first for a part of its problems.
+    # Rows of compare may have a budget parameter for each task; it may differ for a part of the problems.
     pairs = [(first.tasks[task], other.tasks[task]) for task in shared]
     label, rate = first.given_label, first.takeover.get("target_rate")
     solved = label is not None and (rate is not None or label == first.kind in ("random", "early"))
@@ -201,7 +201,7 @@ def _is_part(first: TaskResult, other: TaskResult) -> bool:
     return few <= many
 
 
-_IDENTITY = (  # of a takeover run, in its own words
+_IDENTITY = (  # what identifies a takeover run, of its config.takeover
     *("label", "base", "guide", "backend", "policy", "direction", "score", "tau", "kappa", "window", "rate"),
     *("early_tokens", "plugins", "seed", "run_dir"),
 )
@@ -257,7 +257,7 @@ def _join(old: Run, new: Run, notes: list[str]) -> Run:
         return replace(new, tasks=tasks, seconds=seconds)
     rate = 1.0 if new.kind == "guide" else counts.realized_rate
     counts, takeover = replace(counts, realized_rate=rate), new.takeover | {"realized_rate": rate}
-    if old.takeover.get("rate") != new.takeover.get("rate"):  # a rate for each task is no rate of the row
+    if old.takeover.get("rate") != new.takeover.get("rate"):  # each task has its own rate, so the row has none
         takeover["rate"] = None
     return replace(new, tasks=tasks, seconds=seconds, takeover=takeover, counts=counts)
 
@@ -395,7 +395,7 @@ def _number(value: Any) -> float | None:
 
 
 def samples_path(path: Path, task: str) -> Path:
-    """Where samples of the same call lie, if they were logged: `samples_TASK_DATE.jsonl` beside `results_DATE.json`."""
+    """The path of the samples of this call: `samples_TASK_DATE.jsonl` beside `results_DATE.json`."""
     return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
 
 

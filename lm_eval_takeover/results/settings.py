@@ -20,7 +20,7 @@ HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.k
 TAKEOVER = (
     "backend", "policy", "direction", "score", "tau", "kappa", "window", "rate", "early_tokens", "plugins", "dtypes",
 )  # fmt: skip
-# Model arguments of which it says what they came to: thresholds, digests of sources, revisions.
+# Model arguments that it resolves: thresholds, digests of sources, revisions.
 RESOLVED = {name for name, kind in KINDS.items() if kind in (METHOD, DTYPE)} - {"score_top_p"}
 RESOLVED |= {"backend", "base", "guide", "model"}
 

@@ -101,7 +101,7 @@ def bounds_of(count: int, mean: Values, squares: Values, confidence: float = CON
     z2 = float(stdtrit(count - 1, (1 + confidence) / 2)) ** 2
     centre = (mean + z2 / (2 * effective)) / (1 + z2 / effective)
     reach = np.sqrt(z2 * (mean * (1 - mean) / effective + z2 / (4 * effective**2))) / (1 + z2 / effective)
-    # What rounding leaves of a bound that equals the mean at 0 and 1 is cut off.
+    # At 0 and 1 the bound equals the mean; rounding errors are cut off.
     return np.clip(np.minimum(centre - reach, mean), 0, 1), np.clip(np.maximum(centre + reach, mean), 0, 1)
 
 
@@ -160,7 +160,7 @@ def covariance_of_means(differences: Values, observations: float) -> Values:
 
 
 def _add_floor(squares: Values, observations: float) -> Values:
-    """What two more problems add to these sums of squares."""
+    """These sums of squares with two more problems added."""
     floor = 2 / observations
     return np.asarray(floor / (1 + squares / floor)) if floor else np.zeros_like(squares)
 

@@ -15,7 +15,7 @@ from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
 from lm_eval_takeover.results.runs import MATHEMATICAL, Counts, Run, TaskResult
 from lm_eval_takeover.results.statistics import Interval, as_values, average_interval, mean_interval
 
-WIDEST = 1.0  # interval of a Recovery that is shown
+WIDEST = 1.0  # the widest interval of a Recovery that is shown
 TOO_WIDE = "its interval is wider than 100 points, as the gap between base and reference is small for so few problems"
 
 

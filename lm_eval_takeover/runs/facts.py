@@ -1,4 +1,4 @@
-"""What a run says of itself: in lm-eval's results file, in its journal and in the metadata of its traces."""
+"""The facts of a run, for lm-eval's results file, its journal and the metadata of its traces."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.method.policy import Policy
 
-if TYPE_CHECKING:  # they load torch and transformers, which readers of a run need not
+if TYPE_CHECKING:  # these load torch and transformers, which readers of a run do not need
     from lm_eval_takeover.pair.loading import GateOrigin
     from lm_eval_takeover.pair.pair import Pair
 

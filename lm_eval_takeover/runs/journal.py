@@ -103,7 +103,7 @@ class Journal:
             self.update_attempt()
 
     def find_pending(self, tokens: int) -> list[Sample]:
-        """The oldest samples whose traces are in no part yet: as many as come to `tokens`, or all. Raises Damaged."""
+        """The oldest samples whose traces are in no part yet, up to about `tokens` tokens. Raises Damaged."""
         pending, total = list[Sample](), 0
         rows = self._connection.execute(f"SELECT {column_names('samples')}, trace FROM samples {_PENDING} ORDER BY rowid")
         for *row, blob in rows:
@@ -152,7 +152,7 @@ class Journal:
         self.update_attempt()
 
     def begin_command(self, command: str, facts: dict[str, Any]) -> None:
-        """Enter the attempt's command and start its clock; a second command of one process is an attempt of its own."""
+        """Enter the attempt's command and start its clock. A second command of the process begins another attempt."""
         if self._command[0] not in ("", command):
             self.stop_clock()
             self.begin_attempt()

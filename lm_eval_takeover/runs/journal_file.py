@@ -15,8 +15,7 @@ from lm_eval_takeover.storage.whole_files import sync_folder
 
 _SCHEMA = 5
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
-# For each table: the columns that its digest is of, and what follows them. In `samples`, `trace` is packed (`traces`) behind a
-# checksum until it is in a part; then it is null, and `part` the name of that file.
+# Of each table the digested columns, and the others. `samples.trace` is packed behind a checksum until it is in the file `part`.
 _TABLES = {
     "samples": (
         "key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, "
@@ -51,7 +50,7 @@ _TYPES = {  # of the columns that the digest is of, by table; those without NOT 
     for table, (columns, _) in _TABLES.items()
 }
 _LARGEST = 2**53  # of a count or a number of a document
-# What no journal of ours needs more of.
+# No journal of ours needs more.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 2**27, sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10**5, sqlite3.SQLITE_LIMIT_COLUMN: 50,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 20, sqlite3.SQLITE_LIMIT_ATTACHED: 0, sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
@@ -84,7 +83,7 @@ class Damaged(Exception):
     """A journal that is not sound; the text says where."""
 
 
-# Primary result codes of SQLite that say nothing of the file: disk, rights, memory, another process.
+# Result codes of SQLite for disk, rights, memory and other processes: the file may be sound.
 _ENVIRONMENT = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT,

@@ -52,7 +52,7 @@ def find_run_dir(path: Path) -> Path:
 
 
 def is_part_name(name: Any) -> bool:
-    """Whether this can be the name of a part: journals of other people name files, too."""
+    """Whether this can be the name of a part: a foreign journal may name any file."""
     return isinstance(name, str) and _PART_NAME.fullmatch(name) is not None
 
 

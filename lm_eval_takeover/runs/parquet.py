@@ -27,14 +27,14 @@ NAME_FIELDS = (
     *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position")),
 )  # which token a row is
 DIGEST = "takeover_digest"
-_UNKNOWN = "0" * 32  # in the place of a digest while it is computed
+_UNKNOWN = "0" * 32  # stands for the digest while that is computed
 MOST_ROWS = 2**23  # 16 times those of a file of ours
 MOST_BYTES = 2**28
 _NEVER_NULL = {"task", "doc_id", "sample", "position", "token_id", "chosen_from", "prompt_ids"}
 
 
 def name_tokens(names: Sequence[Name], lengths: Sequence[int]) -> dict[str, Any]:
-    """The columns of `NAME_FIELDS` for samples of so many tokens."""
+    """The columns of `NAME_FIELDS` for samples with these numbers of tokens."""
     tasks = list(dict.fromkeys(task for task, _, _ in names))
     places = np.repeat([tasks.index(task) for task, _, _ in names], lengths).astype(np.int32)
     return {
@@ -57,7 +57,7 @@ def make_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> None:
-    """Write a table whole or not at all, with its digest, in groups of so many rows."""
+    """Write a table whole or not at all, with its digest, in row groups of `rows`."""
     kinds = {field.name: field.type for field in table.schema}
     encodings = dict.fromkeys((name for name in kinds if pa.types.is_floating(kinds[name])), "BYTE_STREAM_SPLIT")
     encodings |= dict.fromkeys(kinds.keys() & {"doc_id", "sample", "position"}, "DELTA_BINARY_PACKED")
@@ -147,7 +147,7 @@ def _check_size(metadata: pq.FileMetaData, names: set[str]) -> None:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
             if column.path_in_schema.partition(".")[0] in names:
-                # At least 4 bytes a value, however little its encoding takes.
+                # Values count at least 4 bytes each, however small the encoding is.
                 size += max(column.total_uncompressed_size, 4 * column.num_values)
     if rows > MOST_ROWS or size > MOST_BYTES:
         raise ValueError(

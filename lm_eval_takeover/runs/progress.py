@@ -1,4 +1,4 @@
-"""What a person sees of a run while it is going on: finished samples, and tokens, which come long before them."""
+"""The progress bars of a run: finished samples, tokens and their speed."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.tally import Tally
 
 _REDRAW = 1.0  # seconds
-_shown: dict[str, Any] = {"desc": "Running generate_until requests"}  # what bars are given beside their counts
+_shown: dict[str, Any] = {"desc": "Running generate_until requests"}  # options of all bars
 
 
 @contextmanager

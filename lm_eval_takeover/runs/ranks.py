@@ -18,7 +18,7 @@ _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE
 
 
 class Ranks:
-    """The processes of this run, one of them where no launcher started it."""
+    """The processes of this run; a single one without a launcher."""
 
     def __init__(self) -> None:
         self.rank, self.count = 0, 1
@@ -81,7 +81,7 @@ class Ranks:
 
 
 class Padding(str):
-    """The answer to a request that lm-eval repeats only to give every rank as many; it goes nowhere."""
+    """The answer to a request that lm-eval repeats to give every rank as many. It is dropped."""
 
     __slots__ = ()
 

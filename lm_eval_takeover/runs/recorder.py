@@ -87,7 +87,7 @@ def make_sample(
     return Sample(key, *name, text, *tokens, *costs, *passes, truncated)
 
 
-# Costs follow from the method's definition, not from the engine: how many tokens it drafts changes its passes alone.
+# Costs follow from the method, not from the engine: the length of drafts changes only passes.
 
 
 def count_changed(policy: Policy, generation: Generation) -> int | None:

@@ -29,7 +29,7 @@ from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.schema import check
 from lm_eval_takeover.tasks.instances import is_greedy
 
-Answer = tuple[str | None, str]  # what was extracted, and what it was worth
+Answer = tuple[str | None, str]  # the extracted answer, and the outcome
 Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
 
 
@@ -127,7 +127,7 @@ class RunReader:
     answered: list[Answered]
     asked: int
     tasks: list[str] = field(default_factory=list)
-    seconds: float = 0.0  # that its commands took, all attempts together
+    seconds: float = 0.0  # of all its commands and attempts
     decoding: dict[str, dict[str, Any]] = field(default_factory=dict)  # generation settings of tasks that have one set
 
     @property
@@ -202,7 +202,7 @@ class RunReader:
         return by_document
 
     def find_prompt(self, sample: Answered) -> Prompt:
-        """The row that a sample answers. Raises RunDirError where there is none, or nobody knows which."""
+        """The prompt of a sample. Raises RunDirError where there is none, or more than one fits."""
         rows = self.prompts.get((sample.task, sample.doc_id), [])
         if len(rows) > 1:
             rows = [row for row in rows if row["prompt"] and digest_of_text(row["prompt"]).hex() == sample.prompt]
@@ -234,7 +234,7 @@ class RunReader:
 
 
 def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
-    """`(name, first row, row behind the last)` of each stretch of rows that belong to one sample."""
+    """`(name, start, stop)` of the rows of each sample."""
     if not len(table):
         return
     changes = np.zeros(len(table) - 1, dtype=bool)
@@ -255,7 +255,7 @@ def read_run_folders(paths: Sequence[Path]) -> list[RunReader]:
 
 
 def read_run_folder(folder: Path) -> RunReader:
-    """The run of a run_dir, or of a row of `compare`. Raises RunDirError where there is none, or several that are not one."""
+    """The run of a run_dir, or of a row of `compare`. Raises RunDirError for none, or for runs that differ in settings."""
     folder = find_run_dir(folder)
     if not folder.is_dir():
         raise RunDirError(f"run_dir='{folder}' is not a folder; expected one that a run had as run_dir=…")
@@ -295,7 +295,7 @@ def _identify(run: StoredRun, *, follows: bool) -> str:
 def _list_answered(
     run: StoredRun, verdicts: Verdicts, keys: dict[Name, bytes], folder: Path, first_counts: bool
 ) -> Iterator[Answered]:
-    """What this command asked and has; `keys` takes all it asks. A second text is an error unless the first one counts."""
+    """The samples of this command that have a text; adds all names to `keys`. A second text of a name is an error, or skipped."""
     for row in run.asked:
         name = row.task, row.doc_id, row.sample
         if (key := keys.get(name)) == row.key or (key is not None and first_counts):

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 _WAITING_TOKENS = 2**21  # of finished samples that may wait for the disk: 50 MB
-_PAUSE = 0.25  # seconds between two commits: a thread that wakes up often holds up passes that use every core
-_open_here: "dict[Path, RunWriter]" = {}  # of this process, by folder: a later model takes over from an earlier one
+_PAUSE = 0.25  # seconds between two commits: a thread that wakes often slows passes on all cores
+_open_here: "dict[Path, RunWriter]" = {}  # open folders of this process: a later model closes an earlier one's
 
 
 class RunWriter:
@@ -114,7 +114,7 @@ class RunWriter:
         self._write()
 
     def _write(self) -> None:
-        """Commit what waits, and write parts once the journal holds the tokens of one. What cannot be committed waits on."""
+        """Commit what waits, and write parts once the journal holds enough tokens. After an error the samples wait on."""
         with self._mutex:
             samples, self._waiting = self._waiting, []
         if not samples:
@@ -193,7 +193,7 @@ class RunWriter:
             logger.error("%s", error)
 
     def describe_kept(self) -> str:
-        """What a process that is stopped leaves here, in a line."""
+        """One line for a stopped process: what is kept here."""
         return f"{self.samples_kept:,} samples are kept in run_dir='{self.folder}', and the same command goes on from there"
 
     def _check_open(self) -> None:
@@ -201,7 +201,7 @@ class RunWriter:
             raise RunDirError(f"run_dir='{self.folder}' was closed; make a new model object to continue")
 
     def _run_on_thread(self, work: Callable[[], Result]) -> Result:
-        """The result of `work` on the journal's thread, behind all that was handed over before."""
+        """The result of `work` on the journal's thread, after all earlier work."""
         self._check_open()
         self._skip_pause.set()
         try:
@@ -228,7 +228,7 @@ class RunWriter:
 
 
 def _read_other_rank(folder: Path, rank: int, keys: Sequence[bytes]) -> dict[bytes, Sample]:
-    """What another rank has of these keys; nothing where its journal cannot be read: its own rank mends it."""
+    """The samples of these keys that another rank has; none where its journal cannot be read, which its own rank repairs."""
     path = journal_path(folder, rank)
     try:
         with contextlib.closing(Journal(path, read_only=True)) as journal:

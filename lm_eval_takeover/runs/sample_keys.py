@@ -18,7 +18,7 @@ SCHEMA = 2  # 1 drew by inverse CDF
 
 
 def collect_text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool) -> dict[str, Any]:
-    """All that texts depend on beside requests, for JSON: local folders by their files, no dtype of a model that nobody asks."""
+    """All that texts depend on beside requests, as JSON values. Local folders count by their files."""
     models = {
         member.role: {
             "model": _digest_or_name(member),
@@ -47,7 +47,7 @@ def _digest_or_name(member: Member) -> str:
 
 
 def _loading_settings(member: Member) -> dict[str, Any]:
-    """What makes another model of the same files, under `loading`; a local adapter counts by its files."""
+    """Arguments that change the model of the same files, under `loading`; a local adapter counts by its files."""
     settings = text_settings(member.given)
     if member.given.peft and Path(member.given.peft).is_dir():
         settings["peft"] = whole_digest(Path(member.given.peft))

@@ -89,7 +89,7 @@ def list_score_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
-    """What a file was written with, and the keys of its texts. Raises RunDirError for one that is none of ours."""
+    """The header of a scores file, and the keys of its texts. Raises RunDirError for a foreign file."""
     with parquet.reading(path, "scores"):
         with parquet.open_parquet(path) as file:
             metadata = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])

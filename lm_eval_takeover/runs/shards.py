@@ -64,7 +64,7 @@ def _move_aside(path: Path) -> Path:
 
 
 def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = False) -> None:
-    """Move traces from a rank's journal into parts, as long as they fill one; `everything` moves the rest, too."""
+    """Move traces from a rank's journal into full parts; with `everything` the last part may be smaller."""
     while samples := journal.find_pending(PART_TOKENS):
         if not everything and sum(sample.tokens for sample in samples) < PART_TOKENS:
             return

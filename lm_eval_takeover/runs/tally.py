@@ -1,4 +1,4 @@
-"""What was emitted and what it cost, over a run and per task."""
+"""Counts of tokens, passes and samples, over a run and per task."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -37,7 +37,7 @@ class Tally:
 
 
 def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0) -> dict[str, Any]:
-    """The counts over the whole run, and for each task under `per_task`, in the order of their names; shares of what was cut."""
+    """The counts of the whole run, and of each task under `per_task`; `truncated` as a share."""
     total = Tally()
     for tally in tallies.values():
         total.add(tally)

@@ -46,7 +46,7 @@ class TraceHeader:
     """What all tokens of one command share."""
 
     command: str
-    writers: tuple[str, str]  # the role that writes where there is no takeover, and where there is one
+    writers: tuple[str, str]  # the roles that write without and with a takeover
     window: int | None  # of the gate; None where no gate decides
 
 

@@ -20,7 +20,7 @@ class Lock:
         self._handle: int | None = _acquire(path)
         if os.fstat(self._handle).st_nlink > 1:  # a hard link: another file has this content
             return
-        with contextlib.suppress(OSError):  # the name is for people: a full disk does not unlock anything
+        with contextlib.suppress(OSError):  # the name is for people; on a full disk the lock holds, too
             os.truncate(self._handle, 0)
             os.pwrite(self._handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 

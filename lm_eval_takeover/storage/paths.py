@@ -5,7 +5,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
 TASK_CONFIGS = _PACKAGE / "task_configs"  # the folder of the task files
-_LONGEST = 200  # bytes of a component; file systems take 255, and names of files add to it
+_LONGEST = 200  # bytes of a component; file systems take 255, and suffixes follow
 
 
 def make_component(name: str) -> str:

@@ -23,7 +23,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) 
 
 
 def open_input(path: Path) -> BinaryIO:
-    """A regular file, perhaps by a link to it, to be read. Raises OSError."""
+    """Open a regular file, or a link to one, for reading. Raises OSError."""
     return os.fdopen(open_regular(path, follow=True), "rb")
 
 

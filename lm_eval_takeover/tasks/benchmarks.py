@@ -28,7 +28,7 @@ _SHOWN = 500  # characters of an answer in logged samples
 
 
 class Record(list[list[str]]):
-    """What lm-eval logs: `[answer, outcome]` of each sample, with metrics beside it. A list, as lm-eval writes no other type."""
+    """`[answer, outcome]` of each sample, and the metrics. A list, since lm-eval logs no other type."""
 
     def __init__(self, scored: Scored):
         answers = ((answer or "")[:_SHOWN] for answer in scored.answers)

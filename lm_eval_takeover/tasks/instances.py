@@ -19,7 +19,7 @@ GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "to
 
 
 def document_label(instance: Instance) -> str:
-    """What errors call a document."""
+    """The name of a document in errors."""
     return f"task {instance.task_name}, doc {instance.doc_id}"
 
 
@@ -43,7 +43,7 @@ def make_requests(
         ids = encoded[context]
         left = max_length - len(ids)
         if left < 1:
-            # As hf: the end of the prompt, and max_gen_toks behind it, or half the context where those are more.
+            # As hf: the end of the prompt, and max_gen_toks behind it, at most half the context.
             room = max(max_length - new_tokens if new_tokens < max_length else max_length // 2, 1)
             ids, left = ids[-room:], max_length - room
             truncated.add(context)
@@ -66,7 +66,7 @@ def make_requests(
 
 
 def is_greedy(settings: dict[str, Any]) -> bool:
-    """Whether lm-eval's generation kwargs ask for the one likeliest text; False for what no model could read."""
+    """Whether lm-eval's generation kwargs ask for greedy decoding; False for settings that cannot be read."""
     try:
         known = normalize_gen_kwargs(settings)
         return not known["do_sample"] or float(known.get("temperature", 1.0)) == 0

@@ -101,7 +101,7 @@ class KnownProblems:
 
 
 def _read_gpqa_digests() -> list[str]:
-    """Digests of GPQA-Diamond, which is gated: none for whoever has no token of the hub, and hardly its questions either."""
+    """Digests of GPQA-Diamond, a gated data set. Empty without a Hub token."""
     import huggingface_hub
 
     if huggingface_hub.get_token() is None:

@@ -12,7 +12,7 @@ JudgeSamples = Callable[[Question], JudgedProblem]
 
 
 def list_ks(samples: int) -> list[int]:
-    """The `k` of pass@k for so many samples a problem: 1, 2, 4, … as far as they go, and all of them."""
+    """The `k` of pass@k for this number of samples: 1, 2, 4, … and the number itself."""
     return sorted({*(2**power for power in range(samples.bit_length())), samples})
 
 
@@ -23,7 +23,7 @@ def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
 
 
 def list_metrics(samples: int) -> list[dict[str, Any]]:
-    """lm-eval's `metric_list` for so many samples a problem, in the order of `score_samples`."""
+    """lm-eval's `metric_list` for this number of samples, in the order of `score_samples`."""
     better = ["acc", "acc_boxed", "acc_completed", *(f"pass@{k}" for k in list_ks(samples)), f"maj@{samples}"]
     worse = ["unboxed", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unclosed_think"]
     other = {"acc_completed": accuracy_of_completed}
@@ -57,7 +57,7 @@ def score_samples(
     verifier: Verifier = "takeover",
     problem: str = "",
 ) -> Scored:
-    """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
+    """The metrics of one problem: shares of its samples, but `acc_completed` is `(correct, completed)`."""
     count = len(responses)
     limits = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
     samples, chosen = judge(Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem))

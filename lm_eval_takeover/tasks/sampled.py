@@ -34,7 +34,7 @@ _LENGTHS = {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_toke
 _NEXT = ConfigurableTask is Task
 _GeneratingTask: Any = Task._registry["generate_until"] if _NEXT else ConfigurableTask
 
-_TELLING = 400  # characters of all problems together that sampling hardly writes twice
+_TELLING = 400  # characters of all problems together: sampled texts of this length hardly repeat by chance
 
 
 def drop_headers(until: Sequence[str], prompt: str) -> list[str]:
@@ -100,7 +100,7 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
         """Scores all samples. Raises TakeoverError for a document that has not exactly its samples, and names it."""
         _warn_if_identical(self.instances)
         for instance in self.instances:
-            # Under several ranks lm-eval appends to the last document what it asks only to give every rank as many.
+            # Under several ranks lm-eval repeats the last request to give each rank as many; that is dropped here.
             samples = instance.resps[: instance.repeats] if self._ranks > 1 else instance.resps
             if len(samples) != instance.repeats:
                 raise TakeoverError(
@@ -126,7 +126,7 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
 
 
 def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A task file's `generation_kwargs`, with the paper's sampling and length where it says nothing of them."""
+    """A task file's `generation_kwargs`, with the paper's sampling and length as defaults."""
     decoding = {"until": [], **given}
     if not given.keys() & {*SAMPLING, "top_k"}:
         decoding |= SAMPLING
@@ -155,7 +155,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _choose_metrics(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The entries of `metric_list`: all that so many samples have, or those that the task file names."""
+    """The entries of `metric_list`: those that the task file names, else all for its number of samples."""
     task, samples = config.get("task"), config["repeats"]
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
         raise ArgumentError(f"task {task}: repeats={samples!r} is not a whole number of at least 1")

@@ -23,7 +23,7 @@ class Response(str):
 
 
 class LoggedVerdict(NamedTuple):
-    """What one response to one document was worth; `doc` and `response` are digests."""
+    """The verdict on one response to one document; `doc` and `response` are digests."""
 
     doc: str
     response: bytes

@@ -140,7 +140,7 @@ def _read_prompts(options: argparse.Namespace, pair: Pair, form: TaskForm | None
 
 
 def _describe_kept(out: Path) -> str:
-    """What a call that was stopped has left, for its last line."""
+    """The last line of a stopped call: what is kept."""
     if any(out.parent.glob(f".{out.name}.*.partial/*.npz")):
         return "what was finished is kept, and the same command goes on from there"
     return "nothing was written"

@@ -41,7 +41,7 @@ def target_table(calibration: Calibration) -> Table:
 
 
 def describe_rollouts(calibration: Calibration) -> str:
-    """How many rollouts and tokens there were, beside how many prompts were asked for, and the share that was cut."""
+    """Numbers of rollouts, prompts and tokens, and the share that was cut."""
     rollouts, prompts = calibration.rollouts or 0, calibration.prompts.get("asked")
     fewer = f" ({prompts} prompts were asked for)" if prompts and prompts != rollouts else ""
     cut = calibration.cut or 0
@@ -94,7 +94,7 @@ def render_page(
 
 
 def _list_facts(calibration: Calibration) -> list[list[str]]:
-    """What it was measured on, by the names that the file has for it."""
+    """Facts of the measurement, by their names in the file."""
     prompts = {name: value for name, value in calibration.prompts.items() if name not in _LONG}
     groups = {"vocabulary": calibration.vocabulary or {}, "prompts": prompts, "decoding": calibration.decoding}
     groups |= {"dtypes": calibration.dtypes}

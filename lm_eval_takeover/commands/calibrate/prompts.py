@@ -24,7 +24,7 @@ from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers
 logger = logging.getLogger(__name__)
 
 _LARGEST = 2**30  # bytes of a file of prompts
-# As in task_configs/_math_template_yaml, so that a calibration meets the prompts that the benchmarks ask.
+# As in task_configs/_math_template_yaml: a calibration sees the prompts of the benchmarks.
 MATH_TEMPLATE = "Problem: {{%s}}\nPlease reason step by step, and put your final answer within \\boxed{}.\nSolution:"
 
 
@@ -214,7 +214,7 @@ def _read_license(source: str) -> str | None:
 
     try:
         card = huggingface_hub.dataset_info(source.partition(":")[0]).card_data
-    except Exception:  # no card, no connection to its host: the calibration's card then says that it is not known
+    except Exception:  # no card or no connection: the licence is not known
         return None
     stated = card.get("license") if card else None
     return ", ".join(stated) if isinstance(stated, list) else stated
@@ -225,7 +225,7 @@ def _render_template(template: str, row: dict[str, Any]) -> str:
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
         # A shell passes \\n as two characters; \\neq and \\nabla are LaTeX.
         return environment.from_string(re.sub(r"\\n(?![a-z])", "\n", template)).render(**row)
-    except Exception as error:  # a template computes, and so fails, as it likes
+    except Exception as error:  # a template can fail in any way
         raise ArgumentError(
             f"--template {template!r}: {first_line(error)}; its fields are those of a row: {', '.join(map(str, row))}"
         ) from error

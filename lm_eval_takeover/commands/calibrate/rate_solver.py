@@ -19,7 +19,7 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.progress import open_bar
 
 _MOST = 12  # measurements of one target
-_LOW, _HIGH = 1e-4, 1e9  # of budget parameters whose own bounds are 0 and infinity; the search is in their logarithms
+_LOW, _HIGH = 1e-4, 1e9  # bounds of the search, in logarithms, where a parameter's own are 0 and infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class HeldOutRollouts:
 
     @property
     def name(self) -> str:
-        """What a measured rate depends on, beside the value."""
+        """A key of all that a measured rate depends on, without the value."""
         digest = hashlib.sha256(json.dumps(self.setup.prompts.held_out).encode()).hexdigest()
         return f"{digest} {json.dumps(self.method.settings, sort_keys=True)}"
 
@@ -58,7 +58,7 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
     rate, as in a mass of equal scores; the caller compares `realized_rate` with what was asked.
     """
     parameter, settings = rollouts.method.budget_parameter, rollouts.method.settings
-    # The search is in x, with which the rate rises: the logarithm of the parameter, with its sign turned where it falls.
+    # The search is in x, in which the rate rises: the parameter's logarithm, negated where the rate falls.
     sign = 1 if parameter.rising else -1
     bounds = [sign * math.log(bound) for bound in (max(parameter.low, _LOW), min(parameter.high, _HIGH))]
     lowest, highest = min(bounds), max(bounds)
@@ -101,7 +101,7 @@ def _choose_next(
             return None
         share = (rate - rates[low]) / (rates[high] - rates[low]) if step % 3 else 0.5
         return low + (high - low) * min(max(share, 0.1), 0.9)
-    # One side only: in proportion to what is missing, at least by a tenth, and each time twice as far.
+    # Bounded on one side only: go in proportion to the gap, at least a tenth, each time twice as far.
     x = low if low is not None else high
     assert x is not None
     factor = 1.5 * math.log(rate / max(rates[x], rate / 8))

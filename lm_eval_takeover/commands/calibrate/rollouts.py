@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Work:
-    """What a calibration did in this process: tokens rolled out and the seconds that they took, scores included."""
+    """The work of a calibration in this process: tokens rolled out, and seconds, scores included."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -87,7 +87,7 @@ def calibrate(
 @torch.inference_mode()
 def _measure_thresholds(setup: Setup, parts: ScoreParts, work: Work) -> Calibration:
     _collect_scores(setup, parts, work)
-    if parts.cut:  # their thresholds lack what a longer text would have gone on with
+    if parts.cut:  # thresholds lack the scores of the tokens that were cut
         logger.warning(
             "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut",
             parts.cut, len(parts.done), 100 * parts.cut / len(parts.done), setup.max_gen_toks,
@@ -121,8 +121,7 @@ def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
     pair, size = setup.pair, setup.batch_size
     requests = setup.make_requests(setup.prompts.texts, setup.prompts.source["indices"])
     load_weights(pair, setup.roles)  # before the bar, whose speed it would spoil
-    # Prompts of nearly one length stand in one group. Groups follow from the requests alone, so that an interrupted run has the
-    # same ones, and the same float32 sums, as one that was not.
+    # Groups of nearly one prompt length. They follow from the requests alone: an interrupted run has the same float32 sums.
     order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), i))
     groups = [order[start : start + size] for start in range(0, len(order), size)]
     work.reused = len(parts.done)
@@ -229,7 +228,7 @@ def _replay_gates(
     tokens = 0
     for part in parts.read():
         for score, rows in part.items():
-            # What stands behind the end exceeds no threshold.
+            # Padding exceeds no threshold.
             tensors = [torch.from_numpy(row) for row in rows]
             padded = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-torch.inf)
             for key, gate in gates[score].items():

@@ -40,7 +40,7 @@ class ScoreParts:
                 with path.open("rb") as stream, np.load(stream) as part:
                     numbers, lengths, cut = part["prompts"], part["lengths"], part["cut"]
                     sound = all(len(part[score.name]) == lengths.sum() for score in self.scores)
-            except Exception:  # a damaged archive raises whatever its first wrong byte means
+            except Exception:  # a damaged archive raises errors of any kind
                 sound = False
             if sound:
                 self._where |= {int(number): (path, place) for place, number in enumerate(numbers)}
@@ -103,7 +103,7 @@ class ScoreParts:
                 yield {name: [values[place] for place in sorted(places[path])] for name, values in rows.items()}
 
     def remember(self, name: str, value: Any) -> None:
-        """Keep a small result beside the parts."""
+        """Save a small result beside the parts."""
         write_text(self.folder / "results.json", json.dumps(self.remembered() | {name: value}))
 
     def remembered(self) -> dict[str, Any]:

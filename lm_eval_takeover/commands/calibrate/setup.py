@@ -1,4 +1,4 @@
-"""What a calibration measures: a pair, prompts, and how rollouts are drawn."""
+"""The inputs of a calibration: a pair, prompts, and how rollouts are drawn."""
 
 import hashlib
 import importlib.metadata
@@ -29,7 +29,7 @@ LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a ca
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is measured: rollouts of a pair's host on prompts, to an end token or `until`; `backend` is vLLM's, if it writes."""
+    """Rollouts of a pair's host on prompts, to an end token or `until`; `backend` is vLLM's, if it writes."""
 
     pair: Pair
     prompts: Prompts
@@ -55,7 +55,7 @@ class Setup:
         return asdict(self.sampling) | settings
 
     def describe(self) -> dict[str, Any]:
-        """What a calibration file says of the models, prompts, decoding and libraries that it was measured with."""
+        """Models, prompts, decoding and libraries, as a calibration file has them."""
         base, guide = self.pair.member("base"), self.pair.member("guide")
         return {
             "base": base.id,

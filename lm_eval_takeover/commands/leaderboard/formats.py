@@ -10,7 +10,7 @@ from lm_eval_takeover.results.problems import ACC
 from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.results.summary import Figure, Summary
 
-# The source's names of its columns, which published rows bear.
+# Column names of the paper, for published rows.
 _HEADINGS = {
     "takeover_math500": "Math500", "takeover_gsm8k": "GSM8K", "takeover_amc23": "AMC23",
     "takeover_olympiadbench": "Olympiad", "takeover_aime24": "AIME24", "takeover_aime25": "AIME25",

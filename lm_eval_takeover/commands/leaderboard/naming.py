@@ -12,7 +12,7 @@ _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
 _TAKEOVER = ("base", "guided", "random", "early")
 _FIRST = ("rate", "seed", "template", "base", "guide")  # what a name says before all else
 _SHORT = {"chat_template": "template", "num_fewshot": "shots", "task_version": "version"}
-_RATES = ("rate", "target_rate", "spike_ratio", "tau", "kappa")  # the nominal rate says it, or nothing does
+_RATES = ("rate", "target_rate", "spike_ratio", "tau", "kappa")  # shown as the nominal rate, or not at all
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _tell_apart(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _list_settings(run: Run, tasks: Sequence[str]) -> dict[str, str]:
-    """What may tell a run from others on these tasks, in short words."""
+    """The settings of a run on these tasks, by short names, to tell it from others."""
     nominal = find_nominal_rate(run.takeover)
     values = {"rate": "none" if nominal is None else f"{nominal:.3g}", "seed": str(run.seed)}
     for task in tasks:

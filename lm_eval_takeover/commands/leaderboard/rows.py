@@ -49,7 +49,7 @@ class Board:
     rows: Sequence[BoardRow]
     warnings: Sequence[str] = field(default_factory=list)
     versus: str | None = None
-    legend: Sequence[str] = ()  # what else tells apart rows whose names say only a part of it
+    legend: Sequence[str] = ()  # further differences of rows with nearly equal names
 
 
 def build_board(
@@ -157,7 +157,7 @@ def _name_pair(pair: Pair, why: str | None = None) -> dict[str, summary.Figure]:
     return {ACC: acc, "pass@8": passed}
 
 
-# How much of Acc is the scorer: texts that `rescore --verifier` judged again by others, kept below their run_dir.
+# Acc by other scorers: results of `rescore --verifier`, which lie below the run_dir.
 
 
 def gather_scorers(runs: Sequence[Run], reading: ReadOptions) -> list[Run]:

@@ -66,7 +66,7 @@ class SeedRuns:
     tasks: dict[str, TaskRuns]
     digest: str = ""  # of a baseline: its file's checksum
     label: str = ""  # what the run is called
-    notes: tuple[str, ...] = ()  # on which of its results files count
+    notes: tuple[str, ...] = ()  # which of its results files count
 
     @property
     def seeds(self) -> int:

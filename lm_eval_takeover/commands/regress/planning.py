@@ -19,7 +19,7 @@ from lm_eval_takeover.results.statistics import Values, as_values, count_observa
 from lm_eval_takeover.results.summary import choose_averaged
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
-# What a metric comes to in the mean for a problem whose samples are correct with probability p.
+# The expected metric of a problem whose samples are correct with probability p.
 EXPECTED: dict[str, Callable[[Values], Values]] = {"acc": lambda p: p, "pass@8": lambda p: 1 - (1 - p) ** 8}
 SIMULATIONS = 2000
 MOST_PROBLEMS = 100_000  # a plan names no larger number
@@ -29,7 +29,7 @@ _EDGE = 1e-9  # probabilities are kept that far from 0 and 1
 
 @dataclass(frozen=True)
 class Design:
-    """What is simulated: the rule, and how many samples a problem has in how many runs of the baseline."""
+    """The rule of a simulation, the samples of each problem, and the runs of the baseline."""
 
     metric: str
     limit: float

@@ -27,7 +27,7 @@ class Check:
     """One metric with its limit: a verdict by task, and of the average."""
 
     metric: str
-    limit: float  # how much less, or of a change also more, is allowed
+    limit: float  # the allowed drop, or the allowed change either way
     tasks: Mapping[str, TaskVerdict]
 
 

@@ -57,7 +57,7 @@ class JudgeModel:
 
 
 class Opinion(NamedTuple):
-    """What the judge said of one sample: `yes`, `no`, or `none` where the reply is neither."""
+    """The judge's verdict on one sample: `yes`, `no`, or `none` where the reply is neither."""
 
     sample: int
     verdict: str
@@ -65,7 +65,7 @@ class Opinion(NamedTuple):
 
 
 class JudgedTask(NamedTuple):
-    """What the judge changed on one task."""
+    """The judge's verdicts on one task, and Acc without and with them."""
 
     task: str
     opinions: list[Opinion]

@@ -95,7 +95,7 @@ def rescore(
     """
     names = list(tasks) or run.tasks
     manager = find_tasks(names, include, of_run=run.tasks)
-    # Nothing is generated, so no commit of the working folder has a part in it; git would complain outside a repository.
+    # Nothing is generated, so lm-eval must not ask git for a commit; outside a repository git complains.
     git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)
     with use_verifier(verifier), redirect_verdicts(None), git:
         loaded = manager.load(names)["tasks"]
@@ -147,7 +147,7 @@ def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
 
 
 def _find_samples(run: StoredRun, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
-    """The samples of a document by (request, repeat); None where one is missing or nobody knows which one is meant."""
+    """The samples of a document by (request, repeat); None where one is missing or ambiguous."""
     keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
     for row in rows:
         keys[row.idx, row.sample].add(row.key)
