@@ -23,7 +23,7 @@ from scipy.special import ndtri
 
 from lm_eval_takeover.results.statistics import CONFIDENCE, Difference, Interval, Values, average_differences, holm
 
-CAP = 0.10  # areas end at this share of tokens
+CAP = 0.10  # the largest share of tokens that areas go to
 _DRAWS = 1000  # of problems, for the interval of a least cost
 
 

@@ -105,17 +105,16 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         overrides["vocab_size"] = rows[0]
     if block == 1:
         return options | given | {"hf_overrides": overrides, "worker_extension_cls": EXTENSION}
-    host = pair.member(drafting)
-    draft = {
-        "method": "draft_model",
-        "model": host.path,
-        "revision": host.revision,
-        "num_speculative_tokens": block,
-        "draft_tensor_parallel_size": given.get("tensor_parallel_size", 1),
-    }
-    if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
-        draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
+    ranges = drafts.ranges if arguments.block_size == "auto" else None
+    draft = _describe_drafter(pair.member(drafting), block, ranges, given.get("tensor_parallel_size", 1))
     return options | given | {"hf_overrides": overrides, "worker_cls": WORKER, "speculative_config": draft}
+
+
+def _describe_drafter(member: Member, block: int, ranges: Any, devices: int) -> dict[str, Any]:
+    """vLLM's `speculative_config` of this draft model; `ranges` are lengths by the number of requests."""
+    names = {"method": "draft_model", "model": member.path, "revision": member.revision}
+    sizes = {"num_speculative_tokens": block, "draft_tensor_parallel_size": devices}
+    return names | sizes | ({} if ranges is None else {"num_speculative_tokens_per_batch_size": ranges})
 
 
 def choose_runner() -> bool:

@@ -64,9 +64,9 @@ class Inputs:
     def _find_run(self, role: str) -> str:
         names = [name for name, run in self.runs.items() if run.written_by == role]
         if not names:
-            policies = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
+            given = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
             raise CannotShow(
-                f"it needs a {role} run, and you gave {policies}; run policy={role} with the same tasks and give its folder, too"
+                f"it needs a {role} run, and you gave {given}; run policy={role} with the same tasks and give its folder, too"
             )
         first, *others = (self.runs[name] for name in names)
         texts = [{sample.stored.key for sample in self.runs[name].answered} for name in names]

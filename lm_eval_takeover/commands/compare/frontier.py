@@ -217,8 +217,8 @@ def _measure_areas(
                 bands |= {(row.row.label, name, metric): band for row, band in bands_of_rows for name in names}
         curves: dict[str, Curve] = {}
         for method, rows in (families | ({} if axis in AREA_AXES else {p.row.family: [p] for p in drafted})).items():
-            if costed := [point for point in rows if point.cost(axis, task) is not None]:
-                curves[method] = _draw_curve(costed, gains, samples, axis, task)
+            if known := [point for point in rows if point.cost(axis, task) is not None]:
+                curves[method] = _draw_curve(known, gains, samples, axis, task)
         rated = [curves[name] for name in dict.fromkeys(p.row.family for p in methods if p.row.rate) if name in curves]
         areas: list[dict[str, Any]] = [{"method": name} for name in curves]
         most: list[float] = []  # areas of the oracle
