@@ -158,8 +158,11 @@ def _check_size(metadata: pq.FileMetaData, names: set[str]) -> None:
 
 def _convert(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """A column in a field's type. Raises ValueError for values that it cannot have."""
-    if pa.types.is_string(field.type) and pa.types.is_dictionary(column.type):
-        _check_texts(column, field.name)
+    if pa.types.is_string(field.type) and pa.types.is_dictionary(column.type):  # how long are they, each in its own row?
+        size = sum(pc.sum(pc.binary_length(c.dictionary).take(c.indices)).as_py() or 0 for c in column.chunks)
+        if size > MOST_BYTES:
+            text = f"{size / 2**20:,.0f} MB of text; at most {MOST_BYTES // 2**20} are read"
+            raise ValueError(f"column '{field.name}' has {text}")
     if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
         column = column.cast(field.type.value_type).dictionary_encode()
     column = column.cast(field.type)
@@ -169,10 +172,3 @@ def _convert(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     if pa.types.is_integer(values.type) and (pc.min(values).as_py() or 0) < 0:  # all are ids, places, ranks or counts
         raise ValueError(f"column '{field.name}' has {pc.min(values)}")
     return column
-
-
-def _check_texts(column: pa.ChunkedArray, name: str) -> None:
-    """Raises ValueError where the texts are too long once each row has its own."""
-    size = sum(pc.sum(pc.binary_length(field.dictionary).take(field.indices)).as_py() or 0 for field in column.chunks)
-    if size > MOST_BYTES:
-        raise ValueError(f"column '{name}' has {size / 2**20:,.0f} MB of text; at most {MOST_BYTES // 2**20} are read")

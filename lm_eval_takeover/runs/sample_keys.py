@@ -19,18 +19,10 @@ SCHEMA = 2  # 1 drew by inverse CDF
 
 def collect_text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool) -> dict[str, Any]:
     """All that texts depend on beside requests, as JSON values. Local folders count by their files."""
-    models = {
-        member.role: {
-            "model": _digest_or_name(member),
-            "dtype": str(member.model.dtype) if member.role in policy.roles else None,
-            **_loading_settings(member),
-        }
-        for member in pair.members
-    }
     return {
         "schema": SCHEMA,
         "backend": backend,
-        "models": models,
+        "models": {member.role: _describe_member(member, member.role in policy.roles) for member in pair.members},
         "vocabulary": [pair.vocab_size, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
         "ends": sorted(pair.eos_ids),
         "policy": _policy_settings(policy),
@@ -39,19 +31,15 @@ def collect_text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int
     }
 
 
-def _digest_or_name(member: Member) -> str:
-    folder = Path(member.path)
-    if folder.is_dir():
-        return whole_digest(folder / (member.given.subfolder or ""))
-    return f"{member.id.id}@{member.id.revision}"
-
-
-def _loading_settings(member: Member) -> dict[str, Any]:
-    """Arguments that change the model of the same files, under `loading`; a local adapter counts by its files."""
-    settings = text_settings(member.given)
+def _describe_member(member: Member, is_asked: bool) -> dict[str, Any]:
+    """A model by its files or its id, its dtype if it is asked, and what else changes it; a local adapter counts by its files."""
+    folder, settings = Path(member.path), text_settings(member.given)
     if member.given.peft and Path(member.given.peft).is_dir():
         settings["peft"] = whole_digest(Path(member.given.peft))
-    return {"loading": settings} if settings else {}
+    name = f"{member.id.id}@{member.id.revision}"
+    model = whole_digest(folder / (member.given.subfolder or "")) if folder.is_dir() else name
+    dtype = str(member.model.dtype) if is_asked else None
+    return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:

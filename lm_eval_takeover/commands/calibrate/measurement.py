@@ -18,7 +18,7 @@ from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands._options import LOADING, read_engine
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
 from lm_eval_takeover.commands.calibrate.page import describe_rollouts, list_limits, rate_table, render_page, target_table
-from lm_eval_takeover.commands.calibrate.prompts import Prompts, TaskForm, load_task_form, read_prompts
+from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.errors import ArgumentError
@@ -28,7 +28,6 @@ from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
 from lm_eval_takeover.pair.loading import load_pair, open_method, parse_arguments
-from lm_eval_takeover.pair.pair import Pair
 
 VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
 
@@ -79,9 +78,22 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
         from lm_eval_takeover.vllm.backend import VllmBackend
 
         backend = VllmBackend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0)))
+
+    def chat(text: str) -> str:
+        return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
+
+    forms = ("split", "field", "template", "seed", "enable_thinking", "license", "diagnostic")
+    prompts = read_prompts(
+        options.prompts,
+        task=form,
+        count=options.num_prompts,
+        held_out=options.num_held_out if options.target_rate or options.methods else 0,
+        chat=chat if options.apply_chat_template else None,
+        **{name: getattr(options, name) for name in forms},
+    )
     return Setup(
         pair=pair,
-        prompts=_read_prompts(options, pair, form),
+        prompts=prompts,
         direction=options.direction,
         sampling=sampling,
         max_gen_toks=options.max_gen_toks or (form.max_gen_toks if form else TASK_MAX_GEN_TOKS),
@@ -122,21 +134,6 @@ def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[
 
 def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=asdict))
-
-
-def _read_prompts(options: argparse.Namespace, pair: Pair, form: TaskForm | None) -> Prompts:
-    def chat(text: str) -> str:
-        return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
-
-    names = ("split", "field", "template", "seed", "enable_thinking", "license", "diagnostic")
-    return read_prompts(
-        options.prompts,
-        task=form,
-        count=options.num_prompts,
-        held_out=options.num_held_out if options.target_rate or options.methods else 0,
-        chat=chat if options.apply_chat_template else None,
-        **{name: getattr(options, name) for name in names},
-    )
 
 
 def _describe_kept(out: Path) -> str:
