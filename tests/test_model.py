@@ -150,7 +150,7 @@ def test_max_gen_toks_is_cut_to_the_room_with_one_notice(caplog):
     lm.generate_until(instances(PROMPTS[:1] * 3, SAMPLED | {"max_gen_toks": 60}), disable_tqdm=True)
     assert lm.get_model_info()["takeover"]["tokens"] == 3 * room
     messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.tasks.instances"]
-    assert messages == ["max_gen_toks is cut to what the context of 80 tokens leaves after 1 of 1 prompts"]
+    assert messages == ["max_gen_toks is shortened for 1 of 1 prompts, to fit the context of 80 tokens"]
 
 
 def test_enable_thinking_reaches_the_guides_template():

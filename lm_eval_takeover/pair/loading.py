@@ -242,8 +242,8 @@ def _choose_column(arguments: ModelArguments, table: Calibration, column: int | 
     if column is not None and not words:
         return column
     raise ArgumentError(
-        f"{words[0] if words else 'calibration'}: '{table.name}' is read off a published table, and which spike ratios its "
-        f"columns stand for is not known; calibrate this pair with `{command}` and pass that file as calibration=…, or choose a "
+        f"{words[0] if words else 'calibration'}: '{table.name}' is a published table, and the spike ratios of its "
+        f"columns are not known; calibrate this pair with `{command}` and pass that file as calibration=…, or choose a "
         f"column (strictest first) by calibration=NAME:COLUMN{' alone' if words else ''}: {table.list_columns(score)}"
     )
 

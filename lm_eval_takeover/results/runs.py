@@ -412,7 +412,7 @@ def _check(path: Path, task: str, problems: Problems, count: int, means: dict[st
         if abs(own - means.get(metric, own)) > _TOLERANCE + missing / count:
             raise ResultsError(
                 f"'{samples}': the mean of field '{metric}' is {own:.6f}, but field 'results.{task}.{metric}' of "
-                f"'{path.name}' is {means[metric]:.6f}; they are not of one run"
+                f"'{path.name}' is {means[metric]:.6f}; the files are of different runs"
             )
     return replace(problems, missing=missing)
 

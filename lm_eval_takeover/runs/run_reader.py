@@ -57,7 +57,7 @@ def _read_attempts(journal: Journal, command: str) -> list[tuple[dict[str, Any],
     try:
         return [(check(facts, Facts, "facts"), seconds) for facts, seconds in journal.attempts(command)]
     except (ValueError, RecursionError) as error:
-        raise RunDirError(f"'{journal.path}' cannot be read: what it says of a command is damaged: {error}") from error
+        raise RunDirError(f"'{journal.path}' cannot be read: its facts of a command are damaged: {error}") from error
 
 
 def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
@@ -191,7 +191,7 @@ class RunReader:
         """Raises RunDirError for a run that still lacks samples."""
         if len(self.answered) < self.asked or not self.asked:
             counts = f"{len(self.answered)} of {self.asked} samples are finished"
-            raise RunDirError(f"run_dir='{self.folder}': {counts}; wait for it, or give its command again")
+            raise RunDirError(f"run_dir='{self.folder}': {counts}; wait for it, or run the same command again")
 
     @cached_property
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
@@ -210,7 +210,7 @@ class RunReader:
             problem = "is not in" if not rows else "has several rows in"
             raise RunDirError(
                 f"the prompt of task {sample.task}, doc {sample.doc_id} {problem} '{self.folder / PROMPTS}'; give the run's "
-                f"command again, which writes it and generates nothing that is there"
+                f"command again, which writes the file and generates only what is missing"
             )
         return rows[0]
 

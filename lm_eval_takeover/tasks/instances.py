@@ -60,8 +60,8 @@ def make_requests(
         counts = len(truncated), len(encoded), max_length
         logger.warning("%d of %d prompts are longer than the context of %d tokens; truncated from the left", *counts)
     if shortened:
-        counts = max_length, len(shortened), len(encoded)
-        logger.warning("max_gen_toks is cut to what the context of %d tokens leaves after %d of %d prompts", *counts)
+        counts = len(shortened), len(encoded), max_length
+        logger.warning("max_gen_toks is shortened for %d of %d prompts, to fit the context of %d tokens", *counts)
     return requests
 
 

@@ -119,7 +119,7 @@ def _read_methods(options: argparse.Namespace) -> list[Wanted]:
 
 
 def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[str]) -> Calibration | None:
-    """With `--extend`, what is in the file already; None where it was measured under other circumstances."""
+    """With `--extend`, what is in the file already; None where it was measured with other settings."""
     if not options.extend or not options.out.exists():
         return None
     known = read_calibration(options.out)
@@ -128,7 +128,7 @@ def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[
     digests = {name: score.plugin and score.plugin["digest"] for name, score in known.scores.items()}
     if same and scores.items() <= digests.items():
         return known
-    print(f"'{options.out}' was measured under other circumstances, and is measured anew", file=sys.stderr)
+    print(f"'{options.out}' was measured with other settings, and is measured again", file=sys.stderr)
     return None
 
 

@@ -172,7 +172,7 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
         return TaskPair(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
     if old.anchors.keys() != {"base", "reference"}:
         raise ResultsError(
-            f"{task}: the baseline holds no base and reference, which Recovery is measured between; write it again with "
+            f"{task}: Recovery needs base and reference, which the baseline does not hold; write it again with "
             "--update --base RESULTS --reference RESULTS"
         )
     shares = old.anchors["base"], old.anchors["reference"]

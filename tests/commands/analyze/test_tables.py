@@ -182,7 +182,7 @@ def use_other_tokens(run):
         (lambda runs: forget(runs["base"], "verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
          r"failure cannot be shown: \d+ of 48 samples of 'base' have no verdict: it was stopped before"),
         (lambda runs: forget(runs["guided"], "samples WHERE doc_id = 5"), ["base", "guided"], None,
-         "40 of 48 samples are finished; wait for it, or give its command again"),
+         "40 of 48 samples are finished; wait for it, or run the same command again"),
         (lambda runs: None, ["base"], "lorentz", "'lorentz' is not an analysis; did you mean 'lorenz'"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
          ["base", "twin"], "lorenz", "it needs one base run, or several seeds of it, and base, other have other models"),
