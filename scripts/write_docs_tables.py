@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from draw_demo_results import FIGURES, PICTURE
-from read_demo_frontier import areas_table, rates_table
+from measure_demo_frontier import areas_table, rates_table
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.cli import build_parser

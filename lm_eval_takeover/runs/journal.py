@@ -71,7 +71,7 @@ class Journal:
             journal_file.create_journal(path)
         self._connection = journal_file.open_journal_file(path, read_only=read_only)
         self._attempt: int | None = None  # its id
-        self._spent = 0.0  # seconds until the clock stopped
+        self._spent = self._kept = 0.0  # seconds until the clock stopped, and until the last sample
         self._since: float | None = None  # when it was started; None: it stands
         self._command = "", "{}"  # digest, facts as JSON
 
@@ -100,6 +100,7 @@ class Journal:
         with self._connection:
             into = f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})"
             self._connection.executemany(into, rows)
+            self._kept = self._count_seconds()
             self.update_attempt()
 
     def find_pending(self, tokens: int) -> list[Sample]:
@@ -148,7 +149,7 @@ class Journal:
         """A new row of `attempts`; its command is entered by `begin_command`."""
         (self._attempt,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
         self._command = "", "{}"
-        self._spent, self._since = 0.0, None
+        self._spent, self._kept, self._since = 0.0, 0.0, None
         self.update_attempt()
 
     def begin_command(self, command: str, facts: dict[str, Any]) -> None:
@@ -160,9 +161,9 @@ class Journal:
         self._since = self._since or time.monotonic()
         self.update_attempt()
 
-    def stop_clock(self) -> None:
-        """The attempt's seconds count until here: until `begin_command` is called again, nothing is generated."""
-        self._spent, self._since = self._count_seconds(), None
+    def stop_clock(self, *, interrupted: bool = False) -> None:
+        """The attempt's seconds count until here, or until its last sample: what was interrupted after it is written again."""
+        self._spent, self._since = max(self._spent, self._kept) if interrupted else self._count_seconds(), None
         self.update_attempt()
 
     def _count_seconds(self) -> float:

@@ -149,15 +149,15 @@ class RunWriter:
         """The facts of the attempts at this command before this one, the oldest first."""
         return self._run_on_thread(lambda: [facts for facts, _ in self.journal.attempts(self.command)[:-1]])
 
-    def flush(self) -> None:
+    def flush(self, *, interrupted: bool = False) -> None:
         """Commit everything that was handed over, move all traces into parts, and stop the clock of the command."""
-        self._run_on_thread(self._flush)
+        self._run_on_thread(lambda: self._flush(interrupted))
 
-    def _flush(self) -> None:
+    def _flush(self, interrupted: bool = False) -> None:
         self._write()
         shards.move_traces(self.journal, self.folder, self.rank, everything=True)
         self._pending_tokens = 0
-        self.journal.stop_clock()
+        self.journal.stop_clock(interrupted=interrupted)
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
@@ -166,7 +166,7 @@ class RunWriter:
             yield
         except BaseException:
             with contextlib.suppress(RunDirError):
-                self.flush()
+                self.flush(interrupted=True)
             raise
         self.flush()
 

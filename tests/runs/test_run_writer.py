@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_the_clock_of_a_command_runs_while_it_generates_and_its_attempts_add_up(
         assert run.read_attempts_and_seconds() == seconds
         run.begin("two", {}, [])
         run.close()
+
+
+def test_an_interrupted_attempt_counts_until_its_last_sample(folder):
+    started, run = time.monotonic(), open_run(folder, "one")
+    with suppress(KeyboardInterrupt), run.flushing():
+        run.add(make_sample(0))
+        while not run.find([make_sample(0).key]):
+            time.sleep(0.01)
+        kept = time.monotonic() - started
+        time.sleep(2 * kept)
+        raise KeyboardInterrupt
+    assert 0 < run.read_attempts_and_seconds()[1] <= kept
+    run.close()
 
 
 @pytest.mark.parametrize("place", ["/proc/takeover", "/dev/null/run"])

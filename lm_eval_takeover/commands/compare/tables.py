@@ -15,7 +15,7 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
     notes = [
         "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
         "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
-        "Seconds are those of generation, over all attempts."
+        "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample."
     ]
     if any(row["seconds"] is None for row in costs):
         notes.append("No seconds: this model type does not report those of its generation.")

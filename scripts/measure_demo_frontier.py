@@ -1,25 +1,43 @@
-"""The figures of docs/frontier.md: docs/images/frontier.json and the picture beside it, from one comparison on the demo pair.
+"""The figures of docs/frontier.md: docs/images/frontier.json and the pictures beside it, from one comparison on the demo pair.
 
-    lm-eval-takeover compare --tasks takeover_demo_graded \\
-        --rows base,guide,ce,entropy,surprise,random,early,rkl,js,margin,confidence,top1,log_ratio,lossy,segment,ensemble \\
-        --rates 0.01,0.02,0.05,0.1,0.2 --batch_size 400 --limit 40 --num_prompts 40 --num_held_out 40 --run_dir runs/frontier
-    python scripts/read_demo_frontier.py runs/frontier
-    python scripts/write_docs_tables.py                   puts the figures into the page
+    python scripts/measure_demo_frontier.py [--work runs/frontier]     runs the page's command, then reads it and draws
+    python scripts/write_docs_tables.py                                puts the figures into the page
+    python scripts/measure_demo_frontier.py --kills 12                 is it the same if it is killed and resumed?
+
+What is finished in the folder is used again. With `--kills`, the comparison is made once more in a folder beside it, from the
+same calibration. SIGKILL ends it at so many random moments, and it is resumed each time. All rows must have the same texts and
+all figures be equal, but for the clock's seconds and the passes as made: drafts are as long as the run's drafts so far let
+expect, and a resumed run knows of none. It takes a quarter of an hour on a quiet core, and `--kills` as long again.
 """
 
 import argparse
 import json
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import numpy as np
 from draw_demo_results import IMAGES
 from graded_puzzle import read_texts
 
+from lm_eval_takeover.commands.compare.picture import draw_frontier
 from lm_eval_takeover.results.frontier import CAP, Oracle
+from lm_eval_takeover.results.runs import find_results, read_run
 
+COMMAND = split(
+    "compare --tasks takeover_demo_graded --rows base,guide,drafted,ce,entropy,surprise,random,early,rkl,js,margin,"
+    "confidence,top1,log_ratio,lossy,segment,ensemble --rates 0.01,0.02,0.05,0.1,0.2 --batch_size 400 --limit 40 "
+    "--num_prompts 40 --num_held_out 40 --quiet --run_dir"
+)
+PICTURES = {"share": "frontier.svg", "passes": "frontier_passes.svg"}
+MADE = ("seconds_per_problem", "donor_passes_per_token", "weights_per_token")  # columns that are as made
 FIGURES = IMAGES / "frontier.json"
 KNOWN = "surprise@0.05"  # whose traces have the base's own draws of many right texts
 OFF = 0.005  # from the asked rate: what the table marks
@@ -27,7 +45,7 @@ OFF = 0.005  # from the asked rate: what the table marks
 
 def read_frontier(run_dir: Path) -> dict[str, Any]:
     """Each row, the areas, and the oracle of the true decisions."""
-    lines = [line for line in json.loads((run_dir / "frontier.json").read_text()) if line["task"] == "average"]
+    lines = read_averages(run_dir)
     names = ("method", "rate", "realized_rate", "acc", "acc_low", "acc_high", "pass8")
     rows = [{name: line[name] for name in names} for line in lines]
     areas = [
@@ -37,6 +55,11 @@ def read_frontier(run_dir: Path) -> dict[str, Any]:
     ]
     oracle = read_oracle(run_dir, sorted({row["rate"] for row in rows if row["rate"]}))
     return {"rows": [_round(row) for row in rows], "areas": [_round(area) for area in areas], "oracle": _round(oracle)}
+
+
+def read_averages(run_dir: Path) -> list[dict[str, Any]]:
+    """What is drawn of a comparison."""
+    return [line for line in json.loads((run_dir / "frontier.json").read_text()) if line["task"] == "average"]
 
 
 def read_oracle(run_dir: Path, rates: Sequence[float]) -> dict[str, Any]:
@@ -141,12 +164,79 @@ def _read() -> dict[str, Any]:
     return found
 
 
+def draw(run_dir: Path, oracle: dict[str, Any]) -> None:
+    """The pictures, with a row of the oracle at each rate, which has no Pass@8 and no interval."""
+    lines = read_averages(run_dir)
+    for rate, acc in oracle["acc"].items():
+        named = {"row": f"oracle@{rate}", "method": "oracle", "rate": float(rate), "realized_rate": float(rate), "acc": acc}
+        lines.append(dict.fromkeys(lines[0]) | named)
+    for axis, name in PICTURES.items():
+        draw_frontier(lines, axis, IMAGES / name)
+
+
+def compare(run_dir: Path, *, seconds: float | None = None) -> int | None:
+    """The status of the command; None if it was killed after so many seconds."""
+    words = [sys.executable, "-m", "lm_eval_takeover.cli", *COMMAND, str(run_dir)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return None
+
+
+def compare_killed(whole: Path, kills: int, most: float) -> int:
+    """Kill and resume so many times, each within `most` seconds of its start; prints what differs. 1: something that must not."""
+    generator, killed = random.Random(0), whole.with_name(f"{whole.name}-killed")
+    killed.mkdir(exist_ok=True)
+    for path in whole.glob("calibration-*.json"):
+        shutil.copy(path, killed)
+    for number in range(kills):
+        status = compare(killed, seconds=generator.uniform(0, most))
+        finished = len(list(killed.glob("*/results-*/call.json")))
+        print(f"kill {number + 1}: {finished} rows are done" if status is None else "it has ended before", flush=True)
+    if status := compare(killed):
+        return status
+    rows = [path.parent.name for path in sorted(whole.glob("*/samples"))]
+    other_texts = [row for row in rows if len({digest_texts(folder / row) for folder in (whole, killed)}) > 1]
+    print(f"rows with other texts: {len(other_texts)} of {len(rows)} {' '.join(other_texts)}")
+    differ, known, most_made = 0, 0, dict.fromkeys(MADE, 0.0)
+    for name in ("frontier.json", "frontier_area.json"):
+        pairs = zip(*(json.loads((folder / name).read_text()) for folder in (whole, killed)), strict=True)
+        for first, second in pairs:
+            if first.get("axis") in ("seconds", "passes", "weights"):
+                continue  # least costs, which follow from the columns below
+            for column in MADE if name == "frontier.json" else ():
+                if first[column]:
+                    most_made[column] = max(most_made[column], abs(second[column] / first[column] - 1))
+            figures = {column: value for column, value in first.items() if column not in MADE}
+            differ += sum(second[column] != value for column, value in figures.items())
+            known += len(figures)
+    print(f"figures that differ: {differ} of {known}; as made, at most: {most_made}")
+    return int(bool(differ or other_texts))
+
+
+def digest_texts(row: Path) -> tuple[str, ...]:
+    """Of all responses of a row, by its calls."""
+    runs = [read_run(find_results(path.parent)[-1]) for path in sorted(row.glob("results-*/call.json"))]
+    return tuple(result.problems.texts for run in runs for result in run.tasks.values() if result.problems)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("comparison", type=Path, help="the --run_dir of that comparison")
-    run_dir = parser.parse_args().comparison
-    FIGURES.write_text(json.dumps(read_frontier(run_dir), indent=1) + "\n")
-    shutil.copy(run_dir / "frontier.svg", IMAGES / "frontier.svg")
+    parser.add_argument("--work", type=Path, default=Path("runs/frontier"), help="the --run_dir of the comparison")
+    parser.add_argument("--kills", type=int, help="kill a second comparison so many times, and compare both")
+    parser.add_argument("--seconds", type=float, default=150.0, help="the longest time between two kills (default: 150)")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    if status := compare(options.work):
+        sys.exit(status)
+    if options.kills is not None:
+        sys.exit(compare_killed(options.work, options.kills, options.seconds))
+    figures = read_frontier(options.work)
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    draw(options.work, figures["oracle"])
 
 
 if __name__ == "__main__":
