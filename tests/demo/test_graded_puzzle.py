@@ -69,18 +69,19 @@ def test_the_packaged_problems_are_those_of_the_script(tmp_path):
 
 @pytest.mark.slow
 def test_at_five_percent_the_graded_task_tells_gates_apart(tmp_path):
-    """Spike ratios at which both gates write about 5 % of the tokens: here each rate is its own spike ratio."""
-    words = ["compare", "--tasks", "takeover_demo_graded", "--rows", "base,guide,ce@0.081,surprise@0.101"]
-    sizes = ["--limit", "24", "--num_prompts", "60", "--num_held_out", "60", "--batch_size", "192"]
+    """The gates that a calibration on 60 prompts solves at spike ratios of 8 and 10 %: both write about 5 % of the tokens."""
+    words = ["compare", "--tasks", "takeover_demo_graded", "--rows"]
+    words += ["base,guide,ce:tau=3.886:kappa=3.126,surprise:tau=1.61:kappa=1.175", "--limit", "12", "--batch_size", "96"]
     with comparing_here():
-        assert main([*words, *sizes, "--run_dir", str(tmp_path)]) == 0
-    found = {row["model"]: row for row in json.loads((tmp_path / "leaderboard.json").read_text())["rows"]}
-    rows = {name: row["tasks"]["takeover_demo_graded"] for name, row in found.items()}
-    base, ce, surprise, guide = (rows[name]["acc"] for name in ("base", "ce@0.081", "surprise@0.101", "guide"))
-    assert all(0.04 < found[name]["realized_rate"] < 0.06 for name in ("ce@0.081", "surprise@0.101"))
+        assert main([*words, "--run_dir", str(tmp_path)]) == 0
+    board = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
+    rows = {row["model"].partition("-")[0]: row for row in board}
+    tasks = {name: row["tasks"]["takeover_demo_graded"] for name, row in rows.items()}
+    base, ce, surprise, guide = (tasks[name]["acc"] for name in ("base", "ce", "surprise", "guide"))
+    assert all(0.04 < rows[name]["realized_rate"] < 0.06 for name in ("ce", "surprise"))
     assert base <= 0.2 and 0.85 <= guide <= 0.95 and 0.5 <= (ce - base) / (guide - base) <= 0.8
-    assert rows["ce@0.081"]["acc_high"] < rows["surprise@0.101"]["acc_low"]
+    assert tasks["ce"]["acc_high"] < tasks["surprise"]["acc_low"]
 
-    needed = read_needed_takeovers(tmp_path / "surprise@0.101" / "samples")
+    needed = read_needed_takeovers(tmp_path / rows["surprise"]["model"] / "samples")
     right = sum(places is not None for places in needed.values()) / len(needed)
-    assert len(needed) == 192 and 0.7 < right <= surprise
+    assert len(needed) == 96 and 0.7 < right <= surprise
