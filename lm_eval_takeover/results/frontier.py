@@ -61,7 +61,7 @@ class Curve:
         widths, ends = self.steps(cap)
         rises = np.diff(ends, axis=1)[widths > 0, 0]
         sharing = np.abs(rises).sum() ** 2 / max(float(rises @ rises), 1e-12)
-        jumping = (len(rises) - sharing) / (len(rises) - 1) if len(rises) > 1 else 1.0
+        jumping = max(len(rises) - sharing, 0.0) / (len(rises) - 1) if len(rises) > 1 else 1.0
         return float(sqrt(np.sum((widths[widths > 0] * rises) ** 2) * jumping * 5 / 36))
 
     def share_of(self, oracles: Sequence["Oracle"], wrong: Sequence[Values], cap: float) -> Interval:

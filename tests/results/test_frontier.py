@@ -1,27 +1,15 @@
 """Areas under frontiers: the trapezoid rule and its steps, paired differences over problems, least costs."""
 
-import sys
 from itertools import product
 from math import inf
 
 import numpy as np
 import pytest
-from helpers.pairs import ROOT
+from frontier_area import CURVES, simulate  # the committed simulation, at a small size
 
 from lm_eval_takeover.analysis.effects import EFFECTS, Outcomes
-from lm_eval_takeover.results.frontier import (
-    Curve,
-    Oracle,
-    compare_areas,
-    find_areas,
-    find_band,
-    find_cap,
-    find_least_costs,
-)
+from lm_eval_takeover.results.frontier import Curve, Oracle, compare_areas, find_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.statistics import average_differences
-
-sys.path.append(str(ROOT / "benchmarks"))
-from frontier_area import CURVES, simulate  # the committed simulation, at a small size
 
 
 def curve(costs, gains, problems=50):
@@ -43,23 +31,25 @@ def test_areas_are_those_of_the_trapezoid_rule_between_the_steps(costs, cap):
     assert measured.steps[0] < measured.area.value < measured.steps[1]
 
 
+def test_the_error_of_the_grid_is_whole_for_a_jump_and_none_where_all_stretches_gain_as_much():
+    jump, even = (curve([0.025, 0.05, 0.075, 0.1], gains) for gains in ([0, 0, 0.4, 0.4], [0.1, 0.2, 0.3, 0.4]))
+    assert jump.grid_error(0.1) == pytest.approx(0.25 * 0.4 * (5 / 36) ** 0.5)
+    assert even.grid_error(0.1) == pytest.approx(0, abs=1e-6)
+
+
 def test_areas_end_at_the_largest_common_cost():
     curves = curve([0.05, 0.3], [0.2, 0.4]), curve([0.06], [0.2])
     assert (find_cap(curves), find_cap(curves[:1]), find_cap([])) == (0.06, 0.1, 0.1)
 
 
-def test_methods_are_compared_where_there_is_something_to_compare_with():
+def test_methods_are_compared_where_there_is_something_to_compare_with_and_each_pair_is_corrected_once():
     curves = {"ce": curve([0.05, 0.1], [0.5, 0.6]), "random": curve([0.05, 0.1], [0.1, 0.1])}
     ce, random = compare_areas(curves, ["random", "entropy"], 0.1)
     assert ce.versus == "random" and ce.difference.value == pytest.approx(0.4 * 0.25 + (0.4 + 0.5) / 2 * 0.5)
     assert (random.versus, random.difference, random.p_holm) == (None, None, None)
-
-
-def test_a_pair_of_methods_counts_once_in_the_correction():
-    curves = {name: curve([0.05, 0.1], [gain, gain]) for name, gain in (("ce", 0.5), ("random", 0.1))}
     areas = compare_areas(curves, ["random", "ce"], 0.1)
     assert [(area.method, area.versus) for area in areas] == [("ce", "random"), ("random", "ce")]
-    assert {area.p_holm for area in areas} == {areas[0].difference.p_value()}  # one pair, so nothing to correct
+    assert {area.p_holm for area in areas} == {ce.difference.p_value()}  # one pair, so nothing to correct
 
 
 def test_least_costs_are_first_crossings_along_the_axis():
