@@ -86,10 +86,10 @@ def write_after_donor(
     """
     assert policy.donor is not None
     for start in range(0, len(requests), at_once):
-        asked = requests[start : start + at_once]
-        own = dict(write(ALONE[policy.donor](), asked, False))
+        batch = requests[start : start + at_once]
+        own = dict(write(ALONE[policy.donor](), batch, False))
         answered = sorted(own)
-        measured = [replace(asked[place], donor_length=len(own[place].tokens)) for place in answered]
+        measured = [replace(batch[place], donor_length=len(own[place].tokens)) for place in answered]
         for number, generation in write(policy, measured, traced):
             place = answered[number]
             generation.base_passes += own[place].base_passes
@@ -111,15 +111,15 @@ def _isolate(
     rest is halved until the failing request is alone.
     """
     parts = [(list(range(len(requests))), batch_size)]  # what is left, the next part last, and how many rows at a time
-    held = batch_size
+    at_once = batch_size
     while parts:
         part, size = parts.pop()
-        if size > held:
+        if size > at_once:
             logger.info("trying batch size %d again", size)
-        held, left = size, dict.fromkeys(part)
+        at_once, left = size, dict.fromkeys(part)
         try:
-            asked, texts = [requests[i] for i in part], [begun[i] for i in part]
-            for place, generation in write(asked, begun=texts, batch_size=size):
+            batch, texts = [requests[i] for i in part], [begun[i] for i in part]
+            for place, generation in write(batch, begun=texts, batch_size=size):
                 del left[part[place]]
                 failures.succeeded()
                 yield part[place], generation

@@ -76,9 +76,9 @@ def emit(
         records[..., REST : REST + len(FORCED)] = _judge(policy, taken, host, donor, forced)
     else:
         # Of the donor; None: of it alone, everywhere.
-        asked = live if host is None else taken if live is None else taken & live
+        drawn_rows = live if host is None else taken if live is None else taken & live
         replace_taken = partial(_replace_taken, policy, rules)
-        tokens = _by_pieces(replace_taken, rules.table, host, donor, drafted, asked, at)
+        tokens = _by_pieces(replace_taken, rules.table, host, donor, drafted, drawn_rows, at)
     if policy.mixes and hosted is not None:
         taken = taken & (tokens != hosted)
     records[..., SCORE], records[..., TAKEN] = scores, taken
@@ -87,8 +87,8 @@ def emit(
         def see(tokens: Tensor, host: Tensor | None, donor: Tensor | None, drawn: Tensor | None) -> Tensor:
             return observe(tokens, host, donor, base_logits=policy.choose_base(host, donor), host_tokens=drawn)
 
-        seen = _by_pieces(see, tokens, host, donor, None if host is None else drafted)
-        records[..., REST : REST + len(OBSERVED)] = seen
+        observed = _by_pieces(see, tokens, host, donor, None if host is None else drafted)
+        records[..., REST : REST + len(OBSERVED)] = observed
     return Emitted(tokens, taken, records)
 
 

@@ -109,9 +109,9 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
 
     sound = [sequences.logits.amax(-1).isfinite().to(device) for sequences in read.values()]
     base = policy.choose_base(host, donor)
-    seen = [observe(tokens, host, donor, base_logits=base, host_tokens=drawn)] if traced else []
+    observed = [observe(tokens, host, donor, base_logits=base, host_tokens=drawn)] if traced else []
     # The one time that a token waits for a device.
-    written, fired, scores, *rest = HostCopy(tokens, fire, score, *sound, *seen).fetch()
+    written, fired, scores, *rest = HostCopy(tokens, fire, score, *sound, *observed).fetch()
     for sequences, is_sound in zip(read.values(), rest, strict=False):
         if not bool(is_sound.all()):
             raise sequences.member.refuse_logits(rows[int(is_sound.byte().argmin())].name)
@@ -137,8 +137,8 @@ def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> 
 
     def settings(row: Row) -> tuple[object, ...]:
         sampling = row.request.sampling
-        held = (len(row.generation.tokens), row.request.until, sampling.temperature, sampling.top_p, sampling.top_k)
-        return (-len(row.text), row.text, *held)
+        settings = (len(row.generation.tokens), row.request.until, sampling.temperature, sampling.top_p, sampling.top_k)
+        return (-len(row.text), row.text, *settings)
 
     def go_together(row: Row) -> tuple[object, ...]:
         return (0 if padded else len(row.text), *settings(row)[2:])

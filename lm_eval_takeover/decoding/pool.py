@@ -199,7 +199,7 @@ class Pool(ABC):
         # Samples of one prompt stand next to each other: no other text is needed once more.
         following = entering[0] if entering else self.waiting[0] if self.waiting else None
         needed = following.text[:-1] if following is not None else None
-        self._prefilled = {text: held for text, held in self._prefilled.items() if text == needed}
+        self._prefilled = {text: prefilled for text, prefilled in self._prefilled.items() if text == needed}
 
     def _prefill(self, texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Exception]:
         """Read these texts, whose last token a row's first pass reads; returns what cannot be read, and why."""

@@ -47,8 +47,8 @@ class Row:
             self.words = words(seed, digest, self.request.sample, count)
             if policy.uses_chance:
                 self.chances = chances(seed, digest, self.request.sample, count)
-            known = self.generation.scores[-len(window) :]  # of a text that goes on
-            self.window = torch.cat([window[len(known) :], window.new_tensor(known)])
+            begun = self.generation.scores[-len(window) :]  # of a text that goes on
+            self.window = torch.cat([window[len(begun) :], window.new_tensor(begun)])
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -112,8 +112,8 @@ def build_block(
 ) -> Block:
     """Positions of these rows, so many ahead of what is emitted, with scores and the host's draws `[rows, k]`."""
     count, device = scores.shape[1], scores.device
-    known = [[row.position + ahead for row in rows], [row.request.donor_length for row in rows]]
-    positions, donor_length = upload(torch.tensor(known), device).unbind(0)
+    numbers = [[row.position + ahead for row in rows], [row.request.donor_length for row in rows]]
+    positions, donor_length = upload(torch.tensor(numbers), device).unbind(0)
     chance = None
     if policy.uses_chance:
         chance = upload(torch.from_numpy(_take_next(rows, count, "chances", ahead)), device)

@@ -108,17 +108,17 @@ class Stepwise(Pool):
         columns = [drafted.tokens.to(self.device), drafted.masses.to(self.device)]
         if windows is None and not self.traced:
             return Step(HostCopy(*columns))
-        logits, kept = drafted.logits.to(self.device), None
+        logits, host_logits = drafted.logits.to(self.device), None
         if windows is not None:
             scores = self.policy.scores(logits, None, columns[0])
             block = build_block(self.policy, self.rows(slots), scores[:, None], columns[0][:, None], windows, ahead)
             taken = self.policy.decide(block)[:, 0]
             windows = push(windows, scores) if self.policy.scorer is not None else windows
-            kept = logits.clone() if self.traced else None  # the next pass overwrites them
+            host_logits = logits.clone() if self.traced else None  # the next pass overwrites them
             columns += [taken, scores]
         if self.traced:
             columns.append(self._observe(role, slots, columns[0], logits))
-        return Step(HostCopy(*columns), windows, kept)
+        return Step(HostCopy(*columns), windows, host_logits)
 
     def _observe(self, role: str, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
         """For the trace `[rows, OBSERVED]`: what the models that were asked thought of these tokens."""
@@ -126,9 +126,9 @@ class Stepwise(Pool):
         donor: Tensor | None = None
         drawn: Tensor | None = tokens
         if role != self.policy.host:
-            asked = [row.due.host for row in self.rows(slots) if row.due is not None and row.due.host is not None]
-            host = torch.stack([kept for kept, _ in asked]) if asked else None
-            drawn = upload(torch.tensor([token for _, token in asked]), self.device) if asked else None
+            hosts = [row.due.host for row in self.rows(slots) if row.due is not None and row.due.host is not None]
+            host = torch.stack([row for row, _ in hosts]) if hosts else None
+            drawn = upload(torch.tensor([token for _, token in hosts]), self.device) if hosts else None
             donor = logits
         return observe(tokens, host, donor, base_logits=self.policy.choose_base(host, donor), host_tokens=drawn)
 
@@ -158,8 +158,8 @@ class Stepwise(Pool):
                 row.window = step.windows[place]
             elif row.due is not None:
                 score, row.window, row.due = row.due.score, row.due.window, None
-            seen = None if observed is None else observed[place : place + 1]
-            if self.emit(slot, tokens[place : place + 1], [taken], [score], seen)[1]:
+            numbers = None if observed is None else observed[place : place + 1]
+            if self.emit(slot, tokens[place : place + 1], [taken], [score], numbers)[1]:
                 finished.append(slot)
                 standing.remove(slot)
 

@@ -46,18 +46,18 @@ def _read_blocks(
     Every prompt and continuation has a token or more. Rows are aligned at their ends: the last `len(continuation)` columns of all
     blocks are a row's. Raises ModelOutputError with the row's label if its logits are no distribution.
     """
-    kept = max(map(len, continuations))
+    most = max(map(len, continuations))
     if not choose_reading(member).padded and len(prompts) > 1:  # each row in a pass of its own
         texts = zip(prompts, continuations, labels, strict=True)
-        alone = (next(_read_blocks(member, vocab, [tokens], [text], [label], kept)) for tokens, text, label in texts)
-        yield torch.cat([torch.nn.functional.pad(row, (0, 0, kept - row.shape[1], 0)) for row in alone])
+        alone = (next(_read_blocks(member, vocab, [tokens], [text], [label], most)) for tokens, text, label in texts)
+        yield torch.cat([torch.nn.functional.pad(row, (0, 0, most - row.shape[1], 0)) for row in alone])
         return
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
     longest = max(map(len, rows))
     ids, mask = pad_left(rows, member.device)
-    cache = create_cache(member.model.config) if columns < kept else None
+    cache = create_cache(member.model.config) if columns < most else None
     read = 0
-    for start in range(longest - kept, longest, columns):
+    for start in range(longest - most, longest, columns):
         end = min(start + columns, longest)
         logits = member.compute_logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
         read = end
@@ -75,18 +75,18 @@ def read_aligned(
     members = [pair.member(role) for role in roles]
     for member in pair.members:
         release_memory(member)
-    kept = max(map(len, continuations))
-    tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
+    most = max(map(len, continuations))
+    tokens = torch.tensor([[0] * (most - len(c)) + list(c) for c in continuations])
     columns, column = max(1, BLOCK // (len(prompts) * pair.vocab_size)), 0
     for reading in map(choose_reading, members):
         if not (reading.cached and reading.chunked and (reading.padded or len(prompts) == 1)):
-            columns = kept  # at once
-    given = (pair.vocab_size, prompts, continuations, labels, columns)
-    for blocks in zip(*(_read_blocks(member, *given) for member in members), strict=True):
+            columns = most  # at once
+    texts = (pair.vocab_size, prompts, continuations, labels, columns)
+    for blocks in zip(*(_read_blocks(member, *texts) for member in members), strict=True):
         device = blocks[0].device
-        here = tokens[:, column : column + blocks[0].shape[1]].to(device)
+        chosen = tokens[:, column : column + blocks[0].shape[1]].to(device)
         column += blocks[0].shape[1]
-        yield here, {role: block.to(device) for role, block in zip(roles, blocks, strict=True)}
+        yield chosen, {role: block.to(device) for role, block in zip(roles, blocks, strict=True)}
 
 
 @torch.inference_mode()
@@ -136,8 +136,8 @@ def compare(
     blocks: list[dict[str, Tensor]] = []
     for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels):
         columns = {score.name: score(logits["base"], logits["guide"], tokens) for score in scores}
-        seen = observations.compare(tokens, logits["base"], logits["guide"])
-        columns |= zip(COMPARED, seen.unbind(-1), strict=True)
+        measured = observations.compare(tokens, logits["base"], logits["guide"])
+        columns |= zip(COMPARED, measured.unbind(-1), strict=True)
         columns |= {name: columns[name].int() for name in COUNTED}
         blocks.append({name: values.cpu() for name, values in columns.items()})
     whole = {name: torch.cat([block[name] for block in blocks], 1).numpy() for name in blocks[0]}

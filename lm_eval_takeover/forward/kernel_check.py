@@ -46,8 +46,8 @@ def _find_fault(device: torch.device) -> str | None:
         for score in scores:
             if score.source.digest is None and not _agree(score(*ours), score(host, donor, tokens)):
                 return f"{score.name} differs from torch's"
-        seen = observe(ours[2], ours[0], ours[1], base_logits=ours[0])
-        if not _agree(seen, observe(tokens, host, donor, base_logits=host)):
+        observed = observe(ours[2], ours[0], ours[1], base_logits=ours[0])
+        if not _agree(observed, observe(tokens, host, donor, base_logits=host)):
             return "numbers of traces differ from torch's"
         for sampling in _SAMPLINGS:
             drawn = draw(ours[0][:, 0], words.to(device), sampling).cpu()

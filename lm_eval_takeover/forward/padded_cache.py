@@ -53,9 +53,9 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep these rows, in new buffers of the same length."""
         if self._buffers is not None:
-            held = self.get_seq_length()
+            length = self.get_seq_length()
             self._buffers = (self._buffers[0][beam_idx], self._buffers[1][beam_idx])
-            self.keys, self.values = (buffer[..., :held, :] for buffer in self._buffers)
+            self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
 
 
 def create_cache(config: Any) -> DynamicCache:
@@ -101,9 +101,9 @@ def _copy_layer(layer: Any) -> Any:
     return copied
 
 
-def _select_shared(held: dict[Any, Any], copied: dict[Any, Any], rows: Tensor) -> None:
+def _select_shared(values: dict[Any, Any], copied: dict[Any, Any], rows: Tensor) -> None:
     """Select every tensor `[rows, …, …]` that the copy still shares with the original."""
-    for name, value in held.items():
+    for name, value in values.items():
         if isinstance(value, dict):
             _select_shared(value, copied[name], rows)
         elif isinstance(value, Tensor) and value.ndim > 1 and copied[name] is value:

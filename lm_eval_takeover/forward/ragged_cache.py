@@ -134,8 +134,8 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
         Doubles what there was, so that few copies are made, up to what any row will need.
         """
-        held = 0 if self.buffers is None else self.buffers[0].shape[1]
-        columns = round_up_columns(max(columns, min(2 * held, self._cache.most_columns)))
+        allocated = 0 if self.buffers is None else self.buffers[0].shape[1]
+        columns = round_up_columns(max(columns, min(2 * allocated, self._cache.most_columns)))
         grown = []
         for kind, states in enumerate(like):
             # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.

@@ -158,8 +158,8 @@ class VllmBackend:
             values = dict(zip(columns, np.ascontiguousarray(table[:, REST:].T), strict=True))
             for name in ("base_entropy", "guide_entropy"):
                 _refuse_nan(values[name], label)
-            asked = {name: values[name] for name in (*(score.name for score in scores), *COMPARED)}
-            compared.append(asked | {name: values[name].astype(np.int32) for name in COUNTED})
+            arrays = {name: values[name] for name in (*(score.name for score in scores), *COMPARED)}
+            compared.append(arrays | {name: values[name].astype(np.int32) for name in COUNTED})
         return compared
 
     def _replay(self, prompts: Texts, continuations: Texts, options: Mapping[str, Any]) -> list[NDArray[np.float32]]:

@@ -27,12 +27,12 @@ _COLUMNS = 4096  # cached tokens of a request, at most: a quarter of the context
 
 def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> StepCosts:
     """Of a pair that may draft."""
-    given = arguments.engine_arguments
+    engine_arguments = arguments.engine_arguments
     drafting, verifying = (pair.member(role) for role in DIRECTIONS[policy.direction])
     graphs, eager = LAUNCH.get(pair.member("guide").device.type, LAUNCH["cpu"])
-    if given.get("enforce_eager"):
+    if engine_arguments.get("enforce_eager"):
         graphs = eager
-    ranks = int(given.get("tensor_parallel_size", 1))
+    ranks = int(engine_arguments.get("tensor_parallel_size", 1))
 
     def find_cost(member: Member, launch: float) -> PassCost:
         model = make_empty(member, arguments.dtype)
@@ -41,11 +41,11 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
         layers = member.config.get_text_config().num_hidden_layers
         return PassCost.of_model(model, replace(machine, launch=launch, **speeds), layers=layers, padded=False)
 
-    length = int(arguments.max_length or given.get("max_model_len") or pair.max_length or 4 * _COLUMNS)
+    length = int(arguments.max_length or engine_arguments.get("max_model_len") or pair.max_length or 4 * _COLUMNS)
     alone = policy.host is None
     fused = find_cost(drafting, graphs)
     # vLLM's own engines that share requests have no graphs of the drafter.
-    drafter = find_cost(drafting, eager) if int(given.get("data_parallel_size", 1)) > 1 else fused
+    drafter = find_cost(drafting, eager) if int(engine_arguments.get("data_parallel_size", 1)) > 1 else fused
     return StepCosts(
         drafter=drafter,
         target=find_cost(verifying, graphs),
@@ -119,6 +119,6 @@ def make_empty(member: Member, dtype: str = "auto") -> Any:
     """Transformers' model without weights."""
     from transformers import AutoModelForCausalLM
 
-    asked = {} if dtype == "auto" else {"dtype": getattr(torch, dtype.removeprefix("torch."))}
+    options = {} if dtype == "auto" else {"dtype": getattr(torch, dtype.removeprefix("torch."))}
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(member.config, trust_remote_code=member.given.trust_remote_code, **asked)
+        return AutoModelForCausalLM.from_config(member.config, trust_remote_code=member.given.trust_remote_code, **options)

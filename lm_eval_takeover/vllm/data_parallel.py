@@ -39,14 +39,14 @@ _WAITING = 2  # jobs that an engine holds, in units of those that it writes at a
 def open_engines(arguments: ModelArguments, policy: Policy) -> "Engines | None":
     """The engines that `data_parallel_size` asks for; None for a single one. Raises ArgumentError."""
     size, ranks = count_engines(arguments)
-    given = dict(arguments.engine_arguments)
-    backend = given.pop(_BACKEND, "mp")
-    given.pop(_SIZE, None)
+    engine_arguments = dict(arguments.engine_arguments)
+    backend = engine_arguments.pop(_BACKEND, "mp")
+    engine_arguments.pop(_SIZE, None)
     if backend not in ("mp", "ray"):
         raise ArgumentError(f"{_BACKEND}={backend} is not known; give mp (this machine) or ray (a cluster)")
     if size == 1:
         return None
-    task = (replace(arguments, engine_arguments=given), describe_policy(policy))
+    task = (replace(arguments, engine_arguments=engine_arguments), describe_policy(policy))
     return Engines(RayGroup(size, ranks, task) if backend == "ray" else LocalGroup(size, ranks, task), size)
 
 
@@ -135,16 +135,16 @@ class Engines:
         finally:
             self._abort([number for number, jobs_left in held.items() if jobs_left], busy)
 
-    def _hand_out(self, waiting: deque[Job], held: dict[int, dict[int, Job]], busy: set[int]) -> None:
+    def _hand_out(self, waiting: deque[Job], jobs: dict[int, dict[int, Job]], busy: set[int]) -> None:
         """Give every engine that has answered what it is to do next."""
         room = _WAITING * self.facts.max_num_seqs
-        for number in sorted(held.keys() - busy, key=lambda number: len(held[number])):
+        for number in sorted(jobs.keys() - busy, key=lambda number: len(jobs[number])):
             # As many as make it even with the others, so that the last jobs are shared, too.
-            even = -(-(len(waiting) + sum(map(len, held.values()))) // len(held))
-            count = max(min(room, even) - len(held[number]), 0)
+            even = -(-(len(waiting) + sum(map(len, jobs.values()))) // len(jobs))
+            count = max(min(room, even) - len(jobs[number]), 0)
             new = [waiting.popleft() for _ in range(min(count, len(waiting)))]
-            held[number] |= {job.number: job for job in new}
-            if held[number]:
+            jobs[number] |= {job.number: job for job in new}
+            if jobs[number]:
                 self._group.ask(number, "write", new)
                 busy.add(number)
 
@@ -164,8 +164,8 @@ class Engines:
     def _abort(self, numbers: Sequence[int], busy: set[int]) -> None:
         """Stopped halfway: what these engines have left is given up. Those in `busy` answer first."""
         for method in ("", "abort"):
-            asked = [number for number in numbers if number in (self._alive if method else busy)]
-            for number, answer in self._await(asked, method):
+            receivers = [number for number in numbers if number in (self._alive if method else busy)]
+            for number, answer in self._await(receivers, method):
                 if isinstance(answer, Ended):
                     self._alive.remove(number)
 
@@ -263,7 +263,7 @@ class RayGroup:
         self._asked[getattr(self._actors[number], method).remote(*arguments)] = number
 
     def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
-        answer = self._ray.wait([asked for asked, number in self._asked.items() if number in numbers])[0][0]
+        answer = self._ray.wait([reference for reference, number in self._asked.items() if number in numbers])[0][0]
         number = self._asked.pop(answer)
         try:
             return number, self._ray.get(answer)

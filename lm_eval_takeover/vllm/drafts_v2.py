@@ -105,11 +105,11 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         emitted = torch.zeros(state.slots.capacity, dtype=torch.int64, device=last.device)
         emitted[batch.idx_mapping.long()] = batch.input_ids[last].long()
         rejected, unread = place_numbers([count + 1 for count in behind], last.device), torch.zeros_like(emitted)
-        kept = place_numbers(drafted, last.device)
-        state.kept_at.index_fill_(0, kept, state.slots.capacity)
+        numbers = place_numbers(drafted, last.device)
+        state.kept_at.index_fill_(0, numbers, state.slots.capacity)
         self._has_read = batch
         self.propose(batch, *[None] * 4, unread, rejected, emitted, *[unread] * 3, num_speculative_tokens=1)
-        state.kept_at[kept] = kept
+        state.kept_at[numbers] = numbers
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         if cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and self.vllm_config.parallel_config.data_parallel_size == 1:

@@ -151,8 +151,8 @@ class VllmEngine:
             if written is None:
                 continue  # cut off in an earlier step
             new, limit = output.outputs[0].token_ids, written.job.request.max_new_tokens
-            kept, ends = written.stop.extend(written.tokens, new, limit, written.ends)
-            tokens += kept
+            count, ends = written.stop.extend(written.tokens, new, limit, written.ends)
+            tokens += count
             if ends or output.finished:
                 ended.append(output.request_id)
                 if not output.finished:
@@ -177,8 +177,8 @@ class VllmEngine:
         """Of each text its records `[tokens, columns]`, and its passes. Raises RuntimeError if a worker's gate was not asked."""
         records, wishes = {}, [(name, 0, count, True) for name, count in counts.items()]
         for worker in self.llm.collective_rpc("read_takeover_records", args=(wishes,)):
-            for name, known in zip(counts, worker, strict=True):
-                if known is None or not known[0]:
+            for name, record in zip(counts, worker, strict=True):
+                if record is None or not record[0]:
                     raise RuntimeError(f"vLLM wrote {name} and the gate was never asked; no result can be trusted")
-                records[name] = np.frombuffer(known[0], np.float32).reshape(counts[name], -1), known[1]
+                records[name] = np.frombuffer(record[0], np.float32).reshape(counts[name], -1), record[1]
         return records

@@ -32,14 +32,14 @@ def _compare(source: "_SourceTree", module: str, path: str, names: Sequence[str]
     if definition is None:
         yield f"{where} is missing"
         return
-    known, wanted = source.list_names(*definition), [name for name in names if name != OTHERS]
+    present, expected = source.list_names(*definition), [name for name in names if name != OTHERS]
     is_function = isinstance(definition[1], _FUNCTIONS)
     if is_function and OTHERS not in names:
-        if known != wanted:
-            yield f"{where} takes ({', '.join(known)}), not ({', '.join(wanted)})"
+        if present != expected:
+            yield f"{where} takes ({', '.join(present)}), not ({', '.join(expected)})"
         return
     kind = "parameter" if is_function else "attribute" if path else "mention of"
-    yield from (f"{where} has no {kind} '{name}'" for name in wanted if name not in known)
+    yield from (f"{where} has no {kind} '{name}'" for name in expected if name not in present)
 
 
 class _SourceTree:
@@ -66,8 +66,8 @@ class _SourceTree:
     def list_names(self, module: str, node: ast.AST) -> list[str]:
         """Parameters of a function, members of a class, or all words of a module's code."""
         if isinstance(node, _FUNCTIONS):
-            given = node.args
-            names = [parameter.arg for parameter in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            arguments = node.args
+            names = [parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
             return [name for name in names if name not in ("self", "cls")]
         if isinstance(node, ast.ClassDef):
             return list(self._list_members(module, node))

@@ -39,24 +39,24 @@ _OURS: Mapping[str, str] = {
 
 def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
     """How long drafts are; `auto` says it, and why. Raises ArgumentError for a number where no model can draft."""
-    given, asked = arguments.engine_arguments, arguments.block_size
+    engine_arguments, block_size = arguments.engine_arguments, arguments.block_size
     usual = CONCURRENCY.get(pair.members[-1].device.type, CONCURRENCY["cpu"])
-    most = int(given.get("max_num_seqs", usual))
+    most = int(engine_arguments.get("max_num_seqs", usual))
     if pair.base is None or pair.guide is None or "guide" not in policy.roles:
         obstacle = f"policy={policy.name} has no base to draft and a guide to verify"
-        if asked not in ("auto", 1):
-            raise ArgumentError(f"block_size={asked} with backend=vllm: {obstacle}; leave it out, or give block_size=1")
+        if block_size not in ("auto", 1):
+            raise ArgumentError(f"block_size={block_size} with backend=vllm: {obstacle}; leave it out, or give block_size=1")
         return Choice([], obstacle)
-    if asked != 1 and not choose_runner():
+    if block_size != 1 and not choose_runner():
         choice = Choice([], "fused, since drafts need vLLM's model runner V2, which GPUs have; this engine has V1")
-    elif asked != 1 and _widen_heads(pair.member(DIRECTIONS[policy.direction][0])):
+    elif block_size != 1 and _widen_heads(pair.member(DIRECTIONS[policy.direction][0])):
         choice = Choice([], "fused, since vLLM's draft models have few sizes of heads on a CPU")
-    elif asked != "auto":
-        return Choice([(1, most, int(asked))] if int(asked) > 1 else [], f"block_size={asked}")
+    elif block_size != "auto":
+        return Choice([(1, most, int(block_size))] if int(block_size) > 1 else [], f"block_size={block_size}")
     else:
-        alike = int(given.get("data_parallel_size", 1)) > 1  # vLLM's own engines draft alike
+        alike = int(engine_arguments.get("data_parallel_size", 1)) > 1  # vLLM's own engines draft alike
         choice = choose_drafts(describe_costs(arguments, pair, policy), most, fixed=alike)
-    logger.log(logging.INFO if asked == "auto" else logging.WARNING, "block_size=%s: %s", asked, choice.reason)
+    logger.log(logging.INFO if block_size == "auto" else logging.WARNING, "block_size=%s: %s", block_size, choice.reason)
     return choice
 
 
@@ -67,7 +67,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     """
     refuse_others(arguments)
     _check_dtypes(arguments, pair, policy)
-    given = _check_names(arguments.engine_arguments)
+    engine_options = _check_names(arguments.engine_arguments)
     _check_architectures(pair, policy)
     block, (drafting, verifying) = drafts.longest, DIRECTIONS[policy.direction]
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
@@ -95,7 +95,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "tokenizer": pair.members[-1].path,
         "tokenizer_revision": pair.members[-1].revision,
         "dtype": arguments.dtype.removeprefix("torch."),
-        "max_model_len": _choose_length(arguments, pair, given),
+        "max_model_len": _choose_length(arguments, pair, engine_options),
         "trust_remote_code": arguments.trust_remote_code,
         "generation_config": "vllm",
         "logits_processors": [CHECK if choose_runner() else PROCESSOR],
@@ -104,10 +104,10 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     if settings.guide_rows:
         overrides["vocab_size"] = rows[0]
     if block == 1:
-        return options | given | {"hf_overrides": overrides, "worker_extension_cls": EXTENSION}
+        return options | engine_options | {"hf_overrides": overrides, "worker_extension_cls": EXTENSION}
     ranges = drafts.ranges if arguments.block_size == "auto" else None
-    draft = _describe_drafter(pair.member(drafting), block, ranges, given.get("tensor_parallel_size", 1))
-    return options | given | {"hf_overrides": overrides, "worker_cls": WORKER, "speculative_config": draft}
+    draft = _describe_drafter(pair.member(drafting), block, ranges, engine_options.get("tensor_parallel_size", 1))
+    return options | engine_options | {"hf_overrides": overrides, "worker_cls": WORKER, "speculative_config": draft}
 
 
 def _describe_drafter(member: Member, block: int, ranges: Any, devices: int) -> dict[str, Any]:
@@ -151,40 +151,40 @@ def _check_dtypes(arguments: ModelArguments, pair: Pair, policy: Policy) -> None
         )
 
 
-def _check_names(given: Mapping[str, Any]) -> dict[str, Any]:
+def _check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments for vLLM's engine. Raises ArgumentError for unknown ones and those that are ours."""
     from vllm.engine.arg_utils import EngineArgs
 
-    if (stages := given.get("pipeline_parallel_size", 1)) != 1:
+    if (stages := arguments.get("pipeline_parallel_size", 1)) != 1:
         raise ArgumentError(
             f"pipeline_parallel_size={stages}: the gate compares the logits of both models in one process; give "
             f"tensor_parallel_size={stages} instead"
         )
-    if given.get("enable_batch_sharded_sampling"):
+    if arguments.get("enable_batch_sharded_sampling"):
         raise ArgumentError("enable_batch_sharded_sampling=True: the gate needs both models on one rank; leave it out")
-    known = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
-    for name, value in given.items():
+    names = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
+    for name, value in arguments.items():
         if name in _OURS:
             raise ArgumentError(f"{name}={value} is set by this package: give {_OURS[name]} instead")
-        if name not in known:
+        if name not in names:
             ours = {field.name for field in fields(ModelArguments)}
-            raise ArgumentError(f"unknown model argument '{name}'; {nearest(name, known | ours)}")
-    return {"block_size" if name == _CACHE_BLOCK else name: value for name, value in given.items()}
+            raise ArgumentError(f"unknown model argument '{name}'; {nearest(name, names | ours)}")
+    return {"block_size" if name == _CACHE_BLOCK else name: value for name, value in arguments.items()}
 
 
-def _choose_length(arguments: ModelArguments, pair: Pair, given: dict[str, Any]) -> int | None:
+def _choose_length(arguments: ModelArguments, pair: Pair, options: dict[str, Any]) -> int | None:
     """Tokens of context. Raises ArgumentError where more are asked for than the shorter of the two models can read."""
-    asked = given.pop("max_model_len", None)
-    if asked is not None and arguments.max_length is not None:
-        raise ArgumentError(f"max_model_len={asked} and max_length={arguments.max_length} say the same; give one of them")
-    asked = arguments.max_length if asked is None else asked
+    length = options.pop("max_model_len", None)
+    if length is not None and arguments.max_length is not None:
+        raise ArgumentError(f"max_model_len={length} and max_length={arguments.max_length} say the same; give one of them")
+    length = arguments.max_length if length is None else length
     for member in pair.members:
-        if asked is not None and member.max_length is not None and int(asked) > member.max_length:
+        if length is not None and member.max_length is not None and int(length) > member.max_length:
             raise ArgumentError(
-                f"max_model_len={asked} is more than the {member.max_length} tokens that {member.role}='{member.id.id}' can "
+                f"max_model_len={length} is more than the {member.max_length} tokens that {member.role}='{member.id.id}' can "
                 f"read; both models read every token, so give at most {pair.max_length}"
             )
-    return pair.max_length if asked is None else int(asked)
+    return pair.max_length if length is None else int(length)
 
 
 def _check_architectures(pair: Pair, policy: Policy) -> None:
@@ -192,11 +192,11 @@ def _check_architectures(pair: Pair, policy: Policy) -> None:
     from vllm import ModelRegistry
 
     register()
-    known = ModelRegistry.get_supported_archs()
+    supported = ModelRegistry.get_supported_archs()
     for role in policy.roles:
         member = pair.member(role)
         names = member.config.architectures or []
-        if not any(name in known for name in names):
+        if not any(name in supported for name in names):
             raise ArgumentError(
                 f"{role}='{member.id.id}' is a {names[0] if names else member.config.model_type}, which vLLM does not know; "
                 f"run it with backend=hf"
@@ -236,6 +236,6 @@ def explain(error: Exception) -> str:
     if line.startswith("Model Runner V2 does not"):
         return f"{line}; V1 may, with {RUNNER}=0 in the environment"
     if any(word in str(error).lower() for word in ("memory", "kv cache", "cache blocks")):
-        told = line.partition(" Try ")[0].rstrip(".")  # vLLM's own advice is for its own options
-        return f"{told}; {_MEMORY}"
+        reason = line.partition(" Try ")[0].rstrip(".")  # vLLM's own advice is for its own options
+        return f"{reason}; {_MEMORY}"
     return line

@@ -97,13 +97,13 @@ class ServedEngine:
         """What each worker of each engine knows. Raises EngineEnded."""
         # `collective_rpc` of the client gives what the first engine's workers returned.
         ask = self._client.engine_core.call_utility_all_async
-        asked = asyncio.ensure_future(ask("collective_rpc", "read_takeover_records", None, (wishes,), None))
-        while not asked.done() and not self._client.errored:
-            await asyncio.wait([asked], timeout=_LOOKS_EVERY)
-        if not asked.done() or (asked.exception() is not None and self._client.errored):
-            asked.cancel()
+        reply = asyncio.ensure_future(ask("collective_rpc", "read_takeover_records", None, (wishes,), None))
+        while not reply.done() and not self._client.errored:
+            await asyncio.wait([reply], timeout=_LOOKS_EVERY)
+        if not reply.done() or (reply.exception() is not None and self._client.errored):
+            reply.cancel()
             raise EngineEnded
-        return [worker for engine in asked.result() for worker in engine]
+        return [worker for engine in reply.result() for worker in engine]
 
     @cached_property
     def policy(self) -> Policy:
@@ -130,8 +130,8 @@ class ServedEngine:
         records = None
         if count:
             records, _ = await self._read(Wish(sample.id, start, start + count, False))
-        told = {"positions": [], "host_tokens": []} if records is None else self._list_takeovers(records, start)
-        return {"start": start, "tokens": count, **told}
+        takeovers = {"positions": [], "host_tokens": []} if records is None else self._list_takeovers(records, start)
+        return {"start": start, "tokens": count, **takeovers}
 
     async def tell_whole(self, sample: OneSample, usage: dict[str, Any], tokens: list[int] | None) -> dict[str, Any]:
         """`takeover` of a sample that is done; tokens: its ids, if known. Counts it and forgets its records."""
@@ -143,8 +143,8 @@ class ServedEngine:
             return sum_up([])
         if not any(passes.values()):  # a fused engine's models read every token but the last
             passes = dict.fromkeys(self.policy.roles, len(records) - 1)
-        told = sum_up([{"tokens": len(records), "takeovers": int(records[:, TAKEN].sum())}])
-        counts = {"tokens": told["tokens"], "takeovers": told["takeovers"]}
+        summary = sum_up([{"tokens": len(records), "takeovers": int(records[:, TAKEN].sum())}])
+        counts = {"tokens": summary["tokens"], "takeovers": summary["takeovers"]}
         for name, number in (counts | {f"{role}_passes": count for role, count in passes.items()}).items():
             _COUNTERS[name].inc(number)
         if sample.traced:
@@ -153,8 +153,8 @@ class ServedEngine:
             if tokens is not None:
                 pieces = zip(tokens, self._pieces.split(tokens), strict=True)
                 trace["text"] = ["" if token in self._unwritten else piece for token, piece in pieces]
-            told |= self._list_takeovers(records, 0) | {"trace": trace}
-        return told
+            summary |= self._list_takeovers(records, 0) | {"trace": trace}
+        return summary
 
     async def _read(self, wish: Wish) -> tuple[NDArray[np.float32] | None, dict[str, int]]:
         data, passes = await self._records.read(wish) or (None, {})
@@ -167,9 +167,9 @@ class ServedEngine:
         return {"positions": (places + start).tolist(), "host_tokens": named}
 
 
-def sum_up(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def sum_up(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Tokens and takeovers of several samples."""
-    tokens, takeovers = (sum(counts[name] for counts in told) for name in ("tokens", "takeovers"))
+    tokens, takeovers = (sum(counts[name] for counts in parts) for name in ("tokens", "takeovers"))
     return {"tokens": tokens, "takeovers": takeovers, "realized_rate": takeovers / max(tokens, 1)}
 
 

@@ -80,7 +80,7 @@ class TakeoverMiddleware:
         try:
             async with asyncio.timeout(_BODY_WITHIN):
                 data = await _read_body(Request(scope, receive))
-            asked = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
+            samples = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
         except ClientDisconnect:
             return _GONE
         except TimeoutError:
@@ -90,19 +90,19 @@ class TakeoverMiddleware:
         except ValueError as error:
             response = refuse(400, str(error))
         else:
-            return await self._write(engine, asked, scope, receive, send)
+            return await self._write(engine, samples, scope, receive, send)
         await response(scope, receive, send)
         return int(response.status_code)
 
-    async def _write(self, engine: ServedEngine, asked: list[OneSample], scope: Scope, receive: Receive, send: Send) -> int:
+    async def _write(self, engine: ServedEngine, samples: list[OneSample], scope: Scope, receive: Receive, send: Send) -> int:
         """Answer with the samples. Returns the status."""
         gone = asyncio.Event()
         watcher = asyncio.create_task(watch(receive, gone))
         try:
-            if asked[0].body.get("stream"):
-                status = await Stream(engine, asked, send).run(self.app, scope, gone)
+            if samples[0].body.get("stream"):
+                status = await Stream(engine, samples, send).run(self.app, scope, gone)
             else:
-                status, body = await self._answer_all(engine, asked, scope, gone)
+                status, body = await self._answer_all(engine, samples, scope, gone)
                 if not gone.is_set():
                     await answer(status, body)(scope, receive, send)
         except EngineEnded as error:
@@ -113,7 +113,7 @@ class TakeoverMiddleware:
         return _GONE if gone.is_set() and status == 200 else status
 
     async def _answer_all(
-        self, engine: ServedEngine, asked: list[OneSample], scope: Scope, gone: asyncio.Event
+        self, engine: ServedEngine, samples: list[OneSample], scope: Scope, gone: asyncio.Event
     ) -> tuple[int, dict[str, Any]]:
         """The status and the answer: of all samples, or of the first that vLLM refuses."""
 
@@ -126,7 +126,7 @@ class TakeoverMiddleware:
                 hide_ids(sample, body)
             return status, body
 
-        done = await asyncio.gather(*map(answer_one, asked))
+        done = await asyncio.gather(*map(answer_one, samples))
         refused = next(((status, body) for status, body in done if status != 200), None)
         if gone.is_set():
             return _GONE, {}
@@ -159,19 +159,19 @@ def _has_key(scope: Scope) -> bool:
 
 def _list_keys(scope: Scope) -> list[str]:
     """The keys that the server was started with."""
-    given = getattr(scope["app"].state, "args", None)
-    keys = getattr(given, "api_key", None) or [os.environ.get("VLLM_API_KEY")]
+    arguments = getattr(scope["app"].state, "args", None)
+    keys = getattr(arguments, "api_key", None) or [os.environ.get("VLLM_API_KEY")]
     return [key for key in keys if key]
 
 
 def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
     """One answer with the choices of all, in their order. Each says its takeovers; the answer those of its only one, or sums."""
-    told = [part["takeover"] for part in answers]
+    parts = [part["takeover"] for part in answers]
     choices = [part["choices"][0] for part in answers]
     for index, choice in enumerate(choices):
-        choice["index"], choice["takeover"] = index, told[index]
+        choice["index"], choice["takeover"] = index, parts[index]
     sums = {"usage": sum_usages([part["usage"] for part in answers])}
-    return answers[0] | sums | {"choices": choices, "takeover": told[0] if len(told) == 1 else sum_up(told)}
+    return answers[0] | sums | {"choices": choices, "takeover": parts[0] if len(parts) == 1 else sum_up(parts)}
 
 
 def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]:

@@ -123,8 +123,8 @@ class RequestSettings:
 
     def to_extra_args(self) -> dict[str, Any]:
         """What differs from the defaults, as `SamplingParams.extra_args` and `vllm_xargs` take it, under our seal."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        text = json.dumps({name: value for name, value in given.items() if value != getattr(_DEFAULT, name)})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        text = json.dumps({name: value for name, value in values.items() if value != getattr(_DEFAULT, name)})
         return {SEALED: text, SEAL: _seal(text)}
 
     @classmethod
@@ -135,9 +135,9 @@ class RequestSettings:
         """
         extra = params.extra_args or {}
         if SEALED in extra:
-            given: dict[str, Any] = json.loads(extra[SEALED])
-            lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-            return cls(**given | lists)
+            values: dict[str, Any] = json.loads(extra[SEALED])
+            lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+            return cls(**values | lists)
         own = {"temperature": params.temperature, "top_p": params.top_p, "top_k": max(params.top_k, 0)}
         return cls(seed=seed if params.seed is None else params.seed, **own, **read_client_settings(extra))
 
@@ -152,9 +152,9 @@ class RequestSettings:
             if missing:
                 raise ArgumentError(f"policy={other.name} asks the {missing[0]}, which this engine was not started with")
             return other
-        known = {field.name for field in fields(engine)} | (set(GATE) if engine.gate is not None else set())
+        names = {field.name for field in fields(engine)} | (set(GATE) if engine.gate is not None else set())
         changed = {name: value for name in (*_RATES, *GATE) if (value := getattr(self, name)) is not None}
-        for name in [name for name in changed if name not in known]:
+        for name in [name for name in changed if name not in names]:
             if strict:
                 raise ArgumentError(f"{PREFIX}{name}={changed[name]} is not read by policy={engine.name}")
             del changed[name]

@@ -142,8 +142,8 @@ class Slots:
         begun = settings.begun
         columns = max(COLUMNS, count_scored(settings.compared)) if settings.compared or settings.scored else COLUMNS
         records = np.zeros((begun, columns), np.float32)
-        if known := settings.begun_scores[-begun:] if begun else ():
-            records[begun - len(known) :, SCORE] = known
+        if scores := settings.begun_scores[-begun:] if begun else ():
+            records[begun - len(scores) :, SCORE] = scores
         policy = settings.choose_policy(self.policy, strict=False)
         track = Track(key, settings, policy, request_digest(prompt[: len(prompt) - begun]), records, begun)
         if settings.forced:
@@ -156,10 +156,10 @@ class Slots:
     def _restore(self, track: Track) -> None:
         """The window of a request that has one."""
         ring = self.scores.shape[1] - 1
-        held = track.records[-ring:, SCORE]
-        if len(held):
+        recent = track.records[-ring:, SCORE]
+        if len(recent):
             scores = np.zeros(ring + 1, np.float32)
-            scores[(len(track.records) - len(held) + np.arange(len(held))) % ring] = held
+            scores[(len(track.records) - len(recent) + np.arange(len(recent))) % ring] = recent
             self.scores[track.slot] = upload(torch.from_numpy(scores), self.device)
 
     def leave(self, track: Track) -> None:
@@ -273,19 +273,19 @@ class Slots:
         """As `decide`, for rows of one kind."""
         count = next(iter(logits.values())).shape[1]
         slots = self.place(tracks)
-        here = positions[:, None] + torch.arange(count, device=self.device)
+        places = positions[:, None] + torch.arange(count, device=self.device)
         if tracks[0].settings.compared:
-            emitted = compare_forced(logits["base"], logits["guide"], self._forced(tracks, here))
+            emitted = compare_forced(logits["base"], logits["guide"], self._forced(tracks, places))
         else:
-            emitted = self._emit(tracks, slots, here, logits, drafted)
+            emitted = self._emit(tracks, slots, places, logits, drafted)
         ring = self.scores.shape[1] - 1  # scores of positions before a text go where nobody reads
-        self.scores[slots[:, None], torch.where(here >= 0, here % ring, ring)] = emitted.records[..., SCORE]
-        self._arriving.append((list(tracks), drafts, HostCopy(here[:, 0], emitted.records)))  # nobody waits for it
+        self.scores[slots[:, None], torch.where(places >= 0, places % ring, ring)] = emitted.records[..., SCORE]
+        self._arriving.append((list(tracks), drafts, HostCopy(places[:, 0], emitted.records)))  # nobody waits for it
         self._collect()
         return emitted
 
     def _emit(
-        self, tracks: Sequence[Track], slots: Tensor, here: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
+        self, tracks: Sequence[Track], slots: Tensor, places: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
     ) -> Emitted:
         """slots `[rows]`; here: the positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
@@ -293,10 +293,10 @@ class Slots:
         truncates = any(how.top_p < 1 or how.top_k for how in samplings)
         selects = any(how.top_p < 1 and how.top_k for how in samplings)
         block = Block(
-            here,
-            here.new_zeros(here.shape, dtype=torch.float32),
-            self._windows(slots[:, None], here[:, :1], policy.window, here.shape[1]),
-            as_chances(self._words(slots, here, CHANCE)) if policy.uses_chance else None,
+            places,
+            places.new_zeros(places.shape, dtype=torch.float32),
+            self._windows(slots[:, None], places[:, :1], policy.window, places.shape[1]),
+            as_chances(self._words(slots, places, CHANCE)) if policy.uses_chance else None,
             place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
         emitted = emit(
@@ -305,9 +305,9 @@ class Slots:
             logits.get(policy.host or ""),
             logits.get(policy.donor or ""),
             block,
-            self._words(slots, here),
+            self._words(slots, places),
             drafted=drafted,
-            forced=self._forced(tracks, here) if settings.forced else None,
+            forced=self._forced(tracks, places) if settings.forced else None,
             traced=settings.traced,
         )
         if settings.scored:
@@ -329,17 +329,17 @@ class Slots:
         """
         return read.long() + 1 - self.starts[slots.long()]
 
-    def _words(self, slots: Tensor, here: Tensor, stream: str = "token") -> Tensor:
+    def _words(self, slots: Tensor, places: Tensor, stream: str = "token") -> Tensor:
         """Of positions `[rows, k]`, negative ones anything: int64 `[rows, k]`."""
-        return compute_words(self.keys[slots, _STREAMS.index(stream)], here.clamp(min=0))
+        return compute_words(self.keys[slots, _STREAMS.index(stream)], places.clamp(min=0))
 
-    def _forced(self, tracks: Sequence[Track], here: Tensor) -> Tensor:
+    def _forced(self, tracks: Sequence[Track], places: Tensor) -> Tensor:
         """The tokens that stand at positions `[rows, k]`; behind a text, its last."""
         texts = [track.forced for track in tracks if track.forced is not None]
         ends = np.cumsum([len(text) for text in texts])
         first = place_numbers([0, *ends[:-1].tolist()], self.device)[:, None]
         last = place_numbers((ends - 1).tolist(), self.device)[:, None]
-        return torch.cat(texts)[torch.minimum(first + here.clamp(min=0), last)]
+        return torch.cat(texts)[torch.minimum(first + places.clamp(min=0), last)]
 
     def place(self, tracks: Sequence[Track]) -> Tensor:
         """`[rows]`; all of them are in the batch."""

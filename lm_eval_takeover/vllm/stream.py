@@ -68,18 +68,18 @@ def refuse(status: int, message: str) -> Response:
 class Stream:
     """One client's stream of the samples `asked`."""
 
-    def __init__(self, engine: ServedEngine, asked: list[OneSample], send: Send) -> None:
-        self._engine, self._asked, self._send = engine, asked, send
+    def __init__(self, engine: ServedEngine, samples: list[OneSample], send: Send) -> None:
+        self._engine, self._asked, self._send = engine, samples, send
         self._opened = asyncio.Event()
-        self._unopened = len(asked)
+        self._unopened = len(samples)
         self._refused: int | None = None  # the sample
         self._status = 500
         self._id: str | None = None
         self._usage: dict[str, Any] = {}  # the last event with one
-        self._rests = [b""] * len(asked)
-        self._tokens: list[list[int]] = [[] for _ in asked]
-        self._usages: list[dict[str, Any]] = [{} for _ in asked]
-        self._told = [sum_up([]) for _ in asked]
+        self._rests = [b""] * len(samples)
+        self._tokens: list[list[int]] = [[] for _ in samples]
+        self._usages: list[dict[str, Any]] = [{} for _ in samples]
+        self._told = [sum_up([]) for _ in samples]
 
     async def run(self, app: ASGIApp, scope: Scope, gone: asyncio.Event) -> int:
         """Until all is sent, or the client has gone. Returns the status."""
@@ -119,9 +119,9 @@ class Stream:
 
     async def _pass_on(self, index: int, data: bytes) -> None:
         *events, self._rests[index] = (self._rests[index] + data).split(b"\n\n")
-        kept = [shown for event in events if (shown := await self._translate(index, event)) is not None]
-        if kept:
-            body = b"".join(event + b"\n\n" for event in kept)
+        shown_events = [shown for event in events if (shown := await self._translate(index, event)) is not None]
+        if shown_events:
+            body = b"".join(event + b"\n\n" for event in shown_events)
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _translate(self, index: int, event: bytes) -> bytes | None:
@@ -129,8 +129,8 @@ class Stream:
         data = event.removeprefix(b"data: ")
         if data == b"[DONE]":
             ids, usage = self._tokens[index], self._usages[index]
-            known = ids if len(ids) == usage.get("completion_tokens") else None
-            self._told[index] = await self._engine.tell_whole(self._asked[index], usage, known)
+            token_ids = ids if len(ids) == usage.get("completion_tokens") else None
+            self._told[index] = await self._engine.tell_whole(self._asked[index], usage, token_ids)
             return None
         if not data.startswith(b"{"):  # a comment
             return event
@@ -156,8 +156,8 @@ class Stream:
         usages = [usage for usage in self._usages if usage]
         if self._asked[0].shows_usage and usages:
             events.append(json.dumps(self._usage | {"id": self._id, "usage": sum_usages(usages)}))
-        told = self._told[0] if len(self._told) == 1 else sum_up(self._told) | {"choices": self._told}
-        await self._finish([*events, json.dumps({"object": "takeover", "choices": [], "takeover": told})])
+        takeover = self._told[0] if len(self._told) == 1 else sum_up(self._told) | {"choices": self._told}
+        await self._finish([*events, json.dumps({"object": "takeover", "choices": [], "takeover": takeover})])
 
     async def _break_off(self) -> None:
         """The engine is gone; its chunks were read, so the answer has begun."""
