@@ -45,7 +45,7 @@ class TransformersBackend:
             check_member(pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
 
     def fit_rows(self, tokens: int) -> int:
-        """How many samples of so many tokens go at a time: `batch_size`, or for `auto` what fits into memory, which is said."""
+        """Samples of this length at a time: `batch_size`, or for `auto` as many as fit into memory, which is logged."""
         if self.arguments.batch_size != "auto":
             return self.arguments.rows
         members = [self.pair.member(role) for role in self.policy.roles]
@@ -82,7 +82,7 @@ class TransformersBackend:
     def compare(
         self, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Sequence[str]
     ) -> list[dict[str, NDArray[Any]]]:
-        """What base and guide think of each continuation; see `teacher_forcing.compare`."""
+        """Scores and probabilities of each continuation under base and guide; see `teacher_forcing.compare`."""
         return compare(self.pair, scores, prompts, continuations, labels)
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ class PassCost:
         vocab: int,
         padded: bool = True,
     ) -> "PassCost":
-        """Of a model of so many parameters that a pass reads."""
+        """The costs of a model with this many parameters read in a pass."""
         return cls(
             fixed=layers * machine.launch + parameters * itemsize / machine.weights,
             per_token=2 * parameters / machine.arithmetic,
@@ -123,7 +123,7 @@ class PassCost:
         )
 
     def seconds(self, tokens: float, columns: float = 0.0) -> float:
-        """Of a pass over so many tokens that reads so many cached columns, of all rows together."""
+        """Seconds of a pass over these tokens that reads these cached columns, of all rows together."""
         return self.fixed + self.per_token * tokens + self.several * (tokens > 1) + self.per_column * columns
 
     def draft_seconds(self, rows: float, columns: float = 0.0) -> float:
@@ -153,7 +153,7 @@ class StepCosts:
     rereads: bool = True
 
     def fused_seconds(self, rows: int) -> float:
-        """A token of each of so many rows without drafts."""
+        """Seconds for a token of each of these rows without drafts."""
         columns = rows * self.columns
         seconds = self.target.draft_seconds(rows, columns)
         return seconds if self.fused is None else seconds + self.fused.draft_seconds(rows, columns)
@@ -173,7 +173,7 @@ class StepCosts:
         return self.step_seconds(drafted, rows) / expect_tokens(self._positions(drafted), self.ends)  # type: ignore[no-any-return]
 
     def count_read(self, drafted: Count) -> Count:
-        """What the target reads of each row."""
+        """Tokens that the target reads of each row."""
         if self.rereads:
             return drafted + 1
         return _PADDED[drafted + self.bonus] if self.target.padded else drafted + self.bonus
@@ -183,7 +183,7 @@ class StepCosts:
 
 
 def expect_tokens(positions: Any, ends: float) -> Any:
-    """`E`: how many of so many positions emit a token, where each ends the draft with this probability."""
+    """`E`: the expected number of emitted tokens, if each position ends the draft with this probability."""
     return (1 - (1 - ends) ** positions) / ends
 
 

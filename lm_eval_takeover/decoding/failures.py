@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Raises in `add` once so many prompts have failed in a row that no other one is expected to succeed."""
+    """Counts failures. `add` raises after so many in a row that no other prompt is expected to succeed."""
 
     GIVE_UP = 32  # prompts
 

@@ -155,13 +155,13 @@ def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
 
 @lru_cache(maxsize=2**12)
 def _list_words(key: bytes, block: int) -> NDArray[np.uint64]:
-    """So many words of a stream, the `block`-th of them."""
+    """Words of a stream, the `block`-th block of them."""
     generator = np.random.Philox(key=np.frombuffer(key, np.uint64))
     return np.asarray(generator.advance(block * _WORDS // 4).random_raw(_WORDS))  # four words a count
 
 
 def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
-    """What a function of rows makes of these, of so few at a time that a CPU's cache holds all, or little of a GPU's memory."""
+    """A function of rows, applied to a few at a time: they fit a CPU's cache, or take little of a GPU's memory."""
     logits = next(part for part in rows if part is not None and part.dim() == 3)
     piece = _PIECE if logits.device.type == "cpu" else _LARGE_PIECE
     step = max(1, piece // max(1, logits[0].numel()))
@@ -191,7 +191,7 @@ def _replace_taken(
 
 
 def _mix(policy: Policy, host: Tensor | None, donor: Tensor) -> Tensor:
-    """What takeovers are drawn from."""
+    """The logits that takeovers are drawn from."""
     return policy.mix(host.float(), donor.float()) if policy.mixes and host is not None else donor
 
 

@@ -259,7 +259,7 @@ class Pool(ABC):
         return count, ended
 
     def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """What a model has not read yet of these rows, `[rows, longest]` right padded, and how many tokens each."""
+        """Tokens of these rows that a model has not read yet, `[rows, longest]` right padded, and their numbers."""
         lengths = self.readers[role].lengths
         tokens = []
         for slot in slots:

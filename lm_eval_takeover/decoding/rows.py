@@ -1,4 +1,4 @@
-"""Samples while they are being written, and what a policy is shown of them."""
+"""Samples while they are written, and the blocks that a policy is shown."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What errors call its next token."""
+        """The name of its next token in errors."""
         return f"token {self.position} of {self.request.label}"
 
     def is_ended(self, ends: Collection[int]) -> bool:
@@ -110,7 +110,7 @@ def upload_words(rows: Sequence[Row], count: int, device: torch.device) -> Tenso
 def build_block(
     policy: Policy, rows: Sequence[Row], scores: Tensor, tokens: Tensor | None, windows: Tensor, ahead: int = 0
 ) -> Block:
-    """Positions of these rows, so many ahead of what is emitted, with scores and the host's draws `[rows, k]`."""
+    """Positions `ahead` of the emitted tokens of these rows, with scores and the host's draws `[rows, k]`."""
     count, device = scores.shape[1], scores.device
     numbers = [[row.position + ahead for row in rows], [row.request.donor_length for row in rows]]
     positions, donor_length = upload(torch.tensor(numbers), device).unbind(0)

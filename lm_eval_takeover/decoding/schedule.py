@@ -50,7 +50,7 @@ class MismatchRates:
         return float(self._seen.sum())
 
     def estimate(self, weight: float) -> float:
-        """How often drafts end, whatever the min-entropy; what was known before counts for so many positions."""
+        """How often drafts end, whatever the min-entropy; earlier knowledge counts as so many positions."""
         return float((self._ended.sum() + _PRIOR_RATE * weight) / (self._seen.sum() + weight))
 
     @staticmethod

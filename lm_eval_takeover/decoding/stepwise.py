@@ -104,7 +104,7 @@ class Stepwise(Pool):
             reader.lengths[slot] = row.length - 1 + (judged and row.due is not None)
 
     def _judge(self, role: str, slots: Sequence[int], drafted: Drafted, windows: Tensor | None, ahead: int) -> Step:
-        """What the policy says of tokens, `ahead` positions after what is entered. windows `[rows, window]`: scores before."""
+        """The policy's decisions on tokens `ahead` of the entered ones. windows `[rows, window]`: scores before."""
         columns = [drafted.tokens.to(self.device), drafted.masses.to(self.device)]
         if windows is None and not self.traced:
             return Step(HostCopy(*columns))

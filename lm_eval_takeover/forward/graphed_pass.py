@@ -54,7 +54,7 @@ class CudaGraphs:
         self._pool = None
 
     def run(self, key: Hashable, function: Callable[[], Result]) -> Result:
-        """What `function` returns, in tensors that the next call overwrites. It uses static tensors and may run twice."""
+        """The result of `function`, in tensors that the next call overwrites. It uses static tensors and may run twice."""
         if not self.enabled:
             return function()
         if key not in self._captured and not self._capture(key, function):
@@ -190,7 +190,7 @@ class GraphedPass:
 
 
 def _round_up_to_power(columns: int) -> int:
-    """The columns that a pass over so many attends to: few sizes, and so few graphs."""
+    """The columns that a pass attends to, rounded up: few sizes need few graphs."""
     return max(COLUMN_STEP, 1 << (columns - 1).bit_length())
 
 

@@ -26,12 +26,12 @@ _ANY = 2**31  # columns that a row may need where nothing is known of it
 
 
 def round_up_columns(columns: int) -> int:
-    """The columns that are allocated for so many."""
+    """The columns that are allocated for this many."""
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
 def longest_draft(rows: int, vocab: int, device: torch.device) -> int:
-    """The most tokens of a draft whose logits are to be held: in float32, 1/64 of the memory that the device has."""
+    """The most drafted tokens whose float32 logits take 1/64 of the device's memory."""
     return max(1, min(LONGEST, max(_MOST_LOGITS, _memory(device) // 256) // (rows * vocab)))
 
 
@@ -42,7 +42,7 @@ def _memory(device: torch.device) -> int:
 
 
 def round_up(new: int) -> int:
-    """The length that a pass over so many new tokens is padded to, so that few shapes occur."""
+    """The length that a pass over these new tokens is padded to, so that few shapes occur."""
     return next((size for size in _SIZES if size >= new), new)
 
 
@@ -168,7 +168,7 @@ class RaggedCache(Cache):  # type: ignore[misc]
         return 0 if buffers is None else int(buffers[0].shape[1])
 
     def reserve(self, columns: int, like: "RaggedCache | None" = None) -> None:
-        """Allocate so many columns in every layer, like those of a cache that has read something (by default, this one)."""
+        """Allocate this many columns in every layer, like those of a used cache (by default, this one)."""
         if self.columns < columns:
             for layer, other in zip(self.layers, (like or self).layers, strict=True):
                 assert other.buffers is not None

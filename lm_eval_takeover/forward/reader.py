@@ -63,7 +63,7 @@ class Reader:
         return self.forward.member.device
 
     def padded_length(self, new: int) -> int:
-        """What a pass over `new` tokens is padded to: few shapes, and few kinds of rounding. A replayed pass pads itself."""
+        """The padded length of a pass over `new` tokens: few shapes, few kinds of rounding. A replayed pass pads itself."""
         return new if self._graphed is not None else round_up(new)
 
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:

@@ -128,7 +128,7 @@ class SelfCheck:
 
     @cached_property
     def blocks_fault(self) -> str | None:
-        """What is wrong with blocks; the lean pass is dropped where transformers' own is right."""
+        """The fault of blocks, in words; the lean pass is dropped where transformers' own is right."""
         forward = prepare_pass(self.member)
         if isinstance(forward, StatePass):
             return self._fault(lambda: self._measure_states(forward))
@@ -146,7 +146,7 @@ class SelfCheck:
 
     @torch.inference_mode()
     def _fault(self, measure: Callable[[], list[Tensor]]) -> str | None:
-        """What is wrong with this way of reading, in words."""
+        """The fault of this way of reading, in words."""
         if not self.columns.any():  # the plain logits are no numbers, which the request that meets them reports
             return None
         try:
@@ -248,7 +248,7 @@ class SelfCheck:
         return self.texts[row][:-_NEW]
 
     def _tokens(self, rows: Sequence[int], step: int) -> Tensor:
-        """The token that each of these texts has at this step behind its prompt, from 1: `[rows]`."""
+        """The token of each text at this step after its prompt, from 1: `[rows]`."""
         return torch.tensor([self.texts[row][step - 1 - _NEW] for row in rows], device=self.member.device)
 
     def _compare(self, logits: Tensor, rows: Sequence[int], step: int) -> Tensor:
@@ -264,7 +264,7 @@ class SelfCheck:
 
 
 def _write_texts(member: Member) -> list[list[int]]:
-    """Two texts for each length of a prompt, which differ behind it; of tokens that stand for no image and no padding."""
+    """Two texts for each length of a prompt, which differ after it; without tokens for images or padding."""
     special = {*member.vocabulary.added, member.config.get_text_config().pad_token_id, *member.eos_ids}
     ids = sorted(i for i in set(member.vocabulary.names) - special if i < member.vocabulary.size) or [0]
     texts = []

@@ -55,7 +55,7 @@ def _wait(x):
 
 @triton.jit
 def _key(ids, logits, word, top, temperature, greedy):
-    """What the race is decided by, float64 `[R, S]`: `E / p`; infinite where a token weighs nothing."""
+    """The keys of the race, float64 `[R, S]`: `E / p`; infinite where a token has no weight."""
     weight = tl.exp(tl.div_rn(logits - top[:, None], temperature[:, None])).to(tl.float64)
     wait = -tl.log((_number(ids, word).to(tl.float64) + 0.5) * 2.3283064365386963e-10)
     return tl.where(greedy[:, None], -logits.to(tl.float64), tl.where(weight > 0, wait / weight, float("inf")))
@@ -106,7 +106,7 @@ def _tile(begins, live, split, vocab, TILE: tl.constexpr):
 
 @triton.jit
 def _part(parts, live, turn, plane, splits, SPLITS: tl.constexpr, other):
-    """What the tiles left: `[R, S]`. parts: where each row's begin."""
+    """Results of the tiles: `[R, S]`. parts: where each row's begin."""
     lanes = tl.arange(0, SPLITS)[None, :]
     at = parts[:, None] + (turn * _PLANES + plane) * splits + lanes
     return tl.load(at, mask=live[:, None] & (lanes < splits), other=other)

@@ -40,7 +40,7 @@ class Rules(NamedTuple):
 
 
 class ModelRead(NamedTuple):
-    """What one distribution `p` is, each float32 `[...]`. `rest` and `second` are in units of the likeliest token's weight."""
+    """Numbers of one distribution `p`, float32 `[...]`. `rest` and `second` are in units of the likeliest token's weight."""
 
     entropy: Tensor  # nats
     logprob: Tensor  # of the given token; NaN without one
@@ -92,7 +92,7 @@ def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None
 
 
 def read_pair(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None = None) -> PairRead:
-    """What scores and traces ask of logits `[..., vocab]` and of tokens `[...]`, with every logit read once."""
+    """The numbers that scores and traces need of logits `[..., vocab]` and tokens `[...]`; every logit is read once."""
     shape = host.shape[:-1]
     flat = None if tokens is None else tokens.reshape(-1).contiguous()  # kernels know no stride of small tensors
     columns = torch.ops.lm_eval_takeover.read_pair(_block(host), None if donor is None else _block(donor), flat)

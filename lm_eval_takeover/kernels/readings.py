@@ -95,7 +95,7 @@ def _unit(parts, live, splits, SPLITS: tl.constexpr):
 
 @triton.jit
 def _log_mass(parts, live, splits, SPLITS: tl.constexpr):
-    """What all tokens but the likeliest weigh, the logarithm of the whole mass, exact near 0, and NaN of no distribution."""
+    """The weight of all tokens but the likeliest; the log of the whole mass, exact near 0; NaN of no distribution."""
     top, tops, unit, lane = _unit(parts, live, splits, SPLITS)
     mass = _part(parts, live, 0, _MASS, splits, SPLITS, 0.0)
     first = tl.arange(0, SPLITS)[None, :] == lane[:, None]
@@ -188,7 +188,7 @@ def _log_probs(begins, parts, live, split, splits, vocab, SPLITS: tl.constexpr, 
 
 
 def _read_tiles(host: Tensor, donor: Tensor | None, tokens: Tensor | None, rows: int, tile: int) -> Tensor:
-    """What each tile of each row leaves."""
+    """The results of each tile of each row."""
     count, vocab = host.shape[:2].numel(), host.shape[2]
     splits = triton.cdiv(vocab, tile)
     parts = torch.empty(count, _PLANES.value, splits, dtype=torch.float64, device=host.device)

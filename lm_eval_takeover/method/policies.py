@@ -85,21 +85,16 @@ class Disagreement(Gated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.score == Entropy.score:
+        if (self.score == Entropy.score) != isinstance(self, Entropy):
             raise ArgumentError(f"policy={self.name} with score={self.score}: {_PAIRED}")
 
 
 @register_policy("entropy")
 @dataclass(frozen=True, kw_only=True)
-class Entropy(Gated):
+class Entropy(Disagreement):
     """The same gate on the host's own uncertainty: the donor runs only where it fires."""
 
     score: str = "entropy"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.score != Entropy.score:
-            raise ArgumentError(f"policy={self.name} with score={self.score}: {_PAIRED}")
 
 
 def _check_rate(rate: float | None) -> None:

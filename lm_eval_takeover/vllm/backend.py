@@ -52,7 +52,7 @@ class VllmBackend:
 
     @property
     def identity(self) -> str:
-        """The backend, and what of its own arguments can change a text."""
+        """The backend, and those of its own arguments that can change a text."""
         return f"vllm {json.dumps(self._arguments, sort_keys=True, default=str)}" if self._arguments else "vllm"
 
     def fit_rows(self, tokens: int) -> int:

@@ -44,7 +44,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class OneSample:
-    """What vLLM's own route is asked, and what of its answer the client gets."""
+    """One request to vLLM's own route, and the part of its answer that the client gets."""
 
     id: str
     body: dict[str, Any]

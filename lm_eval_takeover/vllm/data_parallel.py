@@ -74,7 +74,7 @@ class Worker(VllmEngine):
         return self.facts
 
     def write(self, jobs: Sequence[Job]) -> tuple[list[Text], int]:
-        """Take these jobs beside those that it has, and go on: the texts that ended, and how many tokens were written."""
+        """Add these jobs and run a few steps. Returns the texts that ended, and the number of tokens written."""
         for job in jobs:
             self.add(job)
         texts, tokens, until = list[Text](), 0, time.monotonic() + _ANSWERS_AFTER
@@ -174,14 +174,14 @@ class Engines:
 
 
 def _check(answer: Any) -> Any:
-    """What an engine returned. Raises what it raised."""
+    """The result of an engine. Raises its error."""
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
 class LocalGroup:
-    """Processes of this machine, each with GPUs of its own where there are any."""
+    """Processes of this machine, each with its own GPUs, if there are any."""
 
     def __init__(self, size: int, ranks: int, task: tuple[ModelArguments, dict[str, Any]]) -> None:
         self._lines, self._processes = list[Connection](), list[subprocess.Popen[bytes]]()

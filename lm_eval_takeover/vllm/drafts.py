@@ -76,7 +76,7 @@ class Verifier:
         return emitted_tokens, torch.where(alone, stands.clamp(max=1), stands)
 
     def rehearse(self, block: int, dtype: torch.dtype) -> None:
-        """Hold what a step of as many rows as may be holds, while vLLM measures its memory: drafts that it keeps not counted."""
+        """Allocate the memory of the largest step while vLLM measures its own; stored drafts are not counted."""
         capacity, device = self.slots.capacity, self.slots.device
         read = torch.zeros(capacity * (block + 1), self.vocab, dtype=dtype, device=device)
         width = block + (self.drafted is None)
@@ -88,7 +88,7 @@ class Verifier:
         self.slots.rehearse({self.drafting: target.clone(), self.verifying: target}, drafted=drafted)
 
     def _count_rows(self, width: int, size: int) -> int:
-        """How many rows of so many positions are decided at a time; `size` is the bytes of a logit."""
+        """How many rows of this many positions are decided at a time; `size` is the bytes of a logit."""
         return max(1, _PIECE // (2 * width * self.vocab * size))
 
 

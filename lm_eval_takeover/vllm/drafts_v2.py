@@ -124,7 +124,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
             self._graphs.capture(self._draft_token, self.model_state, *tables, "Capturing drafts")
 
     def _draft_token(self, rows: int, tokens: int, *attention: Any, **options: Any) -> None:
-        """What is captured: the next token of each row. attention: its metadata, places of keys, and ranks' numbers of tokens."""
+        """The captured function: the next token of each row. attention: its metadata, places of keys, tokens by rank."""
         buffers, indices = self.input_buffers, self.idx_mapping[:rows]
         positions = buffers.positions[:tokens]
         hidden = super()._run_model(buffers.input_ids[:tokens], positions, *attention[:3])
@@ -179,7 +179,7 @@ class DraftSampler(Sampler):  # type: ignore[misc]
     verifier: Verifier
 
     def __call__(self, logits: Tensor, input_batch: InputBatch, *drafts: Any) -> SamplerOutput:
-        """What stands of each row: ids `[rows, k]` and how many of them. `logits` are the target's."""
+        """The accepted tokens of each row: ids `[rows, k]` and their number. `logits` are the target's."""
         tracks = self.state.find_tracks(input_batch.idx_mapping_np)
         if tracks is None:  # vLLM measures its memory with made-up rows
             self.verifier.rehearse(self.state.settings.block, logits.dtype)
@@ -199,7 +199,7 @@ class DraftSampler(Sampler):  # type: ignore[misc]
         )
 
     def _describe_batch(self, batch: InputBatch, tracks: list[Track]) -> tuple[Batch, Tensor, list[int]]:
-        """What `drafts` asks of a batch; where the last token of each row stands, drafts left out; places behind that."""
+        """The batch for `drafts`; the place of each row's last token without drafts; the number of places behind it."""
         scheduled = batch.num_draft_tokens_per_req
         if scheduled is None:
             scheduled = np.zeros(len(tracks), np.int32)

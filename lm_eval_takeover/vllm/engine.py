@@ -46,7 +46,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What is known of an engine once it runs."""
+    """Facts of a running engine."""
 
     dtype: torch.dtype
     max_model_len: int

@@ -19,7 +19,7 @@ from lm_eval_takeover.vllm.slots import Slots, Track, pairs
 
 
 class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
-    """vLLM's state of a decoder, with the gate's beside it."""
+    """vLLM's state of a decoder, and that of the gate."""
 
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)

@@ -20,7 +20,7 @@ def read_size(config: Any) -> int:
 
 
 def widen_config(config: Any) -> dict[str, Any]:
-    """What changes in transformers' configuration; empty where vLLM has its head size. Raises LookupError for another model."""
+    """Changes to transformers' configuration; empty if vLLM has its head size. Raises LookupError for another model."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():

@@ -22,7 +22,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @cache
 def find_faults(root: Path, hooks: tuple[Hook, ...]) -> tuple[str, ...]:
-    """What of the hooks is not so in the packages under `root`, a text for each name."""
+    """Hooks that the packages under `root` lack or have otherwise, a text for each name."""
     source = _SourceTree(root)
     return tuple(fault for module, path, names in hooks for fault in _compare(source, module, path, names.split()))
 
@@ -51,7 +51,7 @@ class _SourceTree:
         self._members: dict[ast.ClassDef, dict[str, _Found]] = {}
 
     def look_up(self, module: str, path: str) -> _Found | None:
-        """What the path leads to, through imports and base classes."""
+        """The definition at this path, through imports and base classes."""
         tree = self._parse(module)
         if tree is None or not path:
             return None if tree is None else (module, tree)

@@ -204,7 +204,7 @@ def _check_architectures(pair: Pair, policy: Policy) -> None:
 
 
 def _widen_heads(member: Member) -> dict[str, Any]:
-    """What changes in a configuration whose head size vLLM does not have on a CPU. Raises ArgumentError where nothing helps."""
+    """Changes to a configuration whose head size vLLM lacks on a CPU. Raises ArgumentError where none help."""
     try:
         return widen_config(member.config)
     except LookupError as error:

@@ -122,7 +122,7 @@ class RequestSettings:
         return Sampling(self.temperature, self.top_p, self.top_k)
 
     def to_extra_args(self) -> dict[str, Any]:
-        """What differs from the defaults, as `SamplingParams.extra_args` and `vllm_xargs` take it, under our seal."""
+        """Settings that differ from the defaults, for `SamplingParams.extra_args` and `vllm_xargs`, under our seal."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         text = json.dumps({name: value for name, value in values.items() if value != getattr(_DEFAULT, name)})
         return {SEALED: text, SEAL: _seal(text)}

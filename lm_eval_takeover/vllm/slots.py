@@ -317,7 +317,7 @@ class Slots:
         return emitted
 
     def draw(self, slots: Tensor, positions: Tensor, logits: Tensor, asked: Tensor | None = None) -> Tensor:
-        """What one model draws: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`; 0 if nobody asks. Capturable."""
+        """Draws of one model: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`; 0 where not asked. Capturable."""
         rules = kernels.Rules(self.rules[slots], truncates=True, selects=True)  # rows that do not are passed over
         at = self._words(slots, positions[:, None])
         return draw_rows(logits[:, None], at, rules, None if asked is None else asked[:, None])[:, 0]
@@ -334,7 +334,7 @@ class Slots:
         return compute_words(self.keys[slots, _STREAMS.index(stream)], places.clamp(min=0))
 
     def _forced(self, tracks: Sequence[Track], places: Tensor) -> Tensor:
-        """The tokens that stand at positions `[rows, k]`; behind a text, its last."""
+        """The given tokens at positions `[rows, k]`; behind a text, its last."""
         texts = [track.forced for track in tracks if track.forced is not None]
         ends = np.cumsum([len(text) for text in texts])
         first = place_numbers([0, *ends[:-1].tolist()], self.device)[:, None]
@@ -362,12 +362,12 @@ class Slots:
 
 
 def place_numbers(values: Sequence[int], device: torch.device) -> Tensor:
-    """Numbers of the host as int64 on the device, which nobody waits for: a plain copy would wait for all that it computes."""
+    """Copy numbers to the device as int64 without waiting: a plain copy waits for all its work."""
     return upload(torch.tensor(values, dtype=torch.int64), device)
 
 
 class WorkerExtension:
-    """What the user's process asks vLLM's workers: `worker_extension_cls`, called through `collective_rpc`."""
+    """Calls of the user's process to vLLM's workers: `worker_extension_cls`, through `collective_rpc`."""
 
     vllm_config: Any
 

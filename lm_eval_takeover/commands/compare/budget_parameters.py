@@ -30,7 +30,7 @@ _HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """The `calibration` argument on these tasks, and the words behind `lm-eval-takeover` that make it first, if it is missing."""
+    """The `calibration` argument on these tasks, and the `lm-eval-takeover` command that makes it, if it is missing."""
 
     tasks: Sequence[str]
     calibration: str | None = None

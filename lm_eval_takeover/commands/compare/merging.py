@@ -114,7 +114,7 @@ def merge(options: argparse.Namespace) -> int:
 
 
 def _list_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Sequence[str]:
-    """What keeps two comparisons from standing in one figure."""
+    """Differences that keep two comparisons out of one figure."""
     if ours.tasks.keys() != theirs.tasks.keys():
         return [f"tasks: {', '.join(ours.tasks)} -> {', '.join(theirs.tasks)}"]
     differences = ["calibration prompts"] if ours.prompts and theirs.prompts and ours.prompts != theirs.prompts else []

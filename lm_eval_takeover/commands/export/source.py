@@ -1,4 +1,4 @@
-"""What is exported: a results file with its samples, what its model is called, and what the Hub calls its benchmarks."""
+"""Sources of exports: a results file with its samples, the name of its model, and the Hub's names of its benchmarks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

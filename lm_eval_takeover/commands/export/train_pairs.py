@@ -11,7 +11,7 @@ _NAMES = ("prompt", "chosen", "rejected")
 
 
 class IdCollator:
-    """Batches of the ids in the file: no end token is added, and no prompt is tokenised anew."""
+    """Batches of the ids in the file: adds no end token, and tokenises no prompt again."""
 
     def __init__(self, pad_token_id: int) -> None:
         from trl.trainer.dpo_trainer import DataCollatorForPreference
