@@ -58,7 +58,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
         self._begin_counts()
-        self.run = self._open_run_dir()
+        folder = self.arguments.run_dir
+        self.run = None if folder is None else RunWriter(Path(folder), self.rank, self.world_size)
+        stopping.on_stop(self.run.describe_kept if self.run else lambda: "no run_dir=… is given, so nothing was kept")
 
     @cached_property
     def engine(self) -> Backend:
@@ -89,14 +91,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def seed(self) -> int:
         """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
         return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
-
-    def _open_run_dir(self) -> RunWriter | None:
-        if self.arguments.run_dir is None:
-            stopping.on_stop(lambda: "no run_dir=… is given, so nothing was kept")
-            return None
-        run = RunWriter(Path(self.arguments.run_dir), self.rank, self.world_size)
-        stopping.on_stop(run.describe_kept)
-        return run
 
     @cached_property
     def recorder(self) -> Recorder:

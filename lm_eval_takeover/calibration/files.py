@@ -128,7 +128,12 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     for score, measured in calibration.scores.items():
         _check_score(f"scores.{score}", score, measured)
     for at, target in enumerate(calibration.targets):
-        _check_target(f"targets[{at}]", target, calibration)
+        path = f"targets[{at}]"
+        if target.budget_parameter == "spike_ratio" and not LOWEST <= target.value <= HIGHEST:
+            raise ValueError(f"field '{path}.value' is {target.value:g}, expected {LOWEST} to {HIGHEST}")
+        method = check(target.method, _MethodFields, f"{path}.method")
+        if method.get("score", "ce") not in (*calibration.scores, *registered.names()):
+            raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
     if content.get("checksum") != _compute_checksum(content):
         raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
     return calibration
@@ -164,14 +169,6 @@ def _check_score(path: str, name: str, score: ScoreCalibration) -> None:
                 raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
         for share in (key for key in row if key.startswith("share_")):
             check(row[share], Share, f"{path}.table[rho={row['rho']}].{share}")
-
-
-def _check_target(path: str, target: Target, calibration: Calibration) -> None:
-    if target.budget_parameter == "spike_ratio" and not LOWEST <= target.value <= HIGHEST:
-        raise ValueError(f"field '{path}.value' is {target.value:g}, expected {LOWEST} to {HIGHEST}")
-    method = check(target.method, _MethodFields, f"{path}.method")
-    if method.get("score", "ce") not in (*calibration.scores, *registered.names()):
-        raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
 
 
 Model = str | None  # as an argument names it

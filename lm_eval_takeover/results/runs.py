@@ -378,16 +378,11 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     errors = {name: _number(values.get(key.replace(",", "_stderr,", 1))) for name, key in called.items()}
     each = problems.samples if problems else settings.get("samples")
     costs = Counts.read(takeover.inside_or_empty("per_task").inside_or_empty(task))
-    run_dir = _find_run_dir(path, takeover.get("run_dir"))
+    run_dir = takeover.get("run_dir") if isinstance(takeover.get("run_dir"), str) else None
+    if run_dir is not None:  # a relative one is looked for in the folders above the file
+        above = (parent / run_dir for parent in path.absolute().parents)
+        run_dir = str(next((folder for folder in above if folder.is_dir()), run_dir))
     return TaskResult(task, means, errors, count, each, settings, problems, costs, run_dir, accuracy)
-
-
-def _find_run_dir(path: Path, name: Any) -> str | None:
-    """Find the run_dir that a results file names. A relative one is looked for in the folders above the file."""
-    if not isinstance(name, str):
-        return None
-    above = (parent / name for parent in path.absolute().parents)
-    return str(next((folder for folder in above if folder.is_dir()), name))
 
 
 def _number(value: Any) -> float | None:

@@ -53,13 +53,6 @@ class StoredRun:
         return any(name == task and is_greedy(settings) for name, settings in self.facts.get("tasks") or [])
 
 
-def _read_attempts(journal: Journal, command: str) -> list[tuple[dict[str, Any], float]]:
-    try:
-        return [(check(facts, Facts, "facts"), seconds) for facts, seconds in journal.attempts(command)]
-    except (ValueError, RecursionError) as error:
-        raise RunDirError(f"'{journal.path}' cannot be read: its facts of a command are damaged: {error}") from error
-
-
 def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
     """The runs of a run_dir, the latest last, and the verdicts that were given there. Raises RunDirError."""
     paths = list_journals(folder)
@@ -76,7 +69,11 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
         for journal in opened:
             verdicts |= journal.verdicts()
             for command in journal.commands():
-                attempts = _read_attempts(journal, command)
+                try:
+                    attempts = [(check(facts, Facts, "facts"), seconds) for facts, seconds in journal.attempts(command)]
+                except (ValueError, RecursionError) as error:
+                    text = f"its facts of a command are damaged: {error}"
+                    raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
                 facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
                 run = runs.setdefault(command, StoredRun(command, facts, len(attempts), seconds, [], {}))
                 run.asked += journal.asked(command)

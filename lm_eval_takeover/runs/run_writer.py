@@ -88,8 +88,14 @@ class RunWriter:
         samples = self._run_on_thread(lambda: self.journal.find(keys))
         for rank in list_ranks(self.folder):
             missing = [key for key in keys if key not in samples]
-            if rank != self.rank and missing:
-                samples |= _read_other_rank(self.folder, rank, missing)
+            if rank == self.rank or not missing:
+                continue
+            path = journal_path(self.folder, rank)
+            try:
+                with contextlib.closing(Journal(path, read_only=True)) as journal:
+                    samples |= journal.find(missing)
+            except (OSError, sqlite3.Error, Damaged, ValueError) as error:  # its own rank repairs it
+                logger.warning("'%s' cannot be read: %s; its samples are not used", path, error)
         self.samples_kept += len(samples)
         return samples
 
@@ -225,14 +231,3 @@ class RunWriter:
             way_out = "make room and give the same command again" if full else "make it writable, or give another run_dir"
             problem = f"run_dir='{self.folder}': {doing} failed: {error}"
             raise RunDirError(f"{problem}; what was committed before is kept; {way_out}") from error
-
-
-def _read_other_rank(folder: Path, rank: int, keys: Sequence[bytes]) -> dict[bytes, Sample]:
-    """The samples of these keys that another rank has; none where its journal cannot be read, which its own rank repairs."""
-    path = journal_path(folder, rank)
-    try:
-        with contextlib.closing(Journal(path, read_only=True)) as journal:
-            return journal.find(keys)
-    except (OSError, sqlite3.Error, Damaged, ValueError) as error:
-        logger.warning("'%s' cannot be read: %s; its samples are not used", path, error)
-        return {}

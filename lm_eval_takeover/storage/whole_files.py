@@ -16,8 +16,10 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
-            if (mode := _find_mode(path)) is not None:
-                os.fchmod(handle, mode)
+            with contextlib.suppress(FileNotFoundError):  # the rights of the file that it replaces
+                mode = path.lstat().st_mode
+                if stat.S_ISREG(mode):
+                    os.fchmod(handle, stat.S_IMODE(mode) & 0o777)
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
@@ -28,15 +30,6 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
-
-
-def _find_mode(path: Path) -> int | None:
-    """The rights of a regular file that is there."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return None
-    return stat.S_IMODE(mode) & 0o777 if stat.S_ISREG(mode) else None
 
 
 def make_folder(folder: Path) -> None:
