@@ -149,7 +149,7 @@ def _restore_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _is_lm_eval(words: "list[str]") -> bool:
+def is_lm_eval(words: "list[str]") -> bool:
     """Whether this is `python … SCRIPT` or `python … -m MODULE` of lm-eval: the interpreter's own options come first."""
     rest = iter(words[1:])
     for word in rest:
@@ -172,7 +172,7 @@ def install() -> None:
         return
     sys.meta_path.insert(0, _Finder)
     words = getattr(sys, "orig_argv", [])
-    if (MODEL in words or f"--model={MODEL}" in words) and _is_lm_eval(words):
+    if (MODEL in words or f"--model={MODEL}" in words) and is_lm_eval(words):
         import signal
 
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -13,6 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path += [str(Path(__file__).parent.parent / name) for name in ("benchmarks", "scripts")]
 
+import psutil
 import pytest
 import torch
 from helpers.demo_runs import run_demo
@@ -52,6 +53,21 @@ def _harness_is_read_once(shared_folder):
 def _process_is_given_back(tmp_path_factory):
     with given_back(tmp_path_factory.getbasetemp()):
         yield
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Makes this another machine: bytes of its memory (`total`, `available`), and whether its CPU computes in bfloat16."""
+
+    def describe(bfloat16=None, **memory):
+        if memory:
+            found = psutil.virtual_memory()._replace(**memory)
+            monkeypatch.setattr(psutil, "virtual_memory", lambda: found)
+        if bfloat16 is not None:
+            found = {"architecture": "x86_64", "amx_bf16": bfloat16}
+            monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+
+    return describe
 
 
 @pytest.fixture(scope="session")

@@ -103,11 +103,7 @@ def test_tables_of_pages_name_all_that_there_is_and_no_more():
     for page, header, names in (
         ("runs.md", "column", SCHEMA.names),
         ("install.md", "dependency", {re.match(r"[\w-]+", dependency)[0] for dependency in wanted}),
-        (
-            "contributing.md",
-            "source folder",
-            [*modules, *(f"{path.parent.name}/" for path in package.glob("*/__init__.py"))],
-        ),
+        ("contributing.md", "source folder", [*modules, *(f"{path.parent.name}/" for path in package.glob("*/__init__.py"))]),
     ):
         assert sorted(first_cells(page_text(page), header)) == sorted(names), page
 
@@ -143,14 +139,14 @@ def test_scripts_and_make_targets_that_are_named_are_there(page):
 
 
 @of_every_page
-def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
+def test_options_of_lm_eval_in_commands_exist(page):
     from lm_eval._cli.harness import HarnessCLI
 
     tasks = {path.stem for path in TASK_CONFIGS.glob("*.yaml")}
     tasks |= set(re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE))  # those that the page shows
     tasks |= {"gpqa_diamond_zeroshot"}  # of lm-eval
     for words in commands(page.read_text(), "lm_eval"):
-        monkeypatch.setattr(sys, "argv", list(words))
+        sys.argv = list(words)
         options = HarnessCLI().parse_args()
         assert set(options.tasks.split(",") if isinstance(options.tasks, str) else options.tasks) <= tasks, words
         arguments = options.model_args or {}
@@ -169,7 +165,7 @@ def test_runs_ask_as_their_calibration_was_measured(page):
         if words[1] == "calibrate" and options.out is not None:
             made[str(options.out)] = options
         if words[1] == "compare":
-            compare._check(options)
+            compare.check_options(options)
     for words in commands(page.read_text(), "lm_eval"):
         given = simple_parse_args_string(words[words.index("--model_args") + 1]) if "--model_args" in words else {}
         if str(given.get("calibration", "")).endswith(".json"):

@@ -42,13 +42,13 @@ def test_tables_of_all_formats_are_inert():
     assert r"\input{" not in latex and all(line.startswith(("%", "\\")) or "&" in line for line in latex.splitlines())
 
 
-def test_notices_have_no_control_characters_whoever_writes_them(caplog, capsys, monkeypatch):
+def test_notices_have_no_control_characters_whoever_writes_them(caplog, capsys):
     ours = logging.getLogger("lm_eval_takeover")
     make_notices_visible(), make_notices_visible()
     logger = logging.getLogger("lm_eval_takeover.anything")
     logger.warning("calibration '%s' fits, %d times", "\x1b[2J\u202ex", 2)
     assert caplog.messages == ["calibration '\\u001b[2J\\u202ex' fits, 2 times"]
-    monkeypatch.setattr(ours, "parent", logging.Logger("nobody listens"))
+    ours.parent = logging.Logger("nobody listens")
     logger.warning("once \x07")
     logger.info("not shown")
     assert capsys.readouterr().err == "once \\u0007\n"

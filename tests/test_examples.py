@@ -77,7 +77,7 @@ def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
     assert shell.summary.read_text() == "| the table |\n" * 2
     assert "RESULTS=" in (shell.folder / "env").read_text()
     for call in calls:
-        command._check(build_parser().parse_args(call.split()))
+        command.check_options(build_parser().parse_args(call.split()))
 
 
 def test_the_workflow_gates_what_the_demo_writes():

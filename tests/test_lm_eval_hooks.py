@@ -12,6 +12,7 @@ from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 
 COMMAND = ["lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo"]
+SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")
 
 
 def evaluate(model=None, random_seed=0, numpy_random_seed=1234, torch_random_seed=1234, evaluation_tracker=None):
@@ -26,9 +27,9 @@ def evaluate(model=None, random_seed=0, numpy_random_seed=1234, torch_random_see
         ({"torch_random_seed": 7}, 7),
         ({"torch_random_seed": None}, 0),
         ({"random_seed": 5}, 0),  # python's own seed draws none of our numbers
-        (dict.fromkeys(lm_eval_hooks._SEEDS, 0), 0),
-        (dict.fromkeys(lm_eval_hooks._SEEDS, 1234), 1234),  # `--seed 1234` is not lm-eval's default of 0,1234,1234
-        (dict.fromkeys(lm_eval_hooks._SEEDS), 0),
+        (dict.fromkeys(SEEDS, 0), 0),
+        (dict.fromkeys(SEEDS, 1234), 1234),  # `--seed 1234` is not lm-eval's default of 0,1234,1234
+        (dict.fromkeys(SEEDS), 0),
     ],
 )
 def test_the_seed_of_an_evaluation_is_torchs_and_0_where_none_was_given(seeds, expected):
@@ -66,12 +67,17 @@ def options(**given):
         ({"model_args": {"base": "./no-such"}}, ArgumentError, "base='./no-such' cannot be loaded: there is no"),
         ({"model_args": {"calibration": "my-pair.json"}}, CalibrationError, "'my-pair.json' is neither a file"),
         ({"gen_kwargs": {"temperature": "warm"}}, ArgumentError, "could not convert string to float: 'warm'"),
+        ({"limit": -1}, ArgumentError, "--limit -1 is not above 0: give a number of documents, or a share below 1"),
         ({"gen_kwargs": {"temprature": 1}}, ArgumentError, "setting 'temprature=1' is not known; did you mean"),
-        ({"device": "cuda:0"}, ArgumentError, "device='cuda:0': torch finds no GPU; give cpu"),
+        pytest.param(
+            {"device": "cuda:0"},
+            ArgumentError,
+            "device='cuda:0': torch finds no GPU; give cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
     ],
 )
-def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(given, error, text, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(given, error, text):
     with pytest.raises(error) as caught:
         lm_eval_hooks.check_options(options(**given))
     assert text in str(caught.value)
@@ -89,8 +95,8 @@ def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(g
         (COMMAND, None, False),
     ],
 )
-def test_only_the_command_without_a_device_option_has_a_default_device(words, device, expected, monkeypatch):
-    monkeypatch.setattr(sys, "argv", words)
+def test_only_the_command_without_a_device_option_has_a_default_device(words, device, expected):
+    sys.argv = words
     assert lm_eval_hooks.is_default_device(device) is expected
 
 

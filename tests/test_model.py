@@ -110,7 +110,8 @@ def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random
     context, continuation = PROMPTS[0], "\nStep 1: the ant adds 5. We have 58."
     asked = [Instance("loglikelihood", {}, (context, continuation), 0)]
     ((value, greedy),) = lm.loglikelihood(asked, disable_tqdm=True)
-    prompt, ids = lm._encode_pair(context, continuation)
+    prompt = lm.tok_encode(context)
+    ids = lm.tok_encode(context + continuation)[len(prompt) :]
     from helpers import reference
 
     scores, fired, total = [], [], 0.0
@@ -243,16 +244,12 @@ BAD = [
     ({"policy": "segment", "length": 0}, ArgumentError, "length=0 is neither 'sentence' nor a whole number of at least 1"),
     ({"policy": "segment", "leniency": 1}, ArgumentError, "unknown model argument 'leniency'"),
     ({"tau": -1.0}, ArgumentError, "tau=-1.0 is not a number of at least 0"),
-    ({"spike_ratio": 0.9}, CalibrationError, "spike_ratio=0.9 is outside 0.001..0.5"),
     ({"kappa_rule": "tail"}, ArgumentError, "kappa_rule='tail' is not known"),
-    ({"calibration": "no-such.json"}, CalibrationError, "calibration='no-such.json' is neither a file nor"),
     ({"calibration": "demo:2"}, ArgumentError, "only published calibrations have columns"),
     ({"direction": "reverse"}, CalibrationError, "with direction=reverse; make one with `lm-eval-takeover calibrate"),
     ({"direction": "reverse", "calibration": "demo"}, CalibrationError, "was made for direction=forward, not reverse"),
     ({"calibration": "qwen3-0.6b-base+qwen3-8b"}, CalibrationError, "was made for base=Qwen/Qwen3-0.6B-Base"),
     ({"base": str(DEMO["base"])}, ArgumentError, "guide is missing: policy=disagreement asks it"),
-    ({"base": "no/such-model", "guide": "no/other"}, ArgumentError, "base='no/such-model' cannot be loaded"),
-    ({"base": "/no/folder", "policy": "base"}, ArgumentError, "base='/no/folder' cannot be loaded: there is no such folder"),
     ({"dtype": "float12"}, ArgumentError, "dtype='float12' is not known; expected auto, float32"),
     ({"device": "tpu9"}, ArgumentError, "device='tpu9' cannot be used"),
 ]  # fmt: skip

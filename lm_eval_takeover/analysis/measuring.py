@@ -68,9 +68,8 @@ def warm_up(parts: Sequence[ScoreFile]) -> None:
         forkserver.ensure_running()
 
 
-def measure_parts(measuring: Measuring, parts: Sequence[ScoreFile]) -> Iterator[dict[str, pl.DataFrame]]:
+def measure_parts(measuring: Measuring, parts: Sequence[ScoreFile], workers: int) -> Iterator[dict[str, pl.DataFrame]]:
     """`Measuring.measure` of each part, in their order. Raises RunDirError where a worker process was killed."""
-    workers = count_workers(parts)
     if workers <= 1:
         yield from map(measuring.measure, parts)
         return

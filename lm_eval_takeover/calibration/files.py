@@ -84,13 +84,13 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
             if not score[name]:
                 del score[name]
     content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
-    text = json.dumps(content | {"checksum": _compute_checksum(content)}, indent=2, ensure_ascii=False)
+    text = json.dumps(content | {"checksum": compute_checksum(content)}, indent=2, ensure_ascii=False)
     # Each list of numbers or digests on one line; inside a string there is no line break.
     text = re.sub(r'\[\n\s*([-+.\deE,\s"a-f]+)\n\s*\]', lambda match: "[" + re.sub(r"\n *", " ", match[1]) + "]", text)
     write_text(path, text + "\n")
 
 
-def _compute_checksum(content: dict[str, Any]) -> str:
+def compute_checksum(content: dict[str, Any]) -> str:
     """A digest of everything but the notes, which people may write."""
     signed = {name: value for name, value in content.items() if name not in ("checksum", "notes")}
     return f"sha256:{hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()}"
@@ -134,7 +134,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
         method = check(target.method, _MethodFields, f"{path}.method")
         if method.get("score", "ce") not in (*calibration.scores, *registered.names()):
             raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
-    if content.get("checksum") != _compute_checksum(content):
+    if content.get("checksum") != compute_checksum(content):
         raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
     return calibration
 

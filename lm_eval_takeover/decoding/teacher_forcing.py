@@ -22,6 +22,7 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 Texts = Sequence[Sequence[int]]  # ids, row by row
+Labels = Sequence[str]
 BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies come in blocks of columns
 
 
@@ -39,7 +40,7 @@ class Forced:
 
 
 def _read_blocks(
-    member: Member, vocab: int, prompts: Texts, continuations: Texts, labels: Sequence[str], columns: int
+    member: Member, vocab: int, prompts: Texts, continuations: Texts, labels: Labels, columns: int
 ) -> Iterator[Tensor]:
     """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
 
@@ -66,7 +67,7 @@ def _read_blocks(
 
 
 def read_aligned(
-    pair: Pair, roles: Sequence[str], prompts: Texts, continuations: Texts, labels: Sequence[str]
+    pair: Pair, roles: Sequence[str], prompts: Texts, continuations: Texts, labels: Labels, most: int = BLOCK
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """The tokens `[rows, columns]` of the continuations and each model's logits `[rows, columns, vocab]` for them.
 
@@ -77,7 +78,7 @@ def read_aligned(
         release_memory(member)
     most = max(map(len, continuations))
     tokens = torch.tensor([[0] * (most - len(c)) + list(c) for c in continuations])
-    columns, column = max(1, BLOCK // (len(prompts) * pair.vocab_size)), 0
+    columns, column = max(1, most // (len(prompts) * pair.vocab_size)), 0
     for reading in map(choose_reading, members):
         if not (reading.cached and reading.chunked and (reading.padded or len(prompts) == 1)):
             columns = most  # at once
@@ -91,7 +92,7 @@ def read_aligned(
 
 @torch.inference_mode()
 def force(
-    pair: Pair, policy: Policy, prompts: Texts, continuations: Texts, *, seed: int = 0, labels: Sequence[str] | None = None
+    pair: Pair, policy: Policy, prompts: Texts, continuations: Texts, seed: int = 0, labels: Labels = (), most: int = BLOCK
 ) -> list[Forced]:
     """Each continuation under the policy: at every position the gate sees the scores of the positions before it.
 
@@ -101,7 +102,7 @@ def force(
     labels = labels or [f"row {i}" for i in range(len(prompts))]
     scores: list[Tensor] = []
     judged: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
-    for here, logits in read_aligned(pair, policy.roles, prompts, continuations, labels):
+    for here, logits in read_aligned(pair, policy.roles, prompts, continuations, labels, most):
         by_host, by_donor = logits.get(policy.host or ""), logits.get(policy.donor or "")
         scores.append(policy.scores(by_host, by_donor, here).cpu())
         if by_host is not None and by_donor is not None:
@@ -127,14 +128,14 @@ def force(
 
 @torch.inference_mode()
 def compare(
-    pair: Pair, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Sequence[str]
+    pair: Pair, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Labels, most: int = BLOCK
 ) -> list[dict[str, NDArray[Any]]]:
     """What base and guide think of every token of each continuation: arrays `[tokens]` by name, one dictionary per row.
 
     Scores by their names, with the base as host, in float32; then `COMPARED` of `observations.compare`, ranks and ids as int32.
     """
     blocks: list[dict[str, Tensor]] = []
-    for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels):
+    for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels, most):
         columns = {score.name: score(logits["base"], logits["guide"], tokens) for score in scores}
         measured = observations.compare(tokens, logits["base"], logits["guide"])
         columns |= zip(COMPARED, measured.unbind(-1), strict=True)

@@ -59,17 +59,17 @@ class PairRead(NamedTuple):
     donor: ModelRead
 
 
-_REFUSED: set[torch.device] = set()  # GPUs where they compute something else than torch
+REFUSED: set[torch.device] = set()  # GPUs where they compute something else than torch
 
 
 def refuse(device: torch.device) -> None:
     """Use no kernel on this device from now on."""
-    _REFUSED.add(device)
+    REFUSED.add(device)
 
 
 def run_on(device: torch.device) -> bool:
     """Whether the kernels run on this device."""
-    return device.type == "cuda" and device not in _REFUSED
+    return device.type == "cuda" and device not in REFUSED
 
 
 def uses_kernels(logits: Tensor) -> bool:

@@ -153,43 +153,43 @@ class Registry(Generic[Entry]):
 
     def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
-        self._entries: dict[str, tuple[Entry, Source]] = {}
-        self._skipped: set[str] = set()  # names of installed packages that cannot be loaded
+        self.entries: dict[str, tuple[Entry, Source]] = {}
+        self.skipped: set[str] = set()  # names of installed packages that cannot be loaded
 
     def add(self, name: str, entry: Entry, source: Source) -> None:
         """Register an entry; the same code may do so again. Raises PluginError if other code has the name."""
-        present = self._entries.get(name)
+        present = self.entries.get(name)
         if present is not None and present[1].name != source.name:
             raise PluginError(f"{self.kind} '{name}' of {source.name} is {present[1].name}'s already; choose another name")
-        self._entries[name] = entry, source
+        self.entries[name] = entry, source
 
     def get(self, name: str) -> Entry:
         """The entry of a name. Raises ArgumentError that lists all names and their sources, PluginError for a broken package."""
-        if name in self._entries:
-            return self._entries[name][0]
+        if name in self.entries:
+            return self.entries[name][0]
         self._load_ours()
-        if name not in self._entries and (point := self.installed().get(name)) is not None:
+        if name not in self.entries and (point := self.installed().get(name)) is not None:
             call_plugin(f"{self.kind} '{name}' (entry point {point.value})", point.load)
-            if name not in self._entries:
+            if name not in self.entries:
                 raise PluginError(f"entry point {point.value} registers no {self.kind} '{name}'")
-        if name not in self._entries:
+        if name not in self.entries:
             raise ArgumentError(f"{self.kind}='{name}' is not known; {self.describe(name)}")
-        return self._entries[name][0]
+        return self.entries[name][0]
 
     def names(self) -> list[str]:
         """All names, ours first. Installed packages are loaded; a broken one is skipped with a warning."""
         self._load_ours()
-        for name in [name for name in self.installed() if name not in self._skipped]:
+        for name in [name for name in self.installed() if name not in self.skipped]:
             try:
                 self.get(name)
             except PluginError as error:
-                self._skipped.add(name)
+                self.skipped.add(name)
                 logger.warning("%s; it is skipped", error)
-        return list(self._entries)
+        return list(self.entries)
 
     def source(self, name: str) -> Source:
         self.get(name)
-        return self._entries[name][1]
+        return self.entries[name][1]
 
     def __contains__(self, name: str) -> bool:
         """Whether there is such a name. Raises PluginError for that of a package that is broken."""
@@ -213,10 +213,10 @@ class Registry(Generic[Entry]):
     def describe(self, name: str) -> str:
         """The nearest name, and every name by its source."""
         places: dict[str, list[str]] = {}
-        for entry, (_, source) in self._entries.items():
+        for entry, (_, source) in self.entries.items():
             places.setdefault(source.name, []).append(entry)
         for entry, point in self.installed().items():
-            if entry not in self._entries:
+            if entry not in self.entries:
                 places.setdefault(point.value.partition(":")[0], []).append(entry)
         close = nearest(name, [entry for listed in places.values() for entry in listed])
         registered = "; ".join(f"{', '.join(listed)} ({place})" for place, listed in places.items())

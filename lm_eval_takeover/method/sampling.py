@@ -88,7 +88,7 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | Non
     `draw_on_cpu` gives it. A GPU is not waited for. Under `drawing`.
     """
     if kernels.uses_kernels(logits):
-        return kernels.draw(logits, at, _place_rules(sampling, logits.device), rows)
+        return kernels.draw(logits, at, place_rules(sampling, logits.device), rows)
     if rows is None:
         drawn, mass = draw_on_cpu(logits.float().numpy(), at.numpy().view(np.uint64), sampling)
         return torch.from_numpy(drawn), torch.from_numpy(mass)
@@ -100,7 +100,7 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | Non
 
 
 @cache  # for ever: captured CUDA graphs read the table
-def _place_rules(sampling: Sampling, device: torch.device) -> kernels.Rules:
+def place_rules(sampling: Sampling, device: torch.device) -> kernels.Rules:
     return kernels.Rules.of([(sampling.temperature, sampling.top_p, sampling.top_k)], device)
 
 

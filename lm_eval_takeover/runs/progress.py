@@ -11,24 +11,24 @@ from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.tally import Tally
 
 _REDRAW = 1.0  # seconds
-_shown: dict[str, Any] = {"desc": "Running generate_until requests"}  # options of all bars
+BAR_OPTIONS: dict[str, Any] = {"desc": "Running generate_until requests"}  # options of all bars
 
 
 @contextmanager
 def show_on(terminal: TextIO | None, label: str) -> Iterator[None]:
     """Meanwhile bars bear this label and go to this terminal, whatever this process's stderr is; None: there are none."""
-    before = dict(_shown)
-    _shown.update(desc=label, file=terminal, disable=terminal is None)
+    before = dict(BAR_OPTIONS)
+    BAR_OPTIONS.update(desc=label, file=terminal, disable=terminal is None)
     try:
         yield
     finally:
-        _shown.clear()
-        _shown.update(before)
+        BAR_OPTIONS.clear()
+        BAR_OPTIONS.update(before)
 
 
 def open_bar(label: str, **options: Any) -> Any:
     """A bar of tqdm for another kind of work than samples, which goes where those go."""
-    shown = _shown | {"desc": f"{_shown['desc']}: {label}"} if "file" in _shown else {"desc": label}
+    shown = BAR_OPTIONS | {"desc": f"{BAR_OPTIONS['desc']}: {label}"} if "file" in BAR_OPTIONS else {"desc": label}
     return tqdm(**(options | shown))
 
 
@@ -36,7 +36,7 @@ class Progress:
     """A bar of samples, with tokens and their speed. `kept` of `total` were finished before: done, but in no speed."""
 
     def __init__(self, total: int, kept: int, *, quiet: bool) -> None:
-        self._bar = tqdm(total=total, initial=kept, unit="sample", **({"disable": quiet} | _shown))
+        self._bar = tqdm(total=total, initial=kept, unit="sample", **({"disable": quiet} | BAR_OPTIONS))
         self._kept, self._new, self._tokens = kept, Tally(), 0
         self._started = self._drawn = time.perf_counter()
 

@@ -12,12 +12,12 @@ from lm_eval_takeover.tasks.sampled import SampledTask
 
 WITHHELD = "withheld: the authors of GPQA ask that its questions not be published"
 _log = logging.getLogger(__name__)
-_withholding: set[str] = set()  # names of the tasks of this process that withhold their questions
+WITHHOLDING: set[str] = set()  # names of the tasks of this process that withhold their questions
 
 
 def withholds_questions(task: str) -> bool:
     """Whether a task of this process asks that its questions be written nowhere."""
-    return task in _withholding
+    return task in WITHHOLDING
 
 
 class GPQA(SampledTask):
@@ -34,7 +34,7 @@ class GPQA(SampledTask):
         self.missing = False
         self._scored = False
         super().__init__(config=config)
-        (_withholding.add if self.withholds else _withholding.discard)(self.config.task)
+        (WITHHOLDING.add if self.withholds else WITHHOLDING.discard)(self.config.task)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
         """Raises TakeoverError with the way to get access, unless the task is optional."""

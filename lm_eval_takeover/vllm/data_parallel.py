@@ -91,7 +91,7 @@ class Engines:
     """
 
     def __init__(self, group: "LocalGroup | RayGroup", size: int) -> None:
-        self._group, self._alive = group, list(range(size))
+        self.group, self._alive = group, list(range(size))
         try:
             for number, answer in self._await(self._alive, "describe"):  # when all have started
                 if isinstance(answer, Ended):
@@ -105,9 +105,9 @@ class Engines:
         """The answers of these engines as they come. They are asked here if there is a method, else they were."""
         left = list(numbers)
         for number in left if method else ():
-            self._group.ask(number, method)
+            self.group.ask(number, method)
         while left:
-            number, answer = self._group.wait(left)
+            number, answer = self.group.wait(left)
             left.remove(number)
             yield number, answer
 
@@ -120,7 +120,7 @@ class Engines:
         try:
             while waiting or any(held.values()):
                 self._hand_out(waiting, held, busy)
-                number, answer = self._group.wait(sorted(busy))
+                number, answer = self.group.wait(sorted(busy))
                 busy.remove(number)
                 if isinstance(answer, Ended):
                     waiting.extendleft(reversed(held.pop(number).values()))
@@ -145,7 +145,7 @@ class Engines:
             new = [waiting.popleft() for _ in range(min(count, len(waiting)))]
             jobs[number] |= {job.number: job for job in new}
             if jobs[number]:
-                self._group.ask(number, "write", new)
+                self.group.ask(number, "write", new)
                 busy.add(number)
 
     def _lose(self, number: int) -> None:
@@ -170,7 +170,7 @@ class Engines:
                     self._alive.remove(number)
 
     def close(self) -> None:
-        self._group.close()
+        self.group.close()
 
 
 def _check(answer: Any) -> Any:
@@ -184,7 +184,7 @@ class LocalGroup:
     """Processes of this machine, each with its own GPUs, if there are any."""
 
     def __init__(self, size: int, ranks: int, task: tuple[ModelArguments, dict[str, Any]]) -> None:
-        self._lines, self._processes = list[Connection](), list[subprocess.Popen[bytes]]()
+        self._lines, self.processes = list[Connection](), list[subprocess.Popen[bytes]]()
         for devices in share_devices(size, ranks):
             ours, theirs = Pipe()
             environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | os.environ  # it is a process of its own already
@@ -197,7 +197,7 @@ class LocalGroup:
             )
             theirs.close()
             self._lines.append(ours)
-            self._processes.append(process)
+            self.processes.append(process)
             ours.send(task)
 
     def ask(self, number: int, method: str, *arguments: Any) -> None:
@@ -217,7 +217,7 @@ class LocalGroup:
     def close(self) -> None:
         for line in self._lines:
             line.close()
-        for process in self._processes:
+        for process in self.processes:
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
@@ -256,11 +256,11 @@ class RayGroup:
             ray.init(log_to_driver=True)
         gpus = ranks if ray.cluster_resources().get("GPU") else 0
         actor = ray.remote(Worker).options(num_gpus=gpus, num_cpus=1, scheduling_strategy="SPREAD")
-        self._actors = [actor.remote(*task) for _ in range(size)]
+        self.actors = [actor.remote(*task) for _ in range(size)]
         self._asked: dict[Any, int] = {}
 
     def ask(self, number: int, method: str, *arguments: Any) -> None:
-        self._asked[getattr(self._actors[number], method).remote(*arguments)] = number
+        self._asked[getattr(self.actors[number], method).remote(*arguments)] = number
 
     def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
         answer = self._ray.wait([reference for reference, number in self._asked.items() if number in numbers])[0][0]
@@ -274,7 +274,7 @@ class RayGroup:
             return number, Ended()
 
     def close(self) -> None:
-        for actor in self._actors:
+        for actor in self.actors:
             self._ray.kill(actor)
 
 

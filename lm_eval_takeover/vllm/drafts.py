@@ -15,7 +15,7 @@ from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
-_PIECE = 2**28  # bytes of both models' logits that are put beside each other at a time
+PIECE = 2**28  # bytes of both models' logits that are put beside each other at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Verifier:
 
     def _count_rows(self, width: int, size: int) -> int:
         """How many rows of this many positions are decided at a time; `size` is the bytes of a logit."""
-        return max(1, _PIECE // (2 * width * self.vocab * size))
+        return max(1, PIECE // (2 * width * self.vocab * size))
 
 
 def _split(count: int, size: int) -> Iterator[slice]:

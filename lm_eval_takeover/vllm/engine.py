@@ -22,7 +22,7 @@ from lm_eval_takeover.vllm.versions import check_hooks
 
 logger = logging.getLogger(__name__)
 
-_TESTED_PROMPTS, _TESTED_TOKENS = 4, 16
+TESTED_PROMPTS, _TESTED_TOKENS = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class VllmEngine:
     def _agrees_with_lockstep(self) -> bool:
         """Whether a few texts are the same by whole drafts and by one token a pass; below float32 roundings may differ in one."""
         ids = tuple(self.pair.encode("1 2 3 4 5 6 7 8"))  # ordinary tokens
-        prompts = [ids[: 2 + length] for length in range(_TESTED_PROMPTS)]
+        prompts = [ids[: 2 + length] for length in range(TESTED_PROMPTS)]
         requests = [Request(prompt, sampling=GREEDY, max_new_tokens=_TESTED_TOKENS) for prompt in prompts]
         texts = []
         for lockstep in (False, True):

@@ -41,7 +41,7 @@ from lm_eval_takeover.vllm.settings import RequestSettings
 
 # Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out, except
 # those of as many requests as a batch has: vLLM may have preempted them.
-_PARKED, _LEAST_PARKED = 2**23, 2**11
+LEAST_PARKED = 2**11
 _RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
 _STREAMS = ("token", CHANCE)
 # The model of each engine in this process. vLLM shows it to no gate, and a gate to no model; both know the configuration.
@@ -102,7 +102,7 @@ class Slots:
         cls._opened[config.instance_id] = slots
         return slots
 
-    def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
+    def __init__(self, policy: Policy, *, capacity: int, device: torch.device, most_parked: int = 2**23) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
         # By position, a ring; behind it what nobody reads.
         self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
@@ -113,7 +113,7 @@ class Slots:
         self._free = set(range(capacity))
         self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
         self._by_id: dict[str, Track] = {}
-        self._parked = 0  # the sum over tracks
+        self.most_parked, self._parked = most_parked, 0  # the sum over tracks
         # Records on their way to the host, and the lengths of the drafts that they were decided with.
         self._arriving: deque[tuple[list[Track], Sequence[int], HostCopy]] = deque()
 
@@ -167,12 +167,12 @@ class Slots:
         if track.slot is None:
             return
         if track.key in self._tracks:
-            track.parked = max(track.records.size, _LEAST_PARKED)
+            track.parked = max(track.records.size, LEAST_PARKED)
             self._parked += track.parked
             self._tracks.move_to_end(track.key)
         self._free.add(track.slot)
         track.slot = None
-        while self._parked > _PARKED and len(self._tracks) - (self.capacity - len(self._free)) > self.capacity:
+        while self._parked > self.most_parked and len(self._tracks) - (self.capacity - len(self._free)) > self.capacity:
             self._forget(next(track for track in self._tracks.values() if track.parked))
 
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:

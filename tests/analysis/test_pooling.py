@@ -7,8 +7,7 @@ import pytest
 from lm_eval_takeover.analysis import pooling
 
 
-def test_intervals_are_of_problems_whose_samples_stay_together(monkeypatch):
-    monkeypatch.setattr(pooling, "RESAMPLES", 4000)
+def test_intervals_are_of_problems_whose_samples_stay_together():
     effects = np.random.default_rng(0).normal(size=40)
 
     def measure(problems, values):

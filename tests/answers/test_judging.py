@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from lm_eval_takeover.answers import judging
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.samples import Question
 from lm_eval_takeover.answers.verification import Verdict
@@ -43,10 +42,11 @@ HOSTILE = {
 
 
 def children():
-    """Live and dead worker processes of this process."""
-    command = ["ps", "-o", "stat=,args=", "--ppid", str(os.getpid())]
-    listed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    return [line for line in listed if "lm_eval_takeover.answers.worker" in line or line.startswith("Z")]
+    """Ids of the live and dead worker processes of this process."""
+    command = ["ps", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())]
+    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    listed = [(int(pid), state, words) for pid, state, *words in map(str.split, lines)]
+    return [pid for pid, state, words in listed if "lm_eval_takeover.answers.worker" in words or state.startswith("Z")]
 
 
 def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_nothing_behind():
@@ -71,11 +71,11 @@ def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_no
 def test_the_clock_is_processor_time_and_a_worker_that_never_answers_gives_its_slot_back():
     with Judge(1, time_limit=0.5) as judge:
         judge(GOLD, "x")
-        (worker,) = judge._all
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        threading.Timer(1.0, os.kill, (worker.process.pid, signal.SIGCONT)).start()  # waiting counts for nothing
+        (worker,) = children()
+        os.kill(worker, signal.SIGSTOP)
+        threading.Timer(1.0, os.kill, (worker, signal.SIGCONT)).start()  # waiting counts for nothing
         assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
-        os.kill(worker.process.pid, signal.SIGSTOP)
+        os.kill(worker, signal.SIGSTOP)
         assert judge(GOLD, r"\sqrt{119}") == Verdict(False, "timed_out")
         assert judge(GOLD, r"3\cdot\sqrt{13}") == Verdict(True)
 
@@ -88,9 +88,8 @@ def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
 
         def verdict(answer):
             if next(asked) in (5, 20):
-                for worker in judge._all:
-                    if worker.process is not None:
-                        os.kill(worker.process.pid, signal.SIGKILL)
+                for worker in children():
+                    os.kill(worker, signal.SIGKILL)
             return judge(GOLD, answer)
 
         verdicts = list(judge.map(verdict, answers))
@@ -99,18 +98,12 @@ def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
 
 
 def test_samples_that_exceed_a_limit_are_outcomes_of_their_own():
-    """Three answers that time out cost three judgements: the majority does not ask for them again."""
     fine, wrong = rf"\boxed{{{GOLD}}}", r"\boxed{\sqrt{118}}"
     towers = [rf"\boxed{{{number}^{{9^{{9^9}}}}}}" for number in range(2, 5)]
-    started = []
     with Judge(1, time_limit=0.5) as judge:
-        (worker,) = judge._all
-        start = worker._start
-        worker._start = lambda: started.append(1) or start()
         judged = judge.judge_samples(Question(GOLD, [*towers, fine, wrong, fine], [False] * 6))
     assert [sample.outcome for sample in judged.samples] == ["timed_out"] * 3 + ["correct", "incorrect", "correct"]
     assert judged.majority == 3
-    assert len(started) == 1 + 3
     assert children() == []
 
 
@@ -124,10 +117,10 @@ def test_hostile_responses_are_read_within_the_limits():
     assert outcomes.index("correct") == len(texts) - 1
 
 
-def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog):
+def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog, tmp_path):
     """Extraction that hangs, raises, or takes the process with it."""
-    patched = (
-        "import os, sys; from lm_eval_takeover.answers import extraction, worker; plain = extraction.read_answer\n"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os; from lm_eval_takeover.answers import extraction; plain = extraction.read_answer\n"
         "class Timeout(BaseException): pass\n"
         "def read(text, truncated):\n"
         "    if text == 'die': os._exit(7)\n"
@@ -135,9 +128,9 @@ def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog)
         "    while text == 'hang': pass\n"
         "    if text == 'memory': 'x' * 10**10\n"
         "    return plain(text, truncated)\n"
-        "extraction.read_answer = read; worker.serve(float(sys.argv[1]), int(sys.argv[2]))"
+        "extraction.read_answer = read"
     )
-    monkeypatch.setattr(judging, "_WORKER", ["-c", patched])
+    monkeypatch.syspath_prepend(tmp_path)
     texts = ["die", r"\boxed{5}", "raise", "hang", "memory", r"\boxed{5.0}"]
     with Judge(1, time_limit=0.5) as judge:
         judged = judge.judge_samples(Question("5", texts, [False] * len(texts)))
@@ -157,8 +150,8 @@ def test_limits_and_letters_reach_a_worker_which_loads_no_mathematics_for_number
         assert judge("5", "5.0").correct
         assert judge(GOLD, GOLD).correct
         assert not judge("1/2", "0.3").correct
-        (worker,) = judge._all
-        with open(f"/proc/{worker.process.pid}/maps") as maps:
+        (worker,) = children()
+        with open(f"/proc/{worker}/maps") as maps:
             assert "gmpy" not in maps.read()
     assert [sample.outcome for sample in judged.samples] == ["correct", "no_answer"]
     assert [sample.outcome for sample in letters.samples] == ["correct", "incorrect"]
@@ -203,17 +196,17 @@ def test_code_in_a_worker_sees_no_secret_and_opens_no_file_process_or_socket(mon
     (tmp_path / "secret").write_text("x")
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("PYTHONSTARTUP", "secret")
-    patched = (
-        "import os, socket, subprocess, sys; from lm_eval_takeover.answers import samples, worker\n"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, socket, subprocess; from lm_eval_takeover.answers import samples\n"
         f"there = {str(tmp_path)!r}\n"
         "tries = {'read': lambda: open(there + '/secret'), 'write': lambda: open(there + '/new', 'w'),\n"
         "  'socket': lambda: socket.socket(), 'process': lambda: subprocess.run(['true']), 'shell': lambda: os.system('true'),\n"
         "  'secret': lambda: os.environ['HF_TOKEN'], 'cwd': lambda: {'/': {}}[os.getcwd()]['none']}\n"
         "samples.verification.read_stock = lambda text: str(tries[text]())\n"
-        "samples.verification.verify_stock = lambda gold, text: samples.Verdict(True)\n"
-        "worker.serve(float(sys.argv[1]), int(sys.argv[2]))"
+        "samples.verification.verify_stock = lambda gold, text: samples.Verdict(True)"
     )
-    monkeypatch.setattr(judging, "_WORKER", ["-c", patched])
+    monkeypatch.syspath_prepend(tmp_path / "site")
     names = ["read", "write", "socket", "process", "shell", "secret", "cwd"]
     with Judge(1) as judge:
         judged = judge.judge_samples(Question("5", names, [False] * len(names), verifier="math_verify"))

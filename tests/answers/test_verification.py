@@ -9,12 +9,7 @@ from helpers.tables import read_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.answers.normalisation import (
-    MAX_LENGTH,
-    canonicalise,
-    normalise,
-    parse_rational,
-)
+from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
 from lm_eval_takeover.answers.verification import Verdict, is_too_large, verdict_by_text, verify
 
 CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)

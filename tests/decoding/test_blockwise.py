@@ -71,8 +71,7 @@ def test_equals_lockstep(small_pair, prompts, name, direction, sampling):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [("bloom", {}), ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2})],
+    ("kind", "options"), [("bloom", {}), ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2})]
 )
 def test_auto_falls_back_to_lockstep_where_blocks_cannot_be_had(random_pair, prompts, tmp_path, caplog, kind, options):
     base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)

@@ -5,10 +5,10 @@ import random
 from dataclasses import replace
 
 import pytest
-from helpers.pairs import GREEDY, POLICIES, SAMPLED, in_directions
+from helpers.pairs import GREEDY, POLICIES, SAMPLED, in_directions, look_before_passes
 from helpers.reference import replay_request
 
-from lm_eval_takeover.decoding.lockstep import Sequences, generate
+from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Entropy
@@ -56,10 +56,7 @@ def test_equals_the_replay_to_the_end_of_text(demo_pair, prompts, name):
     requests = [Request(prompts[0], 0, 400, SAMPLED), Request(prompts[3], 1, 400, SAMPLED)]
     made = run(demo_pair, POLICIES[name], requests, 16)
     for i, request in enumerate(requests):
-        assert replay_request(demo_pair, POLICIES[name], request, made[i].tokens)[:2] == (
-            made[i].tokens,
-            made[i].taken_over,
-        )
+        assert replay_request(demo_pair, POLICIES[name], request, made[i].tokens)[:2] == (made[i].tokens, made[i].taken_over)
     ends = demo_pair.base.eos_ids
     assert all(generation.tokens[-1] in ends for generation in made.values())
     assert not any(set(generation.tokens[:-1]) & ends for generation in made.values())
@@ -81,18 +78,13 @@ def test_equals_the_replay_on_two_architectures(rough_pair, prompts, name, sampl
 
 
 def test_a_prompt_is_prefilled_once_per_model(small_pair, prompts, monkeypatch):
-    seen, plain = [], Sequences.prefill.__func__
-
-    def prefill(cls, member, vocab, given, **options):
-        seen.extend((member.role, p) for p in given)
-        return plain(cls, member, vocab, given, **options)
-
-    monkeypatch.setattr(Sequences, "prefill", classmethod(prefill))
-    requests = [Request(p, j, 4, SAMPLED) for j in range(8) for p in prompts]
+    seen, requests = [], [Request(p, j, 4, SAMPLED) for j in range(8) for p in prompts]
+    run(small_pair, POLICIES["disagreement"], requests[:1], 1)  # a first run has checks of its own
+    look_before_passes(monkeypatch, lambda role, ids, reads_prompt: seen.extend([role] * len(ids) * reads_prompt))
     for batch_size in (1, 3, 8, 16, 100):
         seen.clear()
         run(small_pair, POLICIES["disagreement"], requests, batch_size)
-        assert sorted(seen) == sorted((role, p) for role in ("base", "guide") for p in prompts)
+        assert sorted(seen) == ["base"] * len(prompts) + ["guide"] * len(prompts)
 
 
 def test_models_that_a_policy_does_not_ask_are_not_loaded():

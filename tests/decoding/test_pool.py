@@ -2,20 +2,17 @@
 
 import gc
 import logging
-import weakref
 
 import pytest
 import torch
-from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gpu, texts
+from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gpu, record_graphs, texts
+from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise, engine
 from lm_eval_takeover.decoding.backend import rows_that_fit
-from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.forward_pass import ForwardPass
-from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.method.policies import BaseAlone, GuideAlone
@@ -36,25 +33,23 @@ def test_a_refill_looks_at_the_rows_that_enter_and_one_more(small_pair, prompts,
 
 def test_where_memory_runs_out_caches_go_before_new_ones_come(small_pair, prompts, monkeypatch):
     requests = [Request(prompt, j, 20, SAMPLED) for prompt in prompts for j in range(3)]
-    alive, held, plain, made = weakref.WeakSet(), [], ForwardPass.__call__, RaggedCache.__init__
+    held = []
 
-    def init(self, *arguments):
-        made(self, *arguments)
-        alive.add(self)
+    def count_caches():
+        gc.collect()
+        return sum(type(one) is RaggedCache for one in gc.get_objects())
 
-    def short(self, cache, slots, *arguments):
-        if len(slots) > 6 and not held:
-            held.append(len(alive))
+    def look(role, ids, reads_prompt):
+        if len(held) == 2:  # the first pass afterwards
+            held.append(count_caches())
+        if len(ids) > 6 and len(held) == 1:
+            held.append(count_caches())
             raise torch.OutOfMemoryError("CUDA out of memory")
-        if len(held) == 1:  # the first pass afterwards
-            gc.collect()
-            held.append(len(alive))
-        return plain(self, cache, slots, *arguments)
 
-    monkeypatch.setattr(RaggedCache, "__init__", init)
-    monkeypatch.setattr(ForwardPass, "__call__", short)
+    look_before_passes(monkeypatch, look)
+    held.append(count_caches())  # of other tests
     list(blockwise.generate(small_pair, POLICIES["disagreement"], requests, batch_size=12, block_size=4))
-    assert held[1] <= 3  # two for the slots, and one that is being prefilled
+    assert held[2] - held[0] <= 3  # two for the slots, and one that is being prefilled
 
 
 def test_no_cache_outlives_its_requests(small_pair, monkeypatch):
@@ -69,14 +64,11 @@ def test_no_cache_outlives_its_requests(small_pair, monkeypatch):
 
 
 def test_texts_are_prefilled_a_part_at_a_time(small_pair, prompts, monkeypatch):
-    sizes, plain = [], Pool._next_texts
-    monkeypatch.setattr("lm_eval_takeover.decoding.pool._PREFILL_AT_ONCE", 150)
-    monkeypatch.setattr(Pool, "_next_texts", staticmethod(lambda rows: sizes.append(plain(rows)) or sizes[-1]))
-    requests = [Request(prompt, j, 6, SAMPLED) for prompt in prompts for j in range(2)]
-    whole = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=8))
-    assert len(sizes) > 1
-    assert all(len(read) == 1 or len(read) * max(map(len, read)) <= 150 for read in sizes)
-    again = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=3))
+    sizes, requests = [], [Request((number, *prompts[0] * 6)[:400], 0, 2, SAMPLED) for number in range(50)]
+    look_before_passes(monkeypatch, lambda role, ids, reads_prompt: sizes.append(ids.numel() * reads_prompt))
+    whole = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=50))
+    assert 10_000 < max(sizes) <= 2**14 < sum(sizes)
+    again = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=20))
     assert texts(whole) == texts(again)
 
 
@@ -150,45 +142,39 @@ def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(small_pai
 
 def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatch, caplog):
     lm = GuidedTakeover(tau=1.0, batch_size=16)
-    asked = [(("", ""), [1, 2, 3], [4, 5, number]) for number in range(10)]
-    lm._labels = ["text"] * 10
-    expected = lm._loglikelihood_tokens(asked, disable_tqdm=True)
+    pairs = [("Problem: how far?", f" {number} steps") for number in range(10)]
+    asked = [Instance("loglikelihood", {}, pair, 0, metadata=("t", 0, 1)) for pair in pairs]
+    expected = lm.loglikelihood(asked, disable_tqdm=True)
 
     def look(role, ids, reads_prompt):
         if len(ids) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     look_before_passes(monkeypatch, look)
-    found = lm._loglikelihood_tokens(asked, disable_tqdm=True)
+    found = lm.loglikelihood(asked, disable_tqdm=True)
     assert found == [(pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected]
     assert "continuing with batch size 2" in caplog.text
 
 
 def test_the_tail_of_a_run_computes_few_slots(small_pair, prompts, monkeypatch):
     """With static tensors, as on a GPU: one straggler is not computed beside 15 empty slots."""
-    rows, plain = [], GraphedPass._run
-    monkeypatch.setattr(GraphedPass, "_run", lambda self, *size: rows.append(size[0]) or plain(self, *size))
+    runs = record_graphs(monkeypatch)
     pass_as_on_a_gpu(small_pair, monkeypatch)
     requests = [Request(prompts[0], j, 40 if j == 3 else 6, SAMPLED) for j in range(16)]
     list(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=16))
+    rows = [run[1] for run in runs]
     assert rows[0] == 16 and rows[-1] == 1
 
 
 def test_a_pass_reads_the_columns_of_its_rows_and_not_of_the_longest_text_ever(small_pair, prompts, monkeypatch):
     """A text of 400 tokens stands first; the ones behind it are read in 256 columns again, by graphs of few sizes."""
-    sizes, plain, buffers = [], GraphedPass._run, set()
-
-    def run(self, rows, new, columns, every):
-        sizes.append(columns)
-        buffers.add((id(self), id(self.cache.layers[0].buffers)))
-        return plain(self, rows, new, columns, every)
-
-    monkeypatch.setattr(GraphedPass, "_run", run)
+    runs = record_graphs(monkeypatch)
     passes = pass_as_on_a_gpu(small_pair, monkeypatch)
     requests = [Request(prompts[0] * 6, 0, 40, SAMPLED), *(Request(prompts[0], j, 40, SAMPLED) for j in range(2))]
     list(blockwise.generate(small_pair, POLICIES["disagreement"], requests, batch_size=1))
-    assert set(sizes) == {256, 512} and sizes == sorted(sizes, reverse=True)
-    assert len(buffers) == len(passes)  # what the first text has allocated serves the others
+    graphs, _, _, columns = zip(*runs, strict=True)
+    assert set(columns) == {256, 512} and list(columns) == sorted(columns, reverse=True)
+    assert len(set(graphs)) == len(passes)  # what the first text has allocated serves the others
 
 
 @pytest.mark.parametrize("name", ["disagreement", "guide"])
@@ -198,30 +184,24 @@ def test_no_draft_is_longer_than_what_is_captured(small_pair, prompts, monkeypat
     for member in small_pair.members:
         verify_pass(member)  # whose check reads eagerly, too
     monkeypatch.setattr("lm_eval_takeover.forward.graphed_pass.longest_draft", lambda rows, vocab, device: 5)
-    read, plain = [], ForwardPass.__call__
-
-    def eagerly(self, cache, slots, lengths, ids, vocab, *rest):
-        read.append(vocab)
-        return plain(self, cache, slots, lengths, ids, vocab, *rest)
-
-    monkeypatch.setattr(ForwardPass, "__call__", eagerly)
+    read = []  # eagerly
+    look_before_passes(monkeypatch, lambda role, ids, reads_prompt: read.append(reads_prompt))
     requests = [Request(prompt, 0, 20, SAMPLED) for prompt in prompts[:2]]
     list(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=2, block_size=40))
-    assert read and not any(read)  # prompts alone
+    assert read and all(read)  # prompts alone
 
 
 def test_graphs_outlive_a_run_until_their_memory_is_needed(small_pair, prompts, monkeypatch):
     """`early` asks each model several times over: what was captured once serves again."""
-    made, plain = [], GraphedPass.__init__
-    monkeypatch.setattr(GraphedPass, "__init__", lambda self, *given: made.append(given[0]) or plain(self, *given))
+    runs = record_graphs(monkeypatch)
     passes = pass_as_on_a_gpu(small_pair, monkeypatch)
     requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts[:3] for j in range(4)]
     policy = POLICIES["disagreement"]
     expected = texts(blockwise.generate(small_pair, policy, requests[8:], batch_size=4))
     again = texts(blockwise.generate(small_pair, policy, requests[8:], batch_size=4))
-    assert again == expected and len(made) == 2
+    assert again == expected and len({run[0] for run in runs}) == 2
     list(blockwise.generate(small_pair, policy, requests, batch_size=8))
-    assert len(made) == 4  # of another size
+    assert len({run[0] for run in runs}) == 4  # of another size
     rows_that_fit(small_pair.members, 100, 512, 4)
     assert all(one.left_reader is None for one in passes)
 

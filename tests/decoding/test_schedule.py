@@ -65,11 +65,10 @@ def test_keys_and_values_are_a_part_of_what_a_pass_costs():
     assert short < long  # longer texts, shorter drafts
 
 
-def test_a_gpu_is_found_by_its_name(monkeypatch):
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200 141GB HBM3e")
-    assert find_machine(torch.device("cuda", 0), torch.bfloat16) is MACHINES["H200"]
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA L40S")
-    assert find_machine(torch.device("cuda", 0), torch.bfloat16) is MACHINES["H100"]
+@pytest.mark.parametrize(("name", "machine"), [("NVIDIA H200 141GB HBM3e", "H200"), ("NVIDIA L40S", "H100")])
+def test_a_gpu_is_found_by_its_name(monkeypatch, name, machine):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: name)
+    assert find_machine(torch.device("cuda", 0), torch.bfloat16) is MACHINES[machine]
 
 
 def test_bytes_of_keys_and_values_follow_from_the_configuration():

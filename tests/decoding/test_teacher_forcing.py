@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers.pairs import SAMPLED
 
-from lm_eval_takeover.decoding import teacher_forcing
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import compare, force
 from lm_eval_takeover.demo import calibration_prompts
@@ -27,12 +26,11 @@ def requests(demo_pair):
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("score", GATES)
-def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, monkeypatch, score, direction):
-    if direction == "reverse":  # long texts over large vocabularies are read a few columns at a time
-        monkeypatch.setattr(teacher_forcing, "BLOCK", 4 * 512 * 7)
+def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
+    block = {"forward": 2**26, "reverse": 4 * 512 * 7}[direction]  # long texts are read a few columns at a time
     policy = Gated(direction=direction, score=score, gate=GATES[score])
     made = [g for _, g in sorted(generate(demo_pair, policy, requests, batch_size=10))]
-    forced = force(demo_pair, policy, [r.prompt for r in requests], [g.tokens for g in made])
+    forced = force(demo_pair, policy, [r.prompt for r in requests], [g.tokens for g in made], most=block)
     for recorded, one in zip(made, forced, strict=True):
         assert one.scores.tolist() == pytest.approx(recorded.scores, rel=1e-3, abs=1e-4)
         assert one.taken_over.tolist() == recorded.taken_over
@@ -58,12 +56,11 @@ def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
 
 
 @pytest.mark.parametrize("block", [2**26, 3000])
-def test_both_models_along_a_text_are_those_of_full_passes(demo_pair, requests, monkeypatch, block):
+def test_both_models_along_a_text_are_those_of_full_passes(demo_pair, requests, block):
     """Every column beside plain numpy on a pass of one row each, with texts of several lengths, whole or in blocks of columns."""
-    monkeypatch.setattr(teacher_forcing, "BLOCK", block)
     prompts = [r.prompt for r in requests[:6:2]]
     texts = [list(r.prompt[: 5 + 9 * i]) for i, r in enumerate(requests[:6:2])]
-    found = compare(demo_pair, [scores.get(name) for name in ("ce", "rkl", "js")], prompts, texts, ["a", "b", "c"])
+    found = compare(demo_pair, [scores.get(name) for name in ("ce", "rkl", "js")], prompts, texts, ["a", "b", "c"], most=block)
     for prompt, text, columns in zip(prompts, texts, found, strict=True):
         p, q = {}, {}
         for role, into in (("base", p), ("guide", q)):

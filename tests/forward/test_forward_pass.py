@@ -10,9 +10,8 @@ from lm_eval_takeover.pair.member import Member
 @pytest.mark.parametrize(("role", "argument"), [("base", "dtype"), ("guide", "guide_dtype")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("computes", [False, True], ids=["emulated", "native"])
-def test_bfloat16_that_is_emulated_is_told_with_the_argument(random_pair, monkeypatch, caplog, role, argument, dtype, computes):
-    monkeypatch.setattr("lm_eval_takeover.forward.projection.computes_bfloat16", lambda: computes)
-    monkeypatch.setattr("lm_eval_takeover.forward.forward_pass.computes_bfloat16", lambda: computes)
+def test_bfloat16_that_is_emulated_is_told_with_the_argument(random_pair, machine, caplog, role, argument, dtype, computes):
+    machine(bfloat16=computes)
     ForwardPass(Member(role, str(random_pair[role]), dtype=dtype))
     told = f"is loaded in bfloat16, in which this CPU cannot compute: {argument}=float32" in caplog.text
     assert told == (dtype == torch.bfloat16 and not computes)

@@ -1,6 +1,5 @@
 """Every layout gives what `linear` gives, for however many tokens, and the modules go on computing the same."""
 
-import psutil
 import pytest
 import torch
 from torch.nn import Linear
@@ -45,9 +44,9 @@ def test_every_layout_equals_linear(inputs, outputs, pack, bias):
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
-def test_bfloat16_is_rounded_where_linear_rounds_it(monkeypatch, inputs, outputs, bias, pack, computes):
+def test_bfloat16_is_rounded_where_linear_rounds_it(machine, inputs, outputs, bias, pack, computes):
     """Sums are float32 in every layout, whether the CPU multiplies in bfloat16 or copies of the weights do in float32."""
-    monkeypatch.setattr("lm_eval_takeover.forward.projection.computes_bfloat16", lambda: computes)
+    machine(bfloat16=computes)
     with torch.inference_mode(False), torch.no_grad():
         parts = modules(inputs, outputs, bias, torch.bfloat16)
         projection = Projection(parts, pack=pack)
@@ -72,14 +71,13 @@ def test_other_half_precision_is_left_to_torch():
 
 
 @pytest.mark.parametrize("available", [0, 2**50])
-def test_weights_are_packed_where_memory_allows(random_pair, monkeypatch, available):
+def test_weights_are_packed_where_memory_allows(random_pair, machine, monkeypatch, available):
     """Packing is a copy of the weights: with little memory left, passes are slower instead."""
     packs = []
     monkeypatch.setattr(
         "lm_eval_takeover.forward.lean_decoder.Projection",
         lambda parts, *, pack: packs.append(pack) or Projection(parts, pack=pack),
     )
-    memory = psutil.virtual_memory()._replace(available=available)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    machine(available=available)
     LeanDecoder(Member("guide", str(random_pair["guide"])).model)
     assert set(packs) == {available > 0}

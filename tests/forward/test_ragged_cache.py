@@ -1,6 +1,5 @@
 """How the ragged cache grows, whose rows cannot have lengths of their own, and how long a draft may be."""
 
-import psutil
 import pytest
 import torch
 from helpers.pairs import save_random_model
@@ -30,11 +29,11 @@ def test_columns_double_and_no_row_gets_more_than_the_longest_needs():
         assert cache.columns == allocated
 
 
-def test_logits_of_many_rows_or_tokens_shorten_a_draft(monkeypatch):
-    cpu, memory = torch.device("cpu"), psutil.virtual_memory()
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(total=2**30))
+def test_logits_of_many_rows_or_tokens_shorten_a_draft(machine):
+    cpu = torch.device("cpu")
+    machine(total=2**30)
     assert longest_draft(1, 512, cpu) == LONGEST
     assert longest_draft(8, 151_936, cpu) == 55  # 2^26 logits, whatever the memory
     assert longest_draft(10**6, 151_936, cpu) == 1
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(total=141 * 10**9))
+    machine(total=141 * 10**9)
     assert longest_draft(128, 151_936, cpu) == 28  # not 3: the logits of 128 rows take 1/64 of a large memory

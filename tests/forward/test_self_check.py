@@ -59,11 +59,11 @@ def test_states_that_a_roll_back_leaves_as_they_were_are_found(member, monkeypat
         verify_pass(member("qwen3_next"))
 
 
-def test_padding_that_is_read_is_found(member, monkeypatch, caplog):
-    plain = Member.compute_logits
-    unmasked = lambda self, ids, mask, **options: plain(self, ids, torch.ones_like(mask), **options)  # noqa: E731
-    monkeypatch.setattr(Member, "compute_logits", unmasked)
-    assert choose_reading(member("llama")) == Reading(padded=False)
+def test_padding_that_is_read_is_found(member, caplog):
+    unmasked = member("llama")
+    no_mask = {"attention_mask": None}
+    unmasked.model.register_forward_pre_hook(lambda _, given, named: (given, named | no_mask), with_kwargs=True)
+    assert choose_reading(unmasked) == Reading(padded=False)
     assert "so prompts of different lengths are read apart" in caplog.text
 
 
@@ -100,9 +100,12 @@ def test_what_is_no_causal_language_model_is_refused_in_a_line(member):
     assert "\n" not in str(refused.value)
 
 
-def test_a_model_whose_pass_fails_is_refused_at_the_start_and_not_by_request(member, monkeypatch):
+def test_a_model_whose_pass_fails_is_refused_at_the_start_and_not_by_request(member):
+    def fail(*_):
+        raise RuntimeError("no kernel\nfor this")
+
     broken = member("llama")
-    monkeypatch.setattr(broken.model, "forward", lambda **_: (_ for _ in ()).throw(RuntimeError("no kernel\nfor this")))
+    broken.model.register_forward_pre_hook(fail)
     told = r"cannot be served: a pass over a short text fails with RuntimeError: no kernel$"
     with pytest.raises(ArgumentError, match=told):
         list(engine.generate(Pair(broken, None), BaseAlone(), [Request((65,), 0, 2, GREEDY)] * 3))

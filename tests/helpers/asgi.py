@@ -27,14 +27,7 @@ async def talk(app, body, *, leaves_after=None, method="POST", path="/v1/complet
         if len(sent) == leaves_after:
             gone.set()
 
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "headers": list(headers),
-        "query_string": b"",
-        "app": app.app,
-    }
+    scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "query_string": b"", "app": app.app}
     await app.middleware(scope, receive, send)
     status = sent[0]["status"] if sent else None
     assert [message["type"] for message in sent[1:]] == ["http.response.body"] * (len(sent) - 1)

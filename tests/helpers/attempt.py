@@ -88,7 +88,7 @@ def attempt(spec):
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
     if "command" in spec:
-        scoring._FILE_TOKENS = spec["part"]
+        scoring.FILE_TOKENS = spec["part"]
         sys.exit(cli.main(spec["command"]))
     found = simple_evaluate(
         model="guided-takeover",

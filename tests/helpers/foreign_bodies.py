@@ -15,10 +15,7 @@ _DRAWN = {"model": "guided", "temperature": 0.6, "top_p": 0.95, "top_k": 20, "se
           "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "ignore_eos": False, "min_tokens": 0,
           "skip_special_tokens": True, "priority": 0, "response_format": {"type": "text"}, "bad_words": ["x"],
           "return_token_ids": False, "use_beam_search": False}  # fmt: skip
-_MESSAGES = [
-    {"role": "system", "content": "Be short."},
-    {"role": "user", "content": [{"type": "text", "text": "2 + 2 ="}]},
-]
+_MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "2 + 2 ="}]}]
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 # By route what a client may send, of which each body has a part.
 ROUTES = {

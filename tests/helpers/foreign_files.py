@@ -27,7 +27,7 @@ from helpers.calibrations import small_calibration
 from helpers.results import takeover, write_results
 from helpers.spoiling import spoil_bytes, spoil_json
 from lm_eval_takeover.analysis.catalogue import COLUMNS
-from lm_eval_takeover.calibration.files import _compute_checksum, read_calibration, write_calibration
+from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.analyze.inputs import Inputs
 from lm_eval_takeover.commands.analyze.tables import make_tables
@@ -239,7 +239,7 @@ def _json(name, sign=lambda content: content):
 
 KINDS = {
     "results": (_spoil_results, _read_results),
-    "calibration": (_json("calibration.json", lambda c: c | {"checksum": _compute_checksum(c)}), _read_calibration),
+    "calibration": (_json("calibration.json", lambda c: c | {"checksum": compute_checksum(c)}), _read_calibration),
     "journal": (_spoil_journal, _read_runs),
     "trace": (_any_of("disagreement/traces/*"), _read_runs),
     "scores": (_any_of("base/scores/*.parquet"), _read_runs),

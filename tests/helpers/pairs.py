@@ -1,5 +1,6 @@
 """Policies, samplings and random checkpoints that tests of several folders share."""
 
+import itertools
 from pathlib import Path
 
 import torch
@@ -7,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
+from lm_eval_takeover.forward.graphed_pass import CudaGraphs
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
 from lm_eval_takeover.method.request import Sampling
@@ -51,10 +53,21 @@ def in_directions(policies):
 def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):
     """What a GPU replays as CUDA graphs, run eagerly over the same static tensors: the passes of this pair."""
     passes = [prepare_pass(member) for member in pair.members]
-    for one in passes:
-        monkeypatch.setattr(one, "graphed", graphed)
-        monkeypatch.setattr(one, "left_reader", None)
+    for one, (name, value) in itertools.product(passes, {"graphed": graphed, "left_reader": None}.items()):
+        monkeypatch.setattr(one, name, value)
     return passes
+
+
+def record_graphs(monkeypatch):
+    """Of every pass as on a GPU, as it comes: the graphs that it is among, its rows, new tokens and columns."""
+    runs, plain = [], CudaGraphs.run
+
+    def run(self, key, function):
+        runs.append((self, *key[:3]))
+        return plain(self, key, function)
+
+    monkeypatch.setattr(CudaGraphs, "run", run)
+    return runs
 
 
 def texts(generations):
@@ -107,13 +120,7 @@ def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kin
 def save_small_pair(folder):
     """Folders of a pair of two layers each that agrees at most tokens, as a base and its guide do. Each gate of POLICIES fires at
     some tokens. A pass takes a third of the time of the bundled pair's."""
-    sizes = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 8,
-    }
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     options = sizes | {"kind": "llama", "tie_word_embeddings": False}
     base = save_random_model(folder / "base", vocab_size=512, seed=1, layers=2, **options)
     model, generator = AutoModelForCausalLM.from_pretrained(base), torch.Generator().manual_seed(5)

@@ -46,8 +46,8 @@ def given_back(temporary):
     torch.manual_seed(0)
     note_tasks([], None)  # a fixture of a whole session may have run a command before
     scores.names(), policies.names()  # ours are there
-    registries = [part for registry in (scores, policies) for part in (registry._entries, registry._skipped)]
-    held = (os.environ, gpqa._withholding, *registries, progress._shown)
+    registries = [part for registry in (scores, policies) for part in (registry.entries, registry.skipped)]
+    held = (os.environ, gpqa.WITHHOLDING, *registries, progress.BAR_OPTIONS)
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}
     values = [read() for read, _ in _VALUES]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
-from lm_eval_takeover.runs import journal_file, run_writer
+from lm_eval_takeover.runs import journal_file
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
@@ -34,11 +34,12 @@ def open_run(folder, command="s", **options):
 
 
 def kill_run(run):
-    """As if its process had been killed: nothing is flushed, and the lock is let go."""
-    run._thread.submit(lambda: None).result()
-    run._lock.release()
-    run._open = False
-    run_writer._open_here.clear()
+    """Leave its folder as it is on disk now, as if its process had been killed: nothing is flushed, and nobody holds the lock."""
+    run.find([])  # behind the commits of what was added
+    left = shutil.copytree(run.folder, run.folder.with_name("left"))
+    run.close()
+    shutil.rmtree(run.folder)
+    left.rename(run.folder)
 
 
 def plant(folder, table, **values):

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 
 from helpers.simulated_capture import list_tensors, simulate_captures
 from helpers.torch_kernels import draw_in_torch, read_in_torch
-from lm_eval_takeover.forward import ragged_cache
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import Sampling
@@ -40,7 +39,7 @@ class SimulatedGpu(TorchFunctionMode):
     def place(self, *values, device=CUDA):
         """These tensors are on the device."""
         for tensor in list_tensors(values):
-            tensor._place = device
+            tensor.stands_on = device
 
     @contextmanager
     def make_current(self, device):
@@ -80,7 +79,7 @@ class SimulatedGpu(TorchFunctionMode):
                 self.place(found, device=home)  # `.T`, `.data`
             return found
         if name == "pin_memory":
-            args[0]._place = "pinned"
+            args[0].stands_on = "pinned"
             return args[0]
         pinned = kwargs.pop("pin_memory", False)
         named = [one for one in (*args, kwargs.get("device")) if isinstance(one, (torch.device, str))]
@@ -112,7 +111,7 @@ class SimulatedGpu(TorchFunctionMode):
             if name not in ASKS:
                 self.place(found, device=home)
         elif pinned:
-            found._place = "pinned"
+            found.stands_on = "pinned"
         return found
 
     def _check(self, name, args, given, homes):
@@ -134,7 +133,7 @@ class SimulatedGpu(TorchFunctionMode):
 
 
 def _place(tensor):
-    return tensor.__dict__.get("_place", "host")
+    return tensor.__dict__.get("stands_on", "host")
 
 
 def draw(logits, words, table, truncates, selects, rows):
@@ -164,7 +163,7 @@ def compute_words(keys, positions):
 
 @contextmanager
 def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
-    """The models of this pair, which nothing else uses, on these devices of a `SimulatedGpu`."""
+    """The models of a pair of its own on these devices of a `SimulatedGpu`."""
     gpu = SimulatedGpu()
     computed = {"draw": draw, "read_pair": _read, "jensen_shannon": _diverge, "compute_words": compute_words}
     kernels = gpu.kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
@@ -187,18 +186,18 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
 
     with monkeypatch.context() as patch:
         patch.setattr(operations, "import_module", lambda name: kernels)
-        patch.setattr(operations, "_REFUSED", set())
+        patch.setattr(operations, "REFUSED", set())
         check_kernels.cache_clear()
         for name, simulated in {
             "Event": Event,
             "get_device_name": lambda device: "simulated",
+            "get_device_properties": lambda device: SimpleNamespace(total_memory=2**34),
             "current_stream": lambda device: None,
             "device": gpu.make_current,
         }.items():
             patch.setattr(torch.cuda, name, simulated)
         # vLLM's second model runner replaces it for the whole process where there is no GPU
         patch.setattr(torch.Tensor, "pin_memory", torch._C.TensorBase.pin_memory)
-        patch.setattr(ragged_cache, "_memory", lambda device: 2**34)
         simulate_captures(patch)
         for member, device in zip(pair.members, devices, strict=False):
             _ = member.model  # loaded on the CPU

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lm_eval_takeover.kernels.operations import ModelRead, PairRead
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.scores import _weigh, cross_entropy, entropy, log_probs, reverse_kl
+from lm_eval_takeover.method.scores import cross_entropy, entropy, log_probs, reverse_kl
 
 _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
 
@@ -69,7 +69,8 @@ def read_in_torch(host: Tensor, donor: Tensor | None = None, tokens: Tensor | No
 
 
 def _read_model(logits: Tensor, tokens: Tensor | None) -> ModelRead:
-    shifted, rest = _weigh(logits)
+    shifted = logits.float() - logits.float().amax(-1, keepdim=True)
+    rest = shifted.exp().scatter(-1, shifted.argmax(-1, keepdim=True), 0.0).sum(-1)
     undefined = ~logits.amax(-1).isfinite()
     second = shifted.scatter(-1, shifted.argmax(-1, keepdim=True), -math.inf).amax(-1).exp()
     rest, second = (one.masked_fill(undefined, math.nan) for one in (rest, second))

@@ -11,7 +11,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
-from triton.runtime.jit import create_function_from_signature
+from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from lm_eval_takeover.kernels import draws, readings
 
@@ -24,9 +24,9 @@ CONSTANTS = {
     "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1,
     "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128,
 }  # fmt: skip
-KERNELS = (draws._start, draws._select, draws._judge, draws._finish, draws._philox)
+FUNCTIONS = [one for module in (draws, readings) for one in vars(module).values() if isinstance(one, JITFunction)]
 
-for kernel in (*KERNELS, readings._read, readings._add_up, readings._diverge):
+for kernel in (one for one in FUNCTIONS if one.do_not_specialize):  # what is launched; the others are called by these
     names = kernel.arg_names
     constants = {name: CONSTANTS[name] for name in names if name.isupper()}
     signature = {name: "constexpr" if name in constants else WIDTHS.get(name, "i32") for name in names}

@@ -13,13 +13,15 @@ from scipy import stats
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method import sampling as race
+from lm_eval_takeover.method.registry import Score, Source
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw, draw_rows, request_digest, to_tensor, words
+from lm_eval_takeover.method.sampling import draw, draw_rows, drawing, flush_denormals, request_digest, to_tensor, words
 
 SETTINGS = [
     Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.7, 1.0, 3), Sampling(1.3, 0.5, 7), Sampling(1.0, 1e-9),
     Sampling(0.2, 0.999),
 ]  # fmt: skip
+DENORMAL = torch.tensor(1e-40)
 
 
 def at_random(count, seed=0):
@@ -120,7 +122,22 @@ def test_impossible_settings_are_refused(arguments, text):
 
 def test_the_rules_that_a_cuda_graph_reads_are_never_freed():
     """A captured draw has the table's address. Draws by other settings in between must not give its memory away."""
-    table = weakref.ref(race._place_rules(Sampling(0.31), torch.device("cpu")).table)
+    table = weakref.ref(race.place_rules(Sampling(0.31), torch.device("cpu")).table)
     for number in range(500):
-        race._place_rules(Sampling(1 + number / 500), torch.device("cpu"))
+        race.place_rules(Sampling(1 + number / 500), torch.device("cpu"))
     assert table() is not None
+
+
+def test_denormals_are_zero_within_and_numbers_without():
+    for context in (flush_denormals, drawing):
+        assert float(DENORMAL * 1.0) > 0
+        with context():
+            with flush_denormals():
+                pass
+            assert float(DENORMAL * 1.0) == 0  # as the outer one left it
+    assert float(DENORMAL * 1.0) > 0 and np.finfo(np.float32).smallest_subnormal > 0
+
+
+def test_scores_are_computed_without_denormals():
+    score = Score("mine", lambda host_logits: host_logits * 1.0, needs_donor=False, source=Source("here"))
+    assert float(score(DENORMAL)) == 0

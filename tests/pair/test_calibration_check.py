@@ -117,16 +117,15 @@ def test_few_shot_turns_are_chat_prompts_too(lm):
         ("{{ messages[0].content }}\nAnswer:", True),
     ],
 )
-def test_a_template_that_renders_the_content_alone_fits_raw_prompts_and_its_own(lm, monkeypatch, template, told):
-    monkeypatch.setattr(lm.tokenizer, "chat_template", template)
-    lm.pair.__dict__.pop("_chat_mark", None)
+def test_a_template_that_renders_the_content_alone_fits_raw_prompts_and_its_own(template, told):
+    lm = GuidedTakeover()
+    lm.tokenizer.chat_template = template
     rendered = lm.apply_chat_template([{"role": "user", "content": PROMPT}])
     for chat, prompt in ((True, PROMPT), (False, rendered)):
         ask(calibrated(lm, {"chat_template": chat, "enable_thinking": None}), (rendered if chat else PROMPT, {}))
         if told:
             with pytest.raises(CalibrationError, match="prompts in the chat template"):
                 ask(lm, (prompt, {}))
-    lm.pair.__dict__.pop("_chat_mark")
 
 
 def test_log_likelihoods_compare_the_form_of_their_prompts_alone(lm):

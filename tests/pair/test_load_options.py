@@ -113,8 +113,7 @@ def test_an_adapter_goes_into_the_layers_of_its_own_model(monkeypatch):
         def from_pretrained(cls, model, path, **options):
             loaded.append((path, options))
             return SimpleNamespace(
-                active_peft_config=SimpleNamespace(is_prompt_learning=path == "acme/prompt"),
-                get_base_model=lambda: model,
+                active_peft_config=SimpleNamespace(is_prompt_learning=path == "acme/prompt"), get_base_model=lambda: model
             )
 
     peft.PeftModel = PeftModel

@@ -3,6 +3,7 @@
 import threading
 from types import SimpleNamespace
 
+import datasets
 import pandas as pd
 import pytest
 
@@ -10,7 +11,7 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.prompts import SCHEMA, add_prompts, list_prompts, read_prompts
 from lm_eval_takeover.storage.locks import Lock
-from lm_eval_takeover.tasks import gpqa
+from lm_eval_takeover.tasks.gpqa import GPQA
 
 
 def make_rows(task, numbers, ending=""):
@@ -57,11 +58,10 @@ def test_a_file_that_cannot_be_read_is_written_anew(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("withheld", [True, False])
-def test_withheld_questions_leave_only_their_ids(monkeypatch, withheld):
-    monkeypatch.setattr(gpqa, "_withholding", set())
-    plain = gpqa.SampledTask
-    monkeypatch.setattr(plain, "__init__", lambda self, config: setattr(self, "_config", SimpleNamespace(**config)))
-    gpqa.GPQA({"task": "secret", "metadata": {"withhold_questions": withheld}})
+def test_withheld_questions_leave_only_their_ids(withheld):
+    data = {"test": datasets.Dataset.from_list([{"problem": "p1", "answer": "1"}])}
+    task = {"task": "secret", "doc_to_text": "{{problem}}", "custom_dataset": lambda **_: data}
+    GPQA(task | {"metadata": {"withhold_questions": withheld}})
     (row,) = make_rows("secret", [1])
     assert (row["prompt"], row["problem"]) == ((None, None) if withheld else ("ask p1", "p1"))
     assert (row["prompt_ids"], row["answer"]) == ([1, 2], "1")

@@ -161,9 +161,8 @@ def add_code(folder):
 
 
 @pytest.mark.parametrize("change", [change_weights, change_decoding, add_code])
-def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path, monkeypatch, change):
-    monkeypatch.setattr("lm_eval_takeover.pair.loading._shared", None)  # files change between two loads
-    moved = HAND | {role: str(shutil.copytree(DEMO[role], tmp_path / role)) for role in DEMO}
-    assert keys(HAND) == keys(moved)
-    change(tmp_path / "guide")
-    assert keys(HAND) != keys(moved)
+def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path, change):
+    moved = {role: str(shutil.copytree(DEMO[role], tmp_path / role)) for role in DEMO}
+    assert keys(HAND) == keys(HAND | moved)
+    change(shutil.copytree(DEMO["guide"], tmp_path / "changed"))
+    assert keys(HAND) != keys(HAND | moved | {"guide": str(tmp_path / "changed")})

@@ -15,15 +15,15 @@ from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.traces import TraceHeader
 
 
-def test_traces_go_into_parts_and_their_blobs_out_of_the_journal(folder, monkeypatch):
-    monkeypatch.setattr(shards, "PART_TOKENS", 100)
+def test_traces_go_into_parts_and_their_blobs_out_of_the_journal(folder):
     run = open_run(folder)
-    for number in range(50):
-        run.add(make_sample(number))
+    run.add(make_sample(0, tokens=shards.PART_TOKENS))
     run.flush()
-    assert len(list((folder / "traces").iterdir())) >= 2
+    for number in range(1, 50):
+        run.add(make_sample(number))
     run.close()
-    assert len(read_rows(folder)) == 250
+    assert len(list((folder / "traces").iterdir())) == 2
+    assert len(read_rows(folder)) == shards.PART_TOKENS + 49 * 5
     with sqlite3.connect(folder / "journal-000.sqlite") as connection:
         counted = connection.execute("SELECT count(*) FROM samples WHERE trace IS NULL AND part IS NOT NULL")
         assert counted.fetchone() == (50,)
@@ -93,19 +93,18 @@ def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
 @pytest.mark.parametrize("moves", range(5))
 def test_moving_a_damaged_journal_aside_can_be_cut_short(folder, monkeypatch, moves):
     """Killed after any of its steps, the next start finishes it: no old log is read into the new journal, no trace is doubled."""
-    monkeypatch.setattr(shards, "PART_TOKENS", 40)
     run = open_run(folder)
     for number in range(30):
         run.add(make_sample(number, f"text {number} " * 60))
         run.flush()
-    run.journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    run.add(make_sample(30, "in the log"))
-    run._thread.submit(lambda: None).result()
     journal = folder / "journal-000.sqlite"
+    with contextlib.closing(sqlite3.connect(journal)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    run.add(make_sample(30, "in the log"))
+    run.find([])
     log = journal.with_name(f"{journal.name}-wal")
     content, logged = bytearray(journal.read_bytes()), log.read_bytes()
     kill_run(run)
-    run.journal.close()
     content[content.index(b"text 17 ")] ^= 1
     journal.write_bytes(content)
     log.write_bytes(logged)

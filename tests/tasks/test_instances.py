@@ -1,10 +1,10 @@
-"""Decoding settings of a task as they are read off lm-eval's requests."""
+"""What lm-eval's requests ask for: decoding settings, and texts whose log-likelihood is asked for, cut as its `hf` cuts them."""
 
 import pytest
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.tasks.instances import read_generation_settings
+from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_windows, read_generation_settings
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,24 @@ def test_impossible_generation_settings_are_refused(settings, text):
     with pytest.raises(ArgumentError) as caught:
         read_generation_settings(settings, 256)
     assert text in str(caught.value)
+
+
+def test_every_token_of_a_long_text_is_in_one_continuation():
+    texts = [list(range(10, 33)), [], [7]]
+    windows = list_rolling_windows(texts, prefix=0, max_length=8)
+    for index, tokens in enumerate(texts):
+        mine = [(context, continuation) for owner, context, continuation in windows if owner == index]
+        assert [token for _, continuation in mine for token in continuation] == tokens
+        assert all(len(context) + len(continuation) <= 8 + 1 for context, continuation in mine)
+        assert all(context for context, _ in mine)
+
+
+def test_texts_are_cut_from_the_left_and_the_last_token_is_only_predicted(caplog):
+    texts = [([1, 2, 3], [4, 5]), ([], [4]), ([1], []), ([1, 2, 3, 4], [5, 6]), ([1], [2, 3, 4, 5, 6])]
+    assert cut_to_context(texts, prefix=0, max_length=4) == {
+        0: ([1, 2, 3], [4, 5]),
+        1: ([0], [4]),
+        3: ([2, 3, 4], [5, 6]),
+        4: ([2], [3, 4, 5, 6]),
+    }
+    assert "2 of 5 texts are longer than the context of 4 tokens; truncated from the left" in caplog.text

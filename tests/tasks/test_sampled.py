@@ -17,14 +17,14 @@ ROWS = [{"problem": "What is 2+2?", "answer": "4"}, {"problem": "What is 1/3?", 
 BOXED = [r"So \boxed{4}", r"So \boxed{1/3}"]
 
 
-def make_task(rows=ROWS, **config):
+def make_task(rows=ROWS, kind=SampledTask, **config):
     given = {
         "task": "own",
         "doc_to_text": "Problem: {{problem}}\nSolution:",
         "generation_kwargs": {"until": ["\nProblem:", "END"]},
         "custom_dataset": lambda **_: {"test": datasets.Dataset.from_list(rows)},
     }
-    return SampledTask(config=given | config)
+    return kind(config=given | config)
 
 
 class Model(Scripted):
@@ -138,25 +138,26 @@ def test_samples_that_are_all_the_same_without_greedy_decoding_are_pointed_out(c
     assert "seed=None" not in caplog.text
 
 
-def test_a_document_with_another_number_of_samples_is_named(monkeypatch):
-    task = make_task()
-    plain = SampledTask.apply_filters
-    monkeypatch.setattr(task, "apply_filters", lambda: (task.instances[1].resps.pop(), plain(task)))
+def test_a_document_with_another_number_of_samples_is_named():
+    class Losing(SampledTask):
+        def apply_filters(self):
+            self.instances[1].resps.pop()
+            super().apply_filters()
+
     with pytest.raises(TakeoverError, match="task own, doc 1 has 7 samples, expected 8"):
-        score(task, lambda *_: "4")
+        score(make_task(kind=Losing), lambda *_: "4")
 
 
-def test_what_lm_eval_asks_twice_to_fill_up_ranks_is_not_scored(monkeypatch):
-    task = make_task()
-    plain = SampledTask.apply_filters
+def test_what_lm_eval_asks_twice_to_fill_up_ranks_is_not_scored():
+    class Padded(SampledTask):
+        def build_all_requests(self, **settings):
+            super().build_all_requests(**settings | {"world_size": 2})
 
-    def padded():
-        task._ranks = 2
-        task.instances[1].resps.extend(["none"] * 8)
-        plain(task)
+        def apply_filters(self):
+            self.instances[0].resps.extend(["none"] * 8)
+            super().apply_filters()
 
-    monkeypatch.setattr(task, "apply_filters", padded)
-    results, *_ = score(task, lambda doc, sample: BOXED[doc])
+    results, *_ = score(make_task(ROWS[:1], Padded), lambda doc, sample: BOXED[doc])
     assert results["acc,all"] == 1.0
 
 

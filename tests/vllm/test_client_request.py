@@ -67,13 +67,7 @@ def test_the_example_of_the_page_is_a_request():
 
 
 def test_what_every_client_sends_by_default_is_taken():
-    sent = {
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0,
-        "repetition_penalty": 1.0,
-        "min_p": 0.0,
-        "logit_bias": None,
-    }
+    sent = {"presence_penalty": 0.0, "frequency_penalty": 0, "repetition_penalty": 1.0, "min_p": 0.0, "logit_bias": None}
     sent |= {"response_format": {"type": "text"}, "tool_choice": "auto", "use_beam_search": False, "max_tokens": LENGTH}
     assert split(PLAIN | sent)[0].body.keys() >= sent.keys()
 

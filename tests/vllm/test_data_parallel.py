@@ -148,7 +148,7 @@ def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vll
     ]
     assert alone[0] == alone[1] == {index: tokens for index, tokens, _ in backend.roll_out(asked[:2], seed=3)}
 
-    first, second = (process.pid for process in backend.engine._group._processes)
+    first, second = (process.pid for process in backend.engine.group.processes)
     assert write(lambda: os.kill(first, signal.SIGKILL)) == expected
     assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text
     assert write() == expected

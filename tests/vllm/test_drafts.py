@@ -30,11 +30,11 @@ def test_a_request_in_lockstep_takes_one_token_of_its_draft():
 @pytest.mark.parametrize("name", ["disagreement", "guide"])
 @pytest.mark.parametrize("piece", [2**28, 20_000])
 def test_a_rehearsal_decides_as_many_rows_as_a_piece_has_and_leaves_nothing(monkeypatch, name, piece):
-    monkeypatch.setattr(module, "_PIECE", piece)
+    monkeypatch.setattr(module, "PIECE", piece)
     slots, seen = Slots(POLICIES[name], capacity=16, device=CPU), []
     decide = slots.decide
     slots.decide = lambda tracks, *given, **options: seen.append(len(tracks)) or decide(tracks, *given, **options)
     Verifier(slots, 100, None if name == "guide" else torch.zeros(0)).rehearse(3, torch.float32)
     width = 3 + (name == "guide")
     assert seen == [16 if piece == 2**28 else 20_000 // (2 * width * 100 * 4)]
-    assert (len(slots._tracks), len(slots._free)) == (0, 16)
+    assert len({slots.enter(row, RequestSettings(id=str(row)), (1,)).slot for row in range(16)}) == 16

@@ -206,7 +206,15 @@ def make_drafter(slots, graphs):
     state = object.__new__(module.DraftingModelState)
     state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), slots
     state.drafted, state.kept_at = torch.zeros(5, BLOCK, VOCAB), torch.arange(5)
-    drafter = object.__new__(module.TakeoverSpeculator)
+
+    class Drafter(module.TakeoverSpeculator):
+        def _run_model(self, ids, positions, *rest):
+            return ids.long() * 64 + positions
+
+        def _build_uniform_attn_metadata(self, *given, **named):
+            return {}
+
+    drafter = object.__new__(Drafter)
     table = torch.randn(VOCAB * 64, VOCAB, generator=torch.Generator().manual_seed(4)) * 3
     buffers = SimpleNamespace(
         input_ids=torch.zeros(4, dtype=torch.int32),
@@ -243,11 +251,6 @@ def make_drafter(slots, graphs):
 def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, kernels_on_cpu):
     from vllm.v1.worker.gpu.spec_decode.standalone_ar import speculator as theirs
 
-    def run(self, ids, positions, *rest):
-        return ids.long() * 64 + positions
-
-    monkeypatch.setattr(theirs.StandaloneARSpeculator, "_run_model", run)
-    monkeypatch.setattr(theirs.StandaloneARSpeculator, "_build_uniform_attn_metadata", lambda *given, **named: {})
     monkeypatch.setattr(theirs, "build_slot_mappings_by_layer", lambda *given: {})
     random, graphs = np.random.default_rng(1), SimulatedGraphs()
     slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
@@ -269,9 +272,7 @@ def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, k
             drafter.current_draft_step.fill_(0)
             drafter.input_buffers.seq_lens.fill_(0)
             batch = SimpleNamespace(
-                seq_lens=torch.from_numpy(places),
-                idx_mapping=drafter.idx_mapping[: len(rows)],
-                seq_lens_cpu_upper_bound=None,
+                seq_lens=torch.from_numpy(places), idx_mapping=drafter.idx_mapping[: len(rows)], seq_lens_cpu_upper_bound=None
             )
             drafter._multi_step_decode(batch, torch.zeros(len(rows)), len(rows), False, None)
         replayed, eager = (drafter.draft_tokens[: len(rows), 1:].tolist() for drafter in drafters)

@@ -49,7 +49,7 @@ def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     arguments = ModelArguments.parse(tight | {"data_parallel_size": 2, "data_parallel_backend": "ray"})
     backend, found = VllmBackend(arguments, load_pair(arguments), hf.policy), {}
-    actors = backend.engine._group._actors
+    actors = backend.engine.group.actors
     find_node = lambda worker: ray.get_runtime_context().get_node_id()  # noqa: E731 (a function of this file is not known there)
     assert len({ray.get(actor.__ray_call__.remote(find_node)) for actor in actors}) == 2
     for index, one in backend.generate(asked, seed=3):

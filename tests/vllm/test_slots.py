@@ -8,9 +8,8 @@ from helpers.pairs import POLICIES
 from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, SCORE
 from lm_eval_takeover.method.observations import COMPARED
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.vllm import slots as module
 from lm_eval_takeover.vllm.settings import RequestSettings
-from lm_eval_takeover.vllm.slots import Slots
+from lm_eval_takeover.vllm.slots import LEAST_PARKED, Slots
 
 SAMPLED = RequestSettings(id="a", temperature=0.8, top_p=0.95, traced=True)
 OTHERS = [RequestSettings(id=f"other {i}", temperature=0.5 * i) for i in range(3)]
@@ -24,8 +23,8 @@ def logits():
     return [{role: torch.randn(1, 1, 40, generator=generator) * 3 for role in ("base", "guide")} for _ in range(24)]
 
 
-def new_slots():
-    return Slots(POLICY, capacity=4, device=torch.device("cpu"))
+def new_slots(**options):
+    return Slots(POLICY, capacity=4, device=torch.device("cpu"), **options)
 
 
 def records(slots):
@@ -84,23 +83,24 @@ def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
     assert len(np.frombuffer(slots.take(OTHERS[1].id, 2)[0], np.float32)) == 2 * COLUMNS
 
 
-def test_rows_that_are_computed_in_pieces_are_the_same(logits, monkeypatch):
-    rows = {role: torch.cat([one[role] for one in logits[:9]]) for role in ("base", "guide")}
+def test_rows_that_are_computed_in_pieces_are_the_same():
+    """Nine rows of a large vocabulary, four at a time, and each by itself."""
+    generator = torch.Generator().manual_seed(5)
+    rows = {role: torch.randn(9, 1, 2**16, generator=generator) * 3 for role in ("base", "guide")}
     found = []
-    for piece in (2**18, 80, 1):
-        monkeypatch.setattr("lm_eval_takeover.decoding.gate_step._PIECE", piece)
+    for size in (9, 1):
         slots = Slots(POLICY, capacity=9, device=torch.device("cpu"))
-        tracks = [slots.enter(i, SAMPLED, (i,)) for i in range(9)]
-        emitted = slots.decide(tracks, torch.zeros(9, dtype=torch.long), rows)
-        found.append((emitted.tokens.tolist(), emitted.records[..., SCORE]))
-    assert found[0][0] == found[1][0] == found[2][0]
-    for _, scores in found[1:]:
-        torch.testing.assert_close(scores, found[0][1])
+        tracks, start = [slots.enter(i, SAMPLED, (i,)) for i in range(9)], torch.zeros(size, dtype=torch.long)
+        groups = [slice(at, at + size) for at in range(0, 9, size)]
+        emitted = [slots.decide(tracks[some], start, {role: one[some] for role, one in rows.items()}) for some in groups]
+        tokens = [token for one in emitted for token in one.tokens.flatten().tolist()]
+        found.append((tokens, torch.cat([one.records[..., SCORE].clone() for one in emitted])))
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(found[0][1], found[1][1])
 
 
-def test_records_that_nobody_takes_do_not_pile_up(logits, monkeypatch):
-    monkeypatch.setattr(module, "_PARKED", 20 * module._LEAST_PARKED)
-    slots = new_slots()
+def test_records_that_nobody_takes_do_not_pile_up(logits):
+    slots = new_slots(most_parked=20 * LEAST_PARKED)
     for i in range(100):
         track = slots.enter(i, RequestSettings(id=str(i)), (1,))
         slots.decide([track], torch.tensor([0]), logits[0])
@@ -111,9 +111,8 @@ def test_records_that_nobody_takes_do_not_pile_up(logits, monkeypatch):
     assert slots.take("99", 1) is None
 
 
-def test_a_whole_batch_that_is_preempted_keeps_its_records(logits, monkeypatch):
-    monkeypatch.setattr(module, "_PARKED", module._LEAST_PARKED)
-    slots = new_slots()
+def test_a_whole_batch_that_is_preempted_keeps_its_records(logits):
+    slots = new_slots(most_parked=LEAST_PARKED)
     tracks = [slots.enter(i, RequestSettings(id=str(i)), (i,)) for i in range(4)]
     four = {role: one.expand(4, 1, 40) for role, one in logits[0].items()}
     slots.decide(tracks, torch.zeros(4, dtype=torch.long), four)

@@ -23,8 +23,8 @@ def main() -> None:
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         interpret_triton()
         schedule_ahead()
-        engine._TESTED_PROMPTS = 1
-        drafts._PIECE = 2**15  # rows are decided in pieces
+        engine.TESTED_PROMPTS = 1
+        drafts.PIECE = 2**15  # rows are decided in pieces
     print(json.dumps([write(*job) for job in json.load(sys.stdin)]))
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from lm_eval_takeover import __version__
 from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED
 from lm_eval_takeover.analysis.figures import DRAWN, SIZE, draw
-from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
+from lm_eval_takeover.analysis.measuring import Measuring, count_workers, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import TokenClasses, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.pooling import make_frame
@@ -107,7 +107,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | N
     measuring = Measuring(names, inputs.scores, places, codes)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     with tqdm(total=sum(part.rows for part in parts), desc="Reading scores", unit="token", unit_scale=True) as bar:
-        for part, measured in zip(parts, measure_parts(measuring, parts), strict=True):
+        for part, measured in zip(parts, measure_parts(measuring, parts, count_workers(parts)), strict=True):
             bar.update(part.rows)
             for name, frame in measured.items():
                 frames[name].append(frame)

@@ -90,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    _check(options)
+    check_options(options)
     if (options.plan or options.dry_run or options.merge) and options.format in ("csv", "json"):
         raise ArgumentError(f"--format {options.format}: --dry_run, --plan and --merge print table, md or latex")
     if options.merge:
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     return work(options)
 
 
-def _check(options: argparse.Namespace) -> None:
+def check_options(options: argparse.Namespace) -> None:
     """Put tasks and arguments into their types. Raises ArgumentError for what is wrong whatever the models are."""
     if options.merge:
         if options.tasks or options.run_dir.resolve() in [folder.resolve() for folder in options.merge]:

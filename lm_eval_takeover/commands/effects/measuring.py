@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     try:
         form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))
         plugins = given.get("plugins")
-        after = ALONE[run.host]() if options.after == "base" else _load_run_policy(run, readers.pair, plugins)
+        after = ALONE[run.host]() if options.after == "base" else load_run_policy(run, readers.pair, plugins)
         positions = _choose(candidates, wanted, writer, form, options.seed)
         requests = [request for position in positions for request in form.continue_both(position, options.continuations)]
         texts = writer.respond(after, requests)
@@ -137,7 +137,7 @@ def read_form(run: RunReader, task: str) -> Request:
     return Request((0,), 0, most, sampling, until, task)
 
 
-def _load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:
+def load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:
     """The run's own policy with the gate that it had. Plug-ins are those of the command line: a folder names no code to run."""
     if run.arguments.get("plugins") and plugins is None:
         raise ArgumentError(

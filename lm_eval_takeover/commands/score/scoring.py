@@ -34,7 +34,7 @@ from lm_eval_takeover.storage.locks import Lock, Locked
 
 logger = logging.getLogger(__name__)
 
-_FILE_TOKENS = 2**19  # of a file, which is one row group
+FILE_TOKENS = 2**19  # of a file, which is one row group
 _FILE_SECONDS = 300.0  # that a killed call loses at most, beside the batch at hand
 _MOST_TEXTS = 512  # at a time, where an engine batches by itself
 
@@ -87,13 +87,13 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False, name
             "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again then",
             run.folder, len(run.answered), run.asked,
         )  # fmt: skip
-    texts = _read_texts(run, [sample for sample in samples if sample.stored.key not in done])
+    texts = read_texts(run, [sample for sample in samples if sample.stored.key not in done])
     texts.sort(key=lambda text: (-text.length, text.sample.name))  # the longest first: what does not fit is known at once
     if done:
         logger.warning("'%s': %d samples are scored already; %d are left", run.folder, len(done), len(texts))
     if not texts:
         return 0
-    _check_tokenizer(run, pair, texts)
+    check_tokenizer(run, pair, texts)
     backend = readers.backend  # nothing can be refused any more
     if overwrite:
         shutil.rmtree(place_scores(run.folder, name), ignore_errors=True)
@@ -127,7 +127,7 @@ def _write_files(
                 group += scored
                 bar.update(sum(len(sample.tokens) for sample in scored))
                 tokens = sum(len(sample.tokens) for sample in group)
-                if tokens >= _FILE_TOKENS or time.monotonic() - started > _FILE_SECONDS:
+                if tokens >= FILE_TOKENS or time.monotonic() - started > _FILE_SECONDS:
                     write_group()
                     started = time.monotonic()
         finally:
@@ -156,7 +156,7 @@ def _find_scored(folder: Path, header: ScoresHeader, name: str) -> set[bytes]:
     return done
 
 
-def _read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSample]:
+def read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSample]:
     """Prompts and tokens of these samples. Raises RunDirError for samples without a trace."""
     texts = [
         UnscoredSample(sample, tuple(run.find_prompt(sample)["prompt_ids"]), table["token_id"].to_pylist())
@@ -170,7 +170,7 @@ def _read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSam
     return texts
 
 
-def _check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[UnscoredSample]) -> None:
+def check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[UnscoredSample]) -> None:
     """Raise VocabularyError where the pair cannot be that of these tokens: ids out of reach, or another tokenizer."""
     highest = max(max(*text.prompt, *text.tokens) for text in texts)
     if highest >= pair.vocab_size:

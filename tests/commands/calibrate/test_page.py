@@ -7,12 +7,7 @@ from helpers.calibrations import SCORES, calibrate_values, small_calibration
 from lm_eval.utils import simple_parse_args_string
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import (
-    find_calibration,
-    packaged_calibrations,
-    read_calibration,
-    write_calibration,
-)
+from lm_eval_takeover.calibration.files import find_calibration, packaged_calibrations, read_calibration, write_calibration
 from lm_eval_takeover.commands.calibrate.page import compare, render_page
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.pair.loading import load_pair, load_policy

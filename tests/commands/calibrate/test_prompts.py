@@ -73,12 +73,7 @@ def test_lines_end_at_line_feeds_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrap",
-    [
-        str.upper,
-        "Problem: {}\nSolution:".format,
-        lambda p: f"You are a careful solver.  {p.replace(' ', '  ')}  Think.",
-    ],
+    "wrap", [str.upper, "Problem: {}\nSolution:".format, lambda p: f"You are a careful solver.  {p.replace(' ', '  ')}  Think."]
 )
 def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(write, wrap):
     path = write(["What is the time?", wrap(problems()[7]["problem"])])

@@ -7,11 +7,11 @@ import pytest
 import torch
 from helpers import reference
 from helpers.calibrations import calibrate_values, small_calibration
+from helpers.pairs import look_before_passes
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands.calibrate import rollouts
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rate_solver import solve
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
@@ -115,14 +115,11 @@ def test_replayed_shares_equal_the_rule_in_a_loop(made, trajectories, score):
 
 
 def test_other_batches_change_nothing_but_noise_also_where_memory_runs_out(pair, prompts, made, monkeypatch, caplog):
-    whole = rollouts.read_aligned
-
-    def short(pair, roles, texts, *others):
-        if len(texts) > 2:
+    def look(role, ids, reads_prompt):
+        if len(ids) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(pair, roles, texts, *others)
 
-    monkeypatch.setattr(rollouts, "read_aligned", short)
+    look_before_passes(monkeypatch, look)
     other = calibrate(short_setup(pair, prompts, batch_size=16))
     assert (other.tokens, other.rollouts) == (made.tokens, made.rollouts)
     assert "out of memory; continuing with batch size 2" in caplog.text
@@ -197,17 +194,14 @@ def test_a_rate_below_all_that_a_budget_parameter_can_reach_takes_few_measuremen
     assert len(lossy.asked) <= 8
 
 
-def test_an_infinite_score_names_the_prompt(pair, prompts, monkeypatch):
+def test_an_infinite_score_names_the_prompt(pair, prompts):
     """A donor that rules out whatever the host may write, as float16 can."""
-    donor = pair.guide.compute_logits
 
-    def ruled_out(ids, mask, **options):
-        logits = donor(ids, mask, **options)
-        logits[..., 100:] = -torch.inf
-        return logits
+    def rule_out(model, given, output):
+        output.logits[..., 100:] = -torch.inf
 
-    monkeypatch.setattr(pair.guide, "compute_logits", ruled_out)
-    with pytest.raises(CalibrationError, match=r"calibration prompt \d+: ce is inf.*load both models with --dtype float32"):
+    told = r"calibration prompt \d+: ce is inf.*load both models with --dtype float32"
+    with pair.guide.model.register_forward_hook(rule_out), pytest.raises(CalibrationError, match=told):
         calibrate(short_setup(pair, prompts, max_gen_toks=5))
 
 

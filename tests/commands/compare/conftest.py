@@ -17,7 +17,7 @@ def read_options(tmp_path):
 
     def read(*words):
         options = build_parser().parse_args(["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), *words])
-        command._check(options)
+        command.check_options(options)
         return options
 
     return read

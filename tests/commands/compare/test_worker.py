@@ -31,16 +31,16 @@ def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatc
     assert not (tmp_path / "results").exists()
 
 
-def test_all_calls_of_a_worker_share_what_lm_eval_reads(monkeypatch):
-    asked = []
-    monkeypatch.setattr(TaskIndex, "build", staticmethod(lambda paths: asked.append(paths) or {"task": 1}))
-    monkeypatch.setattr(collect_env, "get_pretty_env_info", lambda: asked.append("machine"))
+def test_all_calls_of_a_worker_share_what_lm_eval_reads(monkeypatch, tmp_path):
+    plain = collect_env.get_pretty_env_info
+    for owner, name in ((TaskIndex, "build"), (collect_env, "get_pretty_env_info")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # given back
     worker.read_harness_once()
+    (tmp_path / "mine.yaml").write_text("task: mine\n")
     for _ in range(2):
-        index = TaskIndex.build([Path("tasks")])
-        collect_env.get_pretty_env_info()
-        assert index.pop("task") == 1  # each caller has a copy
-    assert asked == [(Path("tasks"),), "machine"]
+        assert TaskIndex.build([tmp_path]).pop("mine")  # each caller has a copy
+        (tmp_path / "mine.yaml").unlink(missing_ok=True)
+    assert collect_env.get_pretty_env_info() is collect_env.get_pretty_env_info() != plain
 
 
 def test_a_process_that_fails_ends_the_command_with_its_status(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from helpers.pairs import look_before_passes
 from helpers.printed_numbers import check_numbers
 from puzzle import CONNECTIVES, decision_positions
 from transformers import AutoTokenizer
@@ -14,7 +15,6 @@ from transformers import AutoTokenizer
 from lm_eval_takeover.analysis.effects import AUROC, BY_SCORE, SUMMARY
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.effects import measuring
-from lm_eval_takeover.commands.effects.continuing import Writer
 from lm_eval_takeover.decoding import lockstep
 from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
@@ -61,10 +61,7 @@ def test_writes_tables_and_figures(measured):
     tokens = {row[:5]: row[5] for row in first.rows()}
     for row in effects.rows(named=True):
         name = row["task"], row["doc_id"], row["sample"], row["position"]
-        assert [tokens[*name, writer] for writer in ("host", "donor")] == [
-            [row["host_token_id"]],
-            [row["donor_token_id"]],
-        ]
+        assert [tokens[*name, writer] for writer in ("host", "donor")] == [[row["host_token_id"]], [row["donor_token_id"]]]
 
 
 def test_both_kinds_stand_at_true_decisions_and_hardly_ever_at_synonyms(measured, strict_run):
@@ -108,22 +105,22 @@ def test_with_the_gate_on_the_run_itself_goes_on(demo_runs, tmp_path):
 
 
 def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_path, monkeypatch, capsys):
-    size = ["--takeovers", "6", "--continuations", "2", "--controls", "0"]
-    assert measure(demo_runs["guided"], tmp_path / "whole", *size) == 0
-    make, written = Writer._make_sample, []
+    size, passes, stop = ["--takeovers", "6", "--continuations", "2", "--controls", "0"], [], None
 
-    def stop_at_the_tenth(writer, key, request, generation):
-        written.append(request)
-        if len(written) == 10:
+    def look(role, ids, reads_prompt):
+        passes.append(len(ids))
+        if len(passes) == stop:
             raise KeyboardInterrupt
-        return make(writer, key, request, generation)
 
-    monkeypatch.setattr(Writer, "_make_sample", stop_at_the_tenth)
+    look_before_passes(monkeypatch, look)
+    assert measure(demo_runs["guided"], tmp_path / "whole", *size) == 0
+    count, rows = len(passes), sum(passes)
+    stop = count + 2 * count // 3
     capsys.readouterr()
     assert measure(demo_runs["guided"], tmp_path / "stopped", *size) == 130
-    assert "9 samples are kept" in capsys.readouterr().err
+    assert 0 < int(re.search(r"(\d+) samples are kept", capsys.readouterr().err)[1]) < 24
     assert measure(demo_runs["guided"], tmp_path / "stopped", *size) == 0
-    assert len(written) == 10 + 24 - 9
+    assert sum(passes[stop:]) < rows
     for name in TABLES:
         whole, stopped = ((tmp_path / folder / f"{name}.csv").read_text() for folder in ("whole", "stopped"))
         assert whole == stopped
@@ -161,13 +158,13 @@ def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_can
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     planted = {"plugins": str(tmp_path / "evil.py"), "policy_arguments": {"plugins": str(tmp_path / "evil.py")}}
     with pytest.raises(ArgumentError, match="which are not taken from a folder; where you trust them, give --plugins"):
-        measuring._load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+        measuring.load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
     del planted["plugins"]
-    measuring._load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+    measuring.load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
     assert not (tmp_path / "ran").exists()
     segment = replace(run, arguments=run.arguments | {"policy": "segment"})
     with pytest.raises(ArgumentError, match="--after gate cannot continue texts of policy=segment"):
-        measuring._load_run_policy(segment, demo_pair, None)
+        measuring.load_run_policy(segment, demo_pair, None)
 
 
 def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, tmp_path):

@@ -54,10 +54,7 @@ def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_r
     readers = Readers(restore_arguments(run, {"batch_size": "64"}))
     writer = Writer.open(tmp_path / "written", readers.backend, readers.pair, 0, False)
     requests = [form.next_token(one) for one in taken]
-    for role, tokens in (
-        (run.host, [one.host_token for one in taken]),
-        (run.donor, [one.donor_token for one in taken]),
-    ):
+    for role, tokens in ((run.host, [one.host_token for one in taken]), (run.donor, [one.donor_token for one in taken])):
         assert writer.draw(ALONE[role](), requests) == tokens
     controls = candidates["control"].choose(
         6, 0, lambda them: writer.draw(ALONE[run.donor](), [form.next_token(one) for one in them])

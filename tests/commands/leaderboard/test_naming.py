@@ -46,10 +46,7 @@ def test_a_name_is_the_label_or_what_differs(names, first, second, expected):
 
 def test_a_legend_says_what_a_name_leaves_out(names):
     _, legend = names({}, {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}})
-    assert legend == [
-        f"{GUIDED} (seed 0): backend hf, temperature 0.6",
-        f"{GUIDED} (seed 1): backend vllm, temperature 1.0",
-    ]
+    assert legend == [f"{GUIDED} (seed 0): backend hf, temperature 0.6", f"{GUIDED} (seed 1): backend vllm, temperature 1.0"]
 
 
 def test_runs_of_two_verifiers_bear_their_names(names):

@@ -86,10 +86,7 @@ def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_com
     ],
 )
 def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
-    counts, config = (
-        {task: [5] * size for task, size in SIZES.items()},
-        {"model_num_parameters": count} if count else {},
-    )
+    counts, config = ({task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {})
     write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
     _, warnings = board(results / "base", results / "guided", "--thinking", tmp_path / "thinking")
     lines = [line for line in warnings if line.startswith("Recovery is against")]

@@ -8,12 +8,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from helpers.demo_runs import run_demo
+from helpers.pairs import look_before_passes
 from helpers.run_dirs import copy_few, plant, plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._stored_pair import restore_arguments
 from lm_eval_takeover.commands.score import scoring
-from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.method.registry import scores as registered
@@ -53,16 +53,15 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     run = copy(demo_runs["base"], tmp_path)
     whole = read(run, "scores")
     shutil.rmtree(run / "scores")
-    monkeypatch.setattr(scoring, "_FILE_TOKENS", 2000)
-    batches, compare = [], TransformersBackend.compare
+    batches = []
 
-    def stop_at_the_third(backend, scores, prompts, *rest):
-        batches.append(len(prompts))
-        if len(batches) == 3:
-            raise KeyboardInterrupt
-        return compare(backend, scores, prompts, *rest)
+    def look(role, ids, reads_prompt):
+        if role == "base" and len(ids) == 16:  # not a check of the model
+            batches.append(len(ids))
+            if len(batches) == 3:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(TransformersBackend, "compare", stop_at_the_third)
+    look_before_passes(monkeypatch, look)
     assert main(["score", str(run), "--batch_size", "16"]) == 130
     assert read(run, "scores").select("doc_id", "sample").n_unique() == 32
     assert main(["score", str(run), "--batch_size", "16"]) == 0
@@ -75,14 +74,13 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
 
 
 def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):
-    run, compare = copy_few(demo_runs["base"], tmp_path / "run"), TransformersBackend.compare
+    run = copy_few(demo_runs["base"], tmp_path / "run")
 
-    def refuse_many(backend, scores, prompts, *rest):
-        if len(prompts) > 9:
+    def look(role, ids, reads_prompt):
+        if len(ids) > 9:
             raise MemoryError
-        return compare(backend, scores, prompts, *rest)
 
-    monkeypatch.setattr(TransformersBackend, "compare", refuse_many)
+    look_before_passes(monkeypatch, look)
     assert main(["score", str(run), "--batch_size", "16"]) == 0
     assert "batch size 8" in caplog.text
     assert read(run, "scores").select("doc_id", "sample").n_unique() == 16
@@ -97,14 +95,14 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
     with pytest.raises(ArgumentError, match="neither auto nor a number"):
         main(["score", str(run), "--batch_size", "0"])
     found = read_run_folder(run)
-    texts = scoring._read_texts(found, found.stored_samples())
+    texts = scoring.read_texts(found, found.stored_samples())
     shifted = [scoring.UnscoredSample(one.sample, tuple(token + 1 for token in one.prompt), one.tokens) for one in texts]
 
     pair = Pair(Member("base", str(DEMO["base"])), None)
     with pytest.raises(VocabularyError, match="a different tokenizer"):
-        scoring._check_tokenizer(found, pair, shifted)
+        scoring.check_tokenizer(found, pair, shifted)
     with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
-        scoring._check_tokenizer(found, pair, [scoring.UnscoredSample(texts[0].sample, texts[0].prompt, [pair.vocab_size])])
+        scoring.check_tokenizer(found, pair, [scoring.UnscoredSample(texts[0].sample, texts[0].prompt, [pair.vocab_size])])
     held = read(run, "scores")
     plant(run, "samples", part=None)
     with pytest.raises(RunDirError, match="have no trace yet"):
@@ -124,11 +122,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     """The folder names a model whose own code is asked for by `trust_remote_code`, and what says where weights go."""
     run, evil = copy(demo_runs["base"], tmp_path), shutil.copytree(random_pair["base"], tmp_path / "evil")
     config = json.loads((evil / "config.json").read_text())
-    classes = {
-        "AutoConfig": "evil.Config",
-        "AutoModelForCausalLM": "evil.Model",
-        "AutoTokenizer": [None, "evil.Tokenizer"],
-    }
+    classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": [None, "evil.Tokenizer"]}
     (evil / "config.json").write_text(json.dumps(config | {"auto_map": classes, "model_type": "evil"}))
     (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     changed = {"trust_remote_code": True, "device_map": "auto", "offload_folder": "/elsewhere", "guide_device": "meta"}

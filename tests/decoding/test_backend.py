@@ -2,7 +2,6 @@
 
 from helpers.pairs import save_random_model
 
-from lm_eval_takeover.decoding import backend
 from lm_eval_takeover.decoding.backend import cache_bytes, rows_that_fit
 from lm_eval_takeover.pair.member import Member
 
@@ -13,16 +12,16 @@ def test_the_bytes_of_a_token_are_those_of_keys_and_values(demo_pair, rough_pair
         assert cache_bytes(member) == 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
 
 
-def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, monkeypatch):
-    monkeypatch.setattr(backend, "free_bytes", lambda device: 1)
+def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, machine):
+    machine(available=1)
     member = Member("base", str(save_random_model(tmp_path / "m", vocab_size=544, seed=5, kind="mamba", state_size=4)))
     assert cache_bytes(member) is None
     assert rows_that_fit([member], 10, 512, 64) == 64
 
 
-def test_longer_samples_are_fewer(demo_pair, monkeypatch):
+def test_longer_samples_are_fewer(demo_pair, machine):
     members = demo_pair.members
-    monkeypatch.setattr(backend, "free_bytes", lambda device: 2**30)
+    machine(available=2**30)
     rows = [rows_that_fit(members, 10 + n, 512, 64) for n in (100, 5_000, 20_000, 10**7)]
     assert rows[0] == 64
     assert rows == sorted(rows, reverse=True)
