@@ -122,7 +122,7 @@ class Inputs:
             if missing := sum(sample.outcome is None for sample in run.answered):
                 raise CannotShow(
                     f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers "
-                    f"were judged, or its tasks keep none; give its command again"
+                    f"were judged, or its tasks keep none; run the same command again"
                 )
             facts = (name, run.policy, run.takeover.get("score"), find_nominal_rate(run.takeover))
             for sample in run.answered:
@@ -139,7 +139,7 @@ class Inputs:
             raise CannotShow(f"it needs {kind}, and none is given")
         for name, run in guided.items():
             if not any(sample.stored.part for sample in run.answered):
-                raise CannotShow(f"the traces of '{name}' are empty; give its command again, which repairs them")
+                raise CannotShow(f"the traces of '{name}' are empty; run the same command again to repair them")
         return guided
 
     def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:

@@ -97,7 +97,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
 
 def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | None = None) -> dict[str, pl.DataFrame]:
-    """What these analyses measure on the scored samples of the base run, or of the guide's, with progress."""
+    """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
     parts = list_parts(files or inputs.score_files)
     warm_up(parts)
     places: dict[Name, list[Name]] = {}
@@ -116,7 +116,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | N
 
 def _tabulate_traces(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     if not rows:
-        raise CannotShow("the traces hold none of the runs' samples; give the runs' commands again, which repair them")
+        raise CannotShow("the traces hold none of the runs' samples; run the same commands again to repair them")
     return make_frame(rows)
 
 
@@ -179,7 +179,7 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 
 def make_flips(inputs: Inputs) -> pl.DataFrame:
-    """Every other run beside the base run."""
+    """Rescued and harmed problems of every other run against the base run."""
     seeds = [name for name, run in inputs.runs.items() if run.written_by == "base" and name != inputs.base_name]
     table = tabulate_flips(inputs.samples, inputs.base_name, seeds)
     if table.is_empty():
@@ -201,7 +201,7 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
 
 
 def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
-    """Of runs with score=js, beside the runs of each model alone."""
+    """Cross-sampling of runs with score=js, against the runs of each model alone."""
     runs = inputs.guided("js")
     rows = [
         {"task": task, "run": name, "direction": run.takeover.get("direction"), **measure_cross(sample, near)}
@@ -222,7 +222,7 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
 
 
 def list_notices(inputs: Inputs) -> Iterator[str]:
-    """What a reader of the tables should know of these runs."""
+    """Notices on these runs for the reader of the tables."""
     yield from inputs.notes
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     if len(tasks) == 1:

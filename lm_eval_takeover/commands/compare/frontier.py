@@ -38,7 +38,7 @@ ORACLE = "oracle"
 
 
 class MeasuredEffect(TypedDict):
-    """What an oracle reads of a row of effects.json."""
+    """The fields of a row of effects.json that an oracle reads."""
 
     task: str
     doc_id: int
@@ -82,12 +82,12 @@ class Frontier:
 
     @property
     def averages(self) -> list[dict[str, Any]]:
-        """What is drawn."""
+        """The lines that are drawn: averages over tasks."""
         return [line for line in self.lines if line["task"] == AVERAGE]
 
     @property
     def areas(self) -> list[dict[str, Any]]:
-        """What is printed: of Acc in the average over tasks."""
+        """The areas that are printed: of Acc in the average over tasks."""
         return [area for area in self.all_areas if (area["task"], area["metric"]) == (AVERAGE, "acc")]
 
     def write(self, run_dir: Path) -> Self:

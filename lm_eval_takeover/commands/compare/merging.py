@@ -96,7 +96,7 @@ def merge(options: argparse.Namespace) -> int:
     for other in comparisons[1:]:
         if differences := list(_list_differences(comparisons[0], other)):
             folders = f"'{comparisons[0].folder}' and '{other.folder}'"
-            raise ArgumentError(f"--merge {folders} differ in {'; '.join(differences)}; merge what is alike")
+            raise ArgumentError(f"--merge {folders} differ in {'; '.join(differences)}; merge folders that agree")
     for pair in (pairs := list(dict.fromkeys(comparison.pair for comparison in comparisons))):
         frontier, named = _merge_pair([comparison for comparison in comparisons if comparison.pair == pair]), {}
         if len(pairs) > 1:

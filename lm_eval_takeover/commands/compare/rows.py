@@ -49,7 +49,7 @@ class PlannedRow:
 
     @property
     def family(self) -> str:
-        """What a curve is drawn of: rows that differ in their rate alone."""
+        """The name of a curve: of rows that differ only in their rate."""
         return self.word or self.name
 
 

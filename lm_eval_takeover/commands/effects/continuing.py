@@ -1,4 +1,4 @@
-"""Texts behind the two tokens of each position: written in one batch, kept as they finish, found again by the next call."""
+"""Continuations of the two tokens of each position: written in one batch, saved as they finish, found by the next call."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from lm_eval_takeover.tasks.verdicts import Response
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A text behind a forced token: its ids from that token on, and the whole text as lm-eval gets it."""
+    """A text with a forced token: its ids from that token on, and the whole text as lm-eval gets it."""
 
     tokens: tuple[int, ...]
     response: Response
@@ -75,7 +75,7 @@ class Writer:
         return [samples[key] for key in keys]
 
     def _generate(self, policy: Policy, left: Sequence[tuple[bytes, Request]]) -> Iterator[tuple[bytes, Request, Generation]]:
-        """What these requests come to; a text that its last token has ended already needs no model."""
+        """The texts of these requests; one that its last token has ended needs no model."""
         asked = []
         for key, request in left:
             stop = StopStrings(self.pair.tokenizer, request.until)

@@ -91,12 +91,12 @@ class Form:
         return min(self.tasks[sample.task].max_new_tokens, self.room - prompt)
 
     def next_token(self, position: Position) -> Request:
-        """What draws the position's token anew, with the numbers that the run had there."""
+        """The request that draws the position's token again, with the run's random numbers."""
         form = replace(self.tasks[position.sample.task], prompt=position.prompt, begun=position.begun, label=position.label)
         return replace(form, sample=position.sample.stored.sample, max_new_tokens=position.place + 1)
 
     def continue_both(self, position: Position, count: int) -> Iterator[Request]:
-        """So many texts behind the host's token, then as many behind the donor's, with the same numbers."""
+        """`count` continuations of the host's token, then of the donor's, with the same random numbers."""
         form = self.tasks[position.sample.task]
         form = replace(form, prompt=position.prompt, begun_scores=position.scores, label=position.label)
         for token in position.tokens:
@@ -218,7 +218,7 @@ def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[
 
 
 def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], texts: Sequence[Continued]) -> dict[str, Any]:
-    """A row of `effects`, with the verdicts and texts behind either token."""
+    """A row of `effects`, with the verdicts and texts of either token."""
     half = len(verdicts) // 2
     host, donor = verdicts[:half], verdicts[half:]
     task, doc_id, sample = position.sample.name

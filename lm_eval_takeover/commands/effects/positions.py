@@ -70,7 +70,7 @@ class Candidates:
         return float(self.rows["chance"].sum()) if self.asked else len(self.rows)
 
     def choose(self, count: int, seed: int, ask: Callable[[list[Position]], list[int]]) -> list[Position]:
-        """At most so many positions where the models differ; `ask` returns the tokens of the model that was not asked yet."""
+        """At most `count` positions where the models differ; `ask` returns the tokens of the model that was not asked yet."""
         if not self.asked:
             chosen, inclusion = choose_evenly(self.rows, np.ones(len(self.rows)), count, seed)
             return self._read(chosen, inclusion)

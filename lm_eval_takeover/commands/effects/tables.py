@@ -1,4 +1,4 @@
-"""What `effects` prints and writes: the cost before, then tables, figures and the continued texts."""
+"""Output of `effects`: the cost before it runs, then tables, figures and the continued texts."""
 
 import argparse
 import json
@@ -82,7 +82,7 @@ def write_effects(
 
 
 def _list_texts(row: Row) -> Iterator[dict[str, Any]]:
-    """What was written behind either token of a position: ids from the forced token on."""
+    """The continuations of both tokens of a position: ids from the forced token on."""
     half = len(row["texts"]) // 2
     for number, text in enumerate(row["texts"]):
         writer, place = ("host", "donor")[number // half], number % half
@@ -100,7 +100,7 @@ def _choose_examples(rows: Sequence[Row], shrunk: Mapping[tuple[Any, ...], float
 
 
 def _describe_example(row: Row, tokenizer: Any) -> dict[str, Any]:
-    """The text before a position, its two tokens, and what was written behind either."""
+    """The text before a position, its two tokens, and the continuations of each."""
     before = tokenizer.decode(row["begun"])
     half = len(row["texts"]) // 2
     return {

@@ -62,7 +62,7 @@ def _read_printed(number: str) -> Table:
 
 
 def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
-    """What is there of it."""
+    """The results of an item that are there."""
     needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
     board, frontier, analysis = folder / "leaderboard.json", folder / "frontier.json", folder / "analysis" / item.place

@@ -36,7 +36,7 @@ class PaperPair:
 
     @property
     def guides(self) -> dict[str, str]:
-        """By name what scores the base's texts beside the guide."""
+        """Further models that score the base's texts, by name."""
         return {**self.others, **{revision: f"{self.guide}@{revision}" for revision in self.revisions}}
 
 
@@ -82,7 +82,7 @@ class Item:
 
     @property
     def analyses(self) -> list[str]:
-        """What analyze makes for it; a report needs one."""
+        """The analyses that it needs; a report needs one."""
         named = [*(part.analysis for part in self.parts), *self.figures, *(["budget"] if self.report else [])]
         return [name for name in named if name != RATES]
 

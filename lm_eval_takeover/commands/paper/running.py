@@ -51,7 +51,7 @@ def make_paper(options: argparse.Namespace) -> int:
 
 
 def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
-    """The commands of one set-up in their order, as words behind `lm-eval-takeover`."""
+    """The commands of one set-up in order, as arguments of `lm-eval-takeover`."""
     limit = [] if options.limit is None else ["--limit", f"{options.limit:g}"]
     models = [word for role in ("base", "guide") if (model := getattr(pair, role)) for word in (f"--{role}", model)]
     chat = ["--apply_chat_template", "--enable_thinking", "True"] if pair.chat else []

@@ -105,7 +105,7 @@ def _describe_run(name: str, run: RunReader) -> dict[str, Any]:
 
 
 def _describe_sample(sample: Answered, outcomes: dict[str | None, int]) -> list[Any]:
-    """`[sample, outcome, answer, cut off, tokens, takeovers]`; the number of its rollout is put behind, where it has one."""
+    """`[sample, outcome, answer, cut off, tokens, takeovers]`; the number of its rollout is appended later."""
     outcome, stored = outcomes.setdefault(sample.outcome, len(outcomes)), sample.stored
     answer = _clip(sample.answer, MAX_ANSWER)
     return [sample.sample, outcome, answer, int(stored.truncated), stored.tokens, stored.takeovers]
@@ -155,7 +155,7 @@ def render(analysis: Analysis, index: Mapping[str, Any], blocks: list[str], tota
 
 
 def list_figures(analysis: Analysis) -> list[Path]:
-    """Those of the analysis, behind that of the comparison whose rows the runs are."""
+    """The frontier of the comparison that the runs are rows of, then the figures of the analysis."""
     rows = {run.folder.absolute().parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
     frontiers = sorted(path for path in {row.parent / "frontier.svg" for row in rows} if path.exists())
     return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN)]

@@ -31,7 +31,7 @@ _POSITION |= {**dict.fromkeys(("effect", "low", "high"), float), "before": str}
 
 
 def find_analysis(folder: Path, tokenizer: str | None) -> Path:
-    """The folder itself where `analyze` wrote it; of run folders `analysis` inside, which is made anew. Raises TakeoverErrors."""
+    """The folder if `analyze` wrote it; for runs its `analysis` folder, which is made again. Raises TakeoverErrors."""
     if (folder / INDEX).exists() or not any(list_ranks(path) for path in find_run_dirs(folder)):
         return folder
     out = folder / "analysis"
@@ -106,7 +106,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Effects:
-    """`positions` are those of the largest effects of either sign, with the texts behind both tokens."""
+    """`positions` have the largest effects of either sign, with the texts that follow both tokens."""
 
     run: str
     after: str

@@ -16,7 +16,7 @@ _Counts = dict[int, tuple[int, int]]  # by problem how many of how many samples 
 
 
 def find_k(analysis: Analysis) -> int:
-    """Of Pass@k: 8, or as many samples as every problem has where those are fewer."""
+    """The k of Pass@k: 8, or fewer if a problem has fewer samples."""
     return min([K, *(len(samples) for problems in analysis.samples.values() for samples in problems.values())])
 
 

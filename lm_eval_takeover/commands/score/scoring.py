@@ -84,7 +84,7 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False, name
     samples = run.stored_samples()
     if len(run.answered) < run.asked:
         logger.warning(
-            "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again then",
+            "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again later",
             run.folder, len(run.answered), run.asked,
         )  # fmt: skip
     texts = read_texts(run, [sample for sample in samples if sample.stored.key not in done])
@@ -165,7 +165,7 @@ def read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSamp
     if len(texts) < len(samples):
         raise RunDirError(
             f"run_dir='{run.folder}': {len(samples) - len(texts)} of {len(samples)} samples have no trace yet, so their "
-            f"tokens are not known; give the run's command again, which repairs its traces"
+            f"tokens are not known; run the same command again to repair its traces"
         )
     return texts
 
