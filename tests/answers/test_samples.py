@@ -80,7 +80,7 @@ def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other()
     steps = []
 
     def run(step, mathematics):
-        if step.args[0] != "7":  # a response is read
+        if "boxed" in step.args[0]:  # a response is read
             return run_here(step, mathematics)
         steps.append(step.args)
         return Ran(None, "timed_out") if "t" in "".join(step.args[:2]) else run_here(step, mathematics)

@@ -18,7 +18,8 @@ from lm_eval_takeover.runs.traces import TraceHeader
 def test_traces_go_into_parts_and_their_blobs_out_of_the_journal(folder):
     run = open_run(folder)
     run.add(make_sample(0, tokens=shards.PART_TOKENS))
-    run.flush()
+    run.find([])  # behind its commit
+    assert len(list((folder / "traces").iterdir())) == 1
     for number in range(1, 50):
         run.add(make_sample(number))
     run.close()
