@@ -36,7 +36,6 @@ COMMAND = split(
     "confidence,top1,log_ratio,lossy,segment,ensemble --rates 0.01,0.02,0.05,0.1,0.2 --batch_size 400 --limit 40 "
     "--num_prompts 40 --num_held_out 40 --quiet --run_dir"
 )
-PICTURES = {"share": "frontier.svg", "passes": "frontier_passes.svg"}
 MADE = ("seconds_per_problem", "donor_passes_per_token", "weights_per_token")  # columns that are as made
 FIGURES = IMAGES / "frontier.json"
 KNOWN = "surprise@0.05"  # whose traces have the base's own draws of many right texts
@@ -165,13 +164,14 @@ def _read() -> dict[str, Any]:
 
 
 def draw(run_dir: Path, oracle: dict[str, Any]) -> None:
-    """The pictures, with a row of the oracle at each rate, which has no Pass@8 and no interval."""
+    """By share with a row of the oracle at each rate, which has no Pass@8 and no interval; by passes with the drafted guide."""
     lines = read_averages(run_dir)
     for rate, acc in oracle["acc"].items():
         named = {"row": f"oracle@{rate}", "method": "oracle", "rate": float(rate), "realized_rate": float(rate), "acc": acc}
         lines.append(dict.fromkeys(lines[0]) | named)
-    for axis, name in PICTURES.items():
-        draw_frontier(lines, axis, IMAGES / name)
+    draw_frontier(lines, "share", IMAGES / "frontier.svg")
+    few = [line | {"pass8": None} for line in lines if line["method"] != "early"]  # which takes more than one pass a token
+    draw_frontier(few, "passes", IMAGES / "frontier_passes.svg")
 
 
 def compare(run_dir: Path, *, seconds: float | None = None) -> int | None:

@@ -16,7 +16,7 @@ from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan,
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows
 from lm_eval_takeover.commands.compare.merging import write_rows
-from lm_eval_takeover.commands.compare.picture import try_to_draw
+from lm_eval_takeover.commands.compare.picture import DRAFTED, try_to_draw
 from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
 from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
@@ -60,7 +60,10 @@ def compare(options: argparse.Namespace) -> int:
 
 def _print_tables(options: argparse.Namespace, done: Done) -> None:
     thinking = [run.source.parent for row, runs in done.items() for run in runs if row.name == "thinking"]
-    labels = {run.source.parent: row.label for row, runs in done.items() for run in runs}
+    shown = [
+        row for row in done if row.name != DRAFTED or all(other.name != "guide" for other in done)
+    ]  # it is the guide's text
+    labels = {run.source.parent: row.label for row in shown for run in done[row]}
     board = build_board(list(labels), thinking, None, labels)
     for row, runs in done.items():
         if row.donor and not any(run.counts.takeovers for run in runs):

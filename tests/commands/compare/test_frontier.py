@@ -277,7 +277,8 @@ def test_a_drafted_guide_is_a_point_where_passes_are_counted(tmp_path, capsys):
     words += ["--limit", "2", "--num_prompts", "2", "--num_held_out", "3", "--batch_size", "16", "--cost", "passes"]
     with comparing_here():
         assert main([*words, "--quiet", "--run_dir", str(tmp_path)]) == 0
-    assert "A method that costs more saves nothing." in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "A method that costs more saves nothing." in printed and "measured against guide" in printed
     lines = {line["row"]: line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"}
     assert list(lines) == ["base", "random@0.1", "random@0.4", "guide", "drafted", "drafted-block_size-2"]
     guide, drafted, short = (float(lines[row]["donor_passes_per_token"]) for row in list(lines)[3:])
