@@ -4,8 +4,10 @@
 
 A problem has its own gain, its positions scatter around that, and a position is seen through 8 pairs of continuations. Worlds:
 `none`: either token is as likely to end correctly; `even`: the number of positions does not hang on the gain; `tied`: problems
-that gain more have more positions. Half of the positions are drawn, those with large scores more often. Scores: `effect` is the
-position's own effect, `near` the same with noise, `random` knows nothing. Columns: how often the 95 % interval has the truth.
+that gain more have more positions; `clear`: the token of a true decision gains 70 points, that of others nothing, while effects
+of the other worlds are of all sizes. Half of the positions are drawn, those with large scores more often. Scores: `effect` is
+the position's own effect, `decision` whether it is helpful, `near` the effect with noise, `size` how large it is of either sign,
+`random` knows nothing. Columns: how often the 95 % interval has the truth.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import polars as pl
 from lm_eval_takeover.analysis.effects import LARGE, Positions, measure_auroc, measure_position
 
 PAIRS = 8
-SCORES = ("effect", "near", "random")
+SCORES = ("effect", "decision", "near", "size", "random")
 
 
 def simulate(rng: np.random.Generator, world: str, problems: int, each: int) -> pl.DataFrame:
@@ -27,10 +29,14 @@ def simulate(rng: np.random.Generator, world: str, problems: int, each: int) -> 
     level = rng.beta(0.6, 0.6, problems)[owner]  # how likely the host's token ends correctly
     rises = gains[owner] * rng.beta(0.5, 0.5, len(owner)) * (1 - level)
     falls = np.where(rng.random(len(owner)) < 0.1, level, 0) * (world != "none")
+    if world == "clear":
+        level, rises, falls = 0 * level + 0.3, np.where(rng.random(len(owner)) < gains[owner], 0.7, 0.0), 0 * level
     donor = level + rises - falls
     frame = pl.DataFrame({"problem": owner, "level": level, "chance": donor, "truth": donor - level})
-    scores = {"near": frame["truth"].to_numpy() + rng.normal(0, 0.3, len(owner)), "random": rng.random(len(owner))}
-    return frame.with_columns(frame["truth"].alias("score_effect"), **{f"score_{k}": pl.Series(v) for k, v in scores.items()})
+    truth = frame["truth"].to_numpy()
+    scores = {"effect": truth, "decision": (truth > LARGE).astype(float), "size": np.abs(truth)}
+    scores |= {"near": truth + rng.normal(0, 0.3, len(owner)), "random": rng.random(len(owner))}
+    return frame.with_columns(**{f"score_{name}": pl.Series(values) for name, values in scores.items()})
 
 
 def observe(rng: np.random.Generator, population: pl.DataFrame) -> pl.DataFrame:
@@ -86,16 +92,16 @@ def measure(world: str, problems: int, each: int, runs: int) -> dict[str, float]
             if found_area is not None and low_area is not None and high_area is not None:
                 note(f"auroc {score}", found_area)
                 note(f"auroc {score} covered", low_area - 0.005 <= area <= high_area + 0.005)
-    return {name: float(np.mean(values)) for name, values in found.items()} | {
-        f"true {name}": value for name, value in (truth | {f"auroc {k}": v for k, v in aurocs.items()}).items()
-    }
+    medians = {f"median auroc {score}": float(np.median(found[f"auroc {score}"])) for score in aurocs}
+    truths = {f"true {name}": value for name, value in (truth | {f"auroc {k}": v for k, v in aurocs.items()}).items()}
+    return {name: float(np.mean(values)) for name, values in found.items()} | medians | truths
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
     runs = parser.parse_args().runs
-    for world in ("none", "even", "tied"):
+    for world in ("none", "even", "tied", "clear"):
         for problems, each in ((10, 4), (30, 4), (100, 4), (30, 12)):
             found = measure(world, problems, each, runs)
             print(f"{world}, {problems} problems, {each} positions each: mean covered {found['mean']:.0%}")
@@ -106,8 +112,8 @@ def main() -> None:
                 )
             for score in SCORES if f"auroc {SCORES[0]}" in found else ():
                 print(
-                    f"  AUROC of {score}: true {found[f'true auroc {score}']:.2f}, estimated {found[f'auroc {score}']:.2f}, "
-                    f"covered {found[f'auroc {score} covered']:.0%}"
+                    f"  AUROC of {score}: true {found[f'true auroc {score}']:.2f}, mean {found[f'auroc {score}']:.2f}, "
+                    f"median {found[f'median auroc {score}']:.2f}, covered {found[f'auroc {score} covered']:.0%}"
                 )
 
 

@@ -7,6 +7,7 @@ inverse, so that all figures are of the population. Positions of one problem are
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -14,8 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.failure import count_pairs
-from lm_eval_takeover.analysis.pooling import Values, draw_weights, interval
+from lm_eval_takeover.analysis.pooling import Values
 from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, bounds_of, paired_difference, within_shares
 
 BINS = 10
@@ -24,10 +24,10 @@ LARGE = 0.25  # an effect above it is helpful, one below its negative harmful
 _STEPS, _ROUNDS = 20, 200  # of the grid and of EM: more rounds fit the noise
 _GRID = np.array([(a, b) for a in range(_STEPS + 1) for b in range(_STEPS + 1 - a)]) / _STEPS
 EFFECTS = _GRID[:, 0] - _GRID[:, 1]
+_TINY, _FEWEST = 1e-300, 1e-3
 BEYOND = np.stack([EFFECTS > LARGE + 1e-9, EFFECTS < -LARGE - 1e-9], axis=1).astype(np.float64)  # helpful, harmful
 ALL, TAKEOVER, CONTROL = "all", "takeover", "control"
-_RESAMPLES = 500  # of the estimate that is fitted anew for each
-_LEAST = 0.1  # of the way from 1/2 to 1 for a score that knows all effects: with less the labels are mostly noise
+_SHOWN, _LIKELY = 3.84, 2.0  # by a likelihood ratio: chi-squared with one degree of freedom at 95 %, Akaike's criterion
 
 _HELPFUL = tuple(f"{sign}{end}" for sign in ("helpful", "harmful") for end in ("", "_low", "_high"))
 SUMMARY = ("task", "kind", "population", "positions", "effect", "low", "high", *_HELPFUL, "share_for_80")
@@ -54,12 +54,17 @@ def nested_mean(values: Values, problems: NDArray[Any], samples: int, weights: V
     weights = np.ones(len(values)) if weights is None else weights
     _, index = np.unique(problems, return_inverse=True)
     sums, sizes = np.bincount(index, weights * values), np.bincount(index, weights)
-    count, mean = len(sizes), float(sums.sum() / sizes.sum())
-    if count < 2:
+    mean = float(sums.sum() / sizes.sum())
+    if len(sizes) < 2:
         return Interval(mean, -1.0, 1.0)
-    pseudo = count * mean - (count - 1) * (sums.sum() - sums) / (sizes.sum() - sizes)
-    reach = paired_difference(pseudo, samples * sqrt(len(values) / count)).reach()
-    return within_shares(Interval(mean, mean - reach, mean + reach))
+    return within_shares(_jackknife(mean, (sums.sum() - sums) / (sizes.sum() - sizes), samples, len(values)))
+
+
+def _jackknife(value: float, without: Values, samples: int, positions: int) -> Interval:
+    """The interval of a value over problems, from the values `[problems]` without each one."""
+    count = len(without)
+    reach = paired_difference(count * value - (count - 1) * without, samples * sqrt(positions / count)).reach()
+    return Interval(value, value - reach, value + reach)
 
 
 class Outcomes:
@@ -83,19 +88,33 @@ class Outcomes:
             logs = shares @ np.log(np.maximum(chances, 1e-9)).T
             self._likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
 
-    def fit(self, weights: Values) -> Values:
-        """The distribution on the grid, `[..., grid]`, of positions that count with these weights `[..., positions]`."""
-        counts = np.asarray(weights @ np.eye(len(self._likelihood))[self._cell])
-        counts = counts / counts.sum(axis=-1, keepdims=True)
-        mixture = np.full((*counts.shape[:-1], len(_GRID)), 1 / len(_GRID))
+    def fit(self, weights: Values, where: Values | None = None) -> Values:
+        """The distribution on the grid, `[..., grid]`, of positions that count with these weights `[..., positions]`.
+
+        `where` `[grid]` is 1 at the points that may have a share; all by default.
+        """
+        counts = self.count(weights)
+        start = np.ones(len(_GRID)) if where is None else where
+        mixture = np.broadcast_to(start / start.sum(), (*counts.shape[:-1], len(_GRID)))
         for _ in range(_ROUNDS):
-            mixture = mixture * ((counts / (mixture @ self._likelihood.T)) @ self._likelihood)
+            mixture = mixture * ((counts / np.maximum(mixture @ self._likelihood.T, _TINY)) @ self._likelihood)
         return np.asarray(mixture)
 
-    def infer(self, mixture: Values) -> Values:
-        """How probable each point of the grid is for each position `[positions, grid]`."""
-        joint = self._likelihood * mixture
-        return np.asarray((joint / joint.sum(axis=1, keepdims=True))[self._cell])
+    def count(self, weights: Values) -> Values:
+        """The share of each kind of outcome `[..., cells]`."""
+        counts = np.asarray(weights @ np.eye(len(self._likelihood))[self._cell])
+        return np.asarray(counts / counts.sum(axis=-1, keepdims=True))
+
+    def ratio(self, weights: Values, where: Values) -> float:
+        """How much less likely outcomes are if there is nothing here: twice the difference of log-likelihoods."""
+        logs = [np.log(np.maximum(self.fit(weights, start) @ self._likelihood.T, _TINY)) for start in (None, 1 - where)]
+        positions = weights.sum() ** 2 / np.square(weights).sum()
+        return float(2 * positions * self.count(weights) @ (logs[0] - logs[1]))
+
+    def expect(self, mixture: Values, values: Values) -> Values:
+        """The mean for each position of values `[..., grid, k]`, given its outcomes: `[..., positions, k]`."""
+        joint = mixture[..., np.newaxis, :] * self._likelihood
+        return np.asarray((joint @ values / joint.sum(axis=-1, keepdims=True))[..., self._cell, :])
 
 
 class Positions:
@@ -115,22 +134,44 @@ class Positions:
         inside = np.ones(len(self.effects), dtype=bool) if inside is None else inside
         return nested_mean(self.effects[inside], self.problems[inside], self.pairs, self.weights[inside])
 
-    def infer(self) -> Values:
-        """How probable each effect of the grid is for each position."""
-        return self.outcomes.infer(self.outcomes.fit(self.weights))
+    def shrink(self) -> Values:
+        """The effect to expect of each position."""
+        return self.outcomes.expect(self.mixtures[0], EFFECTS[:, np.newaxis])[:, 0]
+
+    @cached_property
+    def parts(self) -> Values:
+        """How positions count, `[1 + problems, positions]`: for all problems, and without each one where there are several."""
+        names, index = np.unique(self.problems, return_inverse=True)
+        parts = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])[: 1 if len(names) < 2 else None]
+        weights = parts[:, index] * self.weights
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+    @cached_property
+    def mixtures(self) -> Values:
+        """The distribution on the grid by part, `[1 + problems, grid]`."""
+        return self.outcomes.fit(self.parts)
+
+    @cached_property
+    def has_both(self) -> bool:
+        """Whether there are helpful positions, and others, by Akaike's criterion."""
+        return all(self.outcomes.ratio(self.weights, where) > _LIKELY for where in (BEYOND[:, 0], 1 - BEYOND[:, 0]))
+
+    @cached_property
+    def ranks(self) -> "Ranks":
+        return Ranks(self)
 
     def describe_beyond(self) -> dict[str, float | None]:
         """The shares of helpful and harmful positions with their intervals; null where one pair tells nothing of its noise.
 
-        Wilson's interval, with the variance of shares that are fitted anew to resampled problems.
+        Wilson's interval, with the variance of the jackknife over problems. Its lower bound is 0 where a likelihood ratio does
+        not show that there are any.
         """
         if self.pairs < 2 and not self.exact:
             return dict.fromkeys(_HELPFUL)
-        names, index = np.unique(self.problems, return_inverse=True)
-        resampled = draw_weights(len(names), "effects")[:_RESAMPLES, index] * self.weights
-        shares = self.outcomes.fit(self.weights) @ BEYOND
-        spread = (self.outcomes.fit(resampled) @ BEYOND).var(axis=0) if len(names) > 1 else shares
-        low, high = bounds_of(len(names), shares, spread * len(names) * (len(names) - 1))
+        shares, without = self.mixtures[0] @ BEYOND, self.mixtures[1:] @ BEYOND
+        squares = np.square(without - without.mean(axis=0)).sum(axis=0) if len(without) else shares
+        low, high = bounds_of(max(len(without), 1), shares, squares * (len(without) - 1) ** 2)
+        low = low * [self.outcomes.ratio(self.weights, beyond) > _SHOWN for beyond in BEYOND.T]
         values = np.stack([shares, low, high], axis=1).ravel().tolist()
         return dict(zip(_HELPFUL, values, strict=True))
 
@@ -165,7 +206,7 @@ def split_kinds(frame: pl.DataFrame, *, exact: bool = False) -> Iterator[tuple[s
 def add_shrunk(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
     """With `shrunk`: the effect to expect of a position, given its continuations and all others of its kind."""
     kinds = [positions for kind, positions in split_kinds(frame, exact=exact) if kind != ALL]
-    return pl.concat([kind.frame.with_columns(shrunk=kind.infer() @ EFFECTS) for kind in kinds])
+    return pl.concat([kind.frame.with_columns(shrunk=kind.shrink()) for kind in kinds])
 
 
 def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
@@ -184,8 +225,10 @@ def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFram
 
 def _split(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False) -> Iterator[tuple[str, str, Positions]]:
     """By kind and score, the positions whose score is known."""
+    whole = list(split_kinds(frame, exact=exact))
     for score in scores:
-        for kind, positions in split_kinds(frame.filter(pl.col(score).is_finite()), exact=exact):
+        known = frame.filter(pl.col(score).is_finite())
+        for kind, positions in whole if len(known) == len(frame) else split_kinds(known, exact=exact):
             yield kind, score, positions
 
 
@@ -206,7 +249,7 @@ def tabulate_by_score(frame: pl.DataFrame, scores: Sequence[str]) -> pl.DataFram
 
 
 def tabulate_auroc(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False) -> pl.DataFrame:
-    """How well each score tells helpful positions from others; null where all or none are, or the noise hides which."""
+    """How well each score tells helpful positions from others; null where all or none may be."""
     rows = []
     for kind, score, positions in _split(frame, scores, exact=exact):
         bounds = measure_auroc(positions, positions.frame[score].to_numpy().astype(np.float64))
@@ -215,20 +258,50 @@ def tabulate_auroc(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = 
 
 
 def measure_auroc(positions: Positions, values: Values) -> tuple[float | None, float | None, float | None]:
-    """The AUROC of a score for helpful positions with its interval over problems.
-
-    A position counts as helpful with the probability `h` that its continuations leave, which draws the AUROC towards 1/2. So the
-    distance from 1/2 is divided by the distance that a score has which knows all effects, times two.
-    """
-    chances, weights = positions.infer(), positions.weights
-    helpful = chances @ BEYOND[:, 0]
-    _, step = np.unique(EFFECTS.round(9), return_inverse=True)
-    is_helpful, is_not = (np.bincount(step, (side * weights) @ chances) for side in (helpful, 1 - helpful))
-    area = is_helpful @ (is_not.cumsum() - is_not / 2) / max(is_helpful.sum() * is_not.sum(), 1e-9)
-    reach = 2 * float(area) - 1
-    if (positions.pairs < 2 and not positions.exact) or reach < _LEAST:
+    """The AUROC of a score for helpful positions with its interval over problems; null as in `tabulate_auroc`."""
+    if (positions.pairs < 2 and not positions.exact) or not positions.has_both:
         return None, None, None
-    pairs = count_pairs(positions.problems, values, helpful, weights)
-    areas = float(pairs.areas()[0]), *interval(pairs.resample("effects")[:, 0])
-    auroc, low, high = (None if area is None else min(max(0.5 + (area - 0.5) / reach, 0.0), 1.0) for area in areas)
+    area, *without = positions.ranks.areas(values)
+    mean = _jackknife(area, np.array(without), positions.pairs, len(values)) if without else Interval(area, np.nan, np.nan)
+    auroc, low, high = (None if np.isnan(end) else float(np.clip(end, 0, 1)) for end in (mean.value, mean.low, mean.high))
     return auroc, low, high
+
+
+class Ranks:
+    """How the rank of a score hangs on the effect, from positions whose effects are known but for noise.
+
+    Ranks go from 0 to 1, equal scores share the middle one. The AUROC is then linear in the mean rank `m` of helpful positions:
+    `1/2 + (m - 1/2) / (1 - p)`, where `p` is their share. The mean rank at each effect is taken to be a sum of four shapes:
+    the effect's own rank among effects, whether it is helpful, what it gains and what it loses. Ranks are regressed on the shapes
+    to expect of each position given its continuations, which their noise does not bias (regression calibration; Carroll et al.,
+    Measurement Error in Nonlinear Models, 2006). All is done for all problems, and without each one.
+    """
+
+    _RIDGE = np.array([0.01, 1, 1, 1])  # of each shape, in positions
+
+    def __init__(self, positions: Positions) -> None:
+        self._weights, mixture = positions.parts, positions.mixtures[:, np.newaxis]  # [parts, 1, grid]
+        _, step = np.unique(EFFECTS.round(9), return_inverse=True)
+        sizes = mixture @ np.eye(step.max() + 1)[step]
+        ranks = (sizes.cumsum(axis=2) - sizes / 2)[:, 0, step]
+        fixed = np.stack([BEYOND[:, 0], np.maximum(EFFECTS, 0), np.minimum(EFFECTS, 0)], axis=1)
+        shapes = np.concatenate([ranks[..., np.newaxis], np.broadcast_to(fixed, (*ranks.shape, 3))], axis=2)
+        shapes = shapes - mixture @ shapes
+        shapes = shapes / np.maximum(np.sqrt(mixture @ shapes**2), 0.1)
+        self._share = mixture[:, 0] @ BEYOND[:, 0]
+        self._helpful = ((mixture * BEYOND[:, 0]) @ shapes)[:, 0] / np.maximum(self._share, _FEWEST)[:, np.newaxis]
+        self._expected = positions.outcomes.expect(mixture[:, 0], shapes)
+        self._weighted = (self._weights[..., np.newaxis] * self._expected).transpose(0, 2, 1)
+        self._products = self._weighted @ self._expected
+
+    def areas(self, values: Values) -> Values:
+        """The AUROC of a score, of all problems and without each one."""
+        order = np.argsort(values, kind="stable")
+        starts = np.flatnonzero(np.diff(values[order], prepend=np.nan) != 0)
+        sizes = np.add.reduceat(self._weights[:, order], starts, axis=1)
+        ranks = np.empty_like(self._weights)
+        ranks[:, order] = np.repeat(sizes.cumsum(axis=1) - sizes / 2, np.diff([*starts, len(values)]), axis=1) - 0.5
+        seen = self._weighted @ ranks[..., np.newaxis]
+        slopes = np.linalg.solve(self._products + np.diag(self._RIDGE / len(values)), seen)
+        means = (self._helpful[:, np.newaxis] @ slopes)[:, 0, 0]
+        return np.asarray(0.5 + means / np.maximum(1 - self._share, _FEWEST))

@@ -104,11 +104,10 @@ class Pairs:
         return self.areas(draw_weights(len(self.wins), name))
 
 
-def count_pairs(problems: NDArray[Any], values: Values, positive: Values, weights: Values | None = None) -> Pairs:
-    """Pairs of samples by the problems that they are of; `positive` is how far each one is incorrect, 0 to 1."""
+def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pairs:
+    """Pairs of samples by the problems that they are of; `positive` is 1 where a sample is incorrect."""
     names, index = np.unique(problems, return_inverse=True)
-    count, weights = len(names), np.ones(len(values)) if weights is None else weights
-    positive, negative = positive * weights, (1 - positive) * weights
+    count, negative = len(names), 1 - positive
     wins = np.zeros((count, count))
     # In ascending order searchsorted is several times faster.
     rising = np.argsort(values)

@@ -26,7 +26,7 @@ def planted(rng, problems=40, positions=5, count=8, strength=1.0):
             host = rng.random(count) < 0.3
             donor = rng.random(count) < (0.3 + 0.7 * strength * good)
             row = {"task": "t", "problem": f"t {problem}", "kind": "takeover" if place % 3 else "control"}
-            scores = {"good": good + rng.random() / 9, "noise": rng.random(), "inclusion": 0.5 if good else 0.25}
+            scores = {"good": good + rng.random() / 9, "decision": good, "noise": rng.random(), "inclusion": 0.25 + good / 4}
             lists = {"host": host.tolist(), "donor": donor.tolist()}
             if rng.random() < scores["inclusion"] or not place:
                 rows.append(row | scores | lists | measure_position(*lists.values()))
@@ -65,13 +65,14 @@ def test_the_interval_of_a_mean_effect_covers():
 
 
 def test_a_score_that_knows_the_effects_is_told_from_one_that_does_not():
-    """The score of the true decisions has 1, less what is cut off above 1, and a random one 1/2; intervals cover both."""
+    """Scores that know the true decisions, alone or in an order of their own, have 1, and a random one 1/2; intervals cover."""
     rng, areas = np.random.default_rng(2), []
     for _ in range(10):
-        table = tabulate_auroc(planted(rng), ["good", "noise"]).filter(kind="all")
+        table = tabulate_auroc(planted(rng), ["good", "decision", "noise"]).filter(kind="all")
         areas.append(table.select("auroc", "low", "high").to_numpy())
-    good, noise = np.array(areas).transpose(1, 0, 2)
-    assert good[:, 0].mean() > 0.95 and (good[:, 2] > 0.99).mean() >= 0.8
+    good, decision, noise = np.array(areas).transpose(1, 0, 2)
+    for known in (good, decision):
+        assert known[:, 0].mean() > 0.97 and (known[:, 2] > 0.99).mean() >= 0.9 and known[:, 1].mean() > 0.9
     assert abs(noise[:, 0].mean() - 0.5) < 0.06 and ((noise[:, 1] < 0.5) & (noise[:, 2] > 0.5)).mean() >= 0.8
     bins = tabulate_by_score(planted(rng), ["good", "noise"]).filter(kind="all")
     good = bins.filter(score="good")
@@ -93,6 +94,17 @@ def test_a_score_between_a_random_one_and_the_effects_is_not_overstated():
     areas = np.array(found)
     assert abs(areas[:, 0].mean() - np.mean(truth)) < 0.03
     assert sum(low <= np.mean(truth) <= high for _, low, high in found) >= 16
+
+
+def test_an_auroc_is_null_where_nothing_is_known_and_has_no_interval_within_one_problem():
+    """With one pair of continuations, and where no position is helpful."""
+    frame = planted(np.random.default_rng(6))
+    alone = tabulate_auroc(frame.with_columns(problem=pl.lit("one")), ["decision"]).filter(kind="all").row(0)
+    assert alone[3] > 0.9 and alone[4:] == (None, None)
+    nothing = [planted(np.random.default_rng(seed), strength=0) for seed in range(10)]
+    assert sum(tabulate_auroc(one, ["noise"]).row(0)[3:] == (None, None, None) for one in nothing) >= 8
+    first = frame.with_columns(pl.col("host", "donor").list.head(1))
+    assert measure_auroc(Positions(first), first["decision"].to_numpy()) == (None, None, None)
 
 
 def test_kinds_and_tasks_have_rows_of_their_own_and_populations_add_up():

@@ -105,7 +105,7 @@ def test_effects_as_shrunk_and_as_measured_are_below_and_above_the_true_oracle()
         host, donor = (generator.random((len(drawn), 8)) < chance for chance in (0.2, 0.2 + 0.5 * worth[drawn, np.newaxis]))
         gained, lost = (donor & ~host).sum(axis=1), (host & ~donor).sum(axis=1)
         outcomes, weights = Outcomes(gained, lost, 8), 1 / chances[drawn]
-        shrunk = outcomes.infer(outcomes.fit(weights)) @ EFFECTS
+        shrunk = outcomes.expect(outcomes.fit(weights), EFFECTS[:, None])[:, 0]
         known = [(np.ones(2000), 0.5 * worth), (weights, weights * shrunk), (weights, weights * (gained - lost) / 8)]
         areas.append([Oracle.of(cost / 20_000, gain / 1000, 1.0).area(0.05) for cost, gain in known])
     truth, low, high = np.mean(areas, axis=0)
