@@ -66,7 +66,7 @@ def read_shares(world: World, problems: NDArray[np.int64], rng: np.random.Genera
     before, after = numbers < level, numbers < level + effects[drawn][:, np.newaxis]
     gained, lost = (after & ~before).sum(axis=1), (before & ~after).sum(axis=1)
     outcomes = Outcomes(gained, lost, PAIRS)
-    both = outcomes.infer(outcomes.fit(weights)) @ EFFECTS, (gained - lost) / PAIRS
+    both = outcomes.expect(outcomes.fit(weights), EFFECTS[:, np.newaxis])[:, 0], (gained - lost) / PAIRS
     oracles = [Oracle.of(weights * cost, weights * each * worth, room, owners) for each in both]
     return [curve.share_of(some, wrong, CAP) for some in (oracles, oracles[:1], oracles[1:])]
 
