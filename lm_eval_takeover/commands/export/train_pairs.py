@@ -1,4 +1,6 @@
-"""Train a model on the pairs beside this file, by DPO with TRL (1.0 or later) on the ids that the models read.
+"""Train a model on the pairs beside this file, with TRL (1.0 or later) on the ids that the models read.
+
+The loss is that of DPO and the likelihood of what is chosen: DPO alone takes probability from both sides.
 
 python train_pairs.py MODEL OUT
 """
@@ -34,7 +36,7 @@ def train(model: str, pairs: Path, out: str, **options: Any) -> Any:
     rows = rows.rename_columns({f"{name}_ids": f"{name}_tokens" for name in _NAMES})
     trainer = DPOTrainer(
         model,
-        args=DPOConfig(out, remove_unused_columns=False, max_length=None, **options),
+        args=DPOConfig(out, remove_unused_columns=False, max_length=None, **({"loss_type": ["sigmoid", "sft"]} | options)),
         data_collator=IdCollator(tokenizer.pad_token_id),
         train_dataset=rows,
         processing_class=tokenizer,

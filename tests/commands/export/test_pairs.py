@@ -1,19 +1,27 @@
 """Preference pairs: what a row says, texts and ids, and that a model trained on them decides better."""
 
 import json
-import sys
+import random
+import runpy
+from itertools import accumulate, chain
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
+import trl
+from datasets import Dataset
+from puzzle import make_puzzle
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.export.pairs import choose_texts, write_as_text
-from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.demo import DEMO, PROMPT
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import read_run_folder
+
+TEXTS = ("prompt", "chosen", "rejected")
 
 
 @pytest.fixture(scope="module")
@@ -122,27 +130,48 @@ def test_a_leading_blank_survives_sentencepiece(begin):
     assert write_as_text(tokenizer, [3, 3], [[5], [6]])[1] is not begin  # the tokenizer would begin with <s>
 
 
+def held_out(tokenizer, count=40):
+    """Right solutions of puzzles that no run asks: their ids, and where their decisions stand."""
+    rng = random.Random(10_000)
+    for _ in range(count):
+        puzzle = make_puzzle(rng)
+        pieces = [PROMPT.format(problem=puzzle.text), *puzzle.solution(rng)]
+        ids = [tokenizer(piece)["input_ids"] for piece in pieces]
+        yield list(chain(*ids)), list(accumulate(map(len, ids)))[1:-1:2]
+
+
 @torch.inference_mode()
-def margin(model, rows):
-    """By how much the chosen ids are likelier than the rejected ones, in nats a row."""
-
-    def log_p(row, side):
-        start, ids = len(row["prompt_ids"]), torch.tensor([[*row["prompt_ids"], *row[f"{side}_ids"]]])
-        return model(ids).logits[0, start - 1 : -1].log_softmax(-1).gather(1, ids[0, start:, None]).sum().item()
-
-    return sum(log_p(row, "chosen") - log_p(row, "rejected") for row in rows) / len(rows)
+def right_decisions(model, texts):
+    """The mean probability of the right decision."""
+    log_p = [(model(torch.tensor([ids])).logits[0].log_softmax(-1), ids, places) for ids, places in texts]
+    return np.mean([rows[place - 1, ids[place]].exp().item() for rows, ids, places in log_p for place in places])
 
 
-@pytest.mark.parametrize("form", ["whole", "tokens"])
-def test_trl_trains_on_the_ids_of_the_file(exported, form, tmp_path):
-    """The script that stands beside the pairs, in TRL's own trainer."""
-    sys.path.insert(0, str(exported[form]))
-    try:
-        import train_pairs
-    finally:
-        sys.path.pop(0)
-    options = {"max_steps": 10, "per_device_train_batch_size": 8, "beta": 0.3, "learning_rate": 1e-4, "use_cpu": True}
+def test_trl_trains_on_the_ids_of_the_file(exported, tmp_path):
+    """By the script beside the pairs, decisions of other puzzles get better: more than by TRL on the texts of single tokens,
+    each of which gets an end token. The model is the guide with noise on its weights: the base does not know the rule."""
+    tokenizer, weak = AutoTokenizer.from_pretrained(DEMO["base"]), AutoModelForCausalLM.from_pretrained(DEMO["guide"])
+    generator, texts = torch.Generator().manual_seed(0), list(held_out(tokenizer))
+    with torch.no_grad():
+        for weights in (each for each in weak.parameters() if each.dim() == 2):
+            weights.add_(0.7 * weights.std() * torch.randn(weights.shape, generator=generator))
+    for one in (weak, tokenizer):
+        one.save_pretrained(tmp_path / "weak")
+    options = {"max_steps": 10, "per_device_train_batch_size": 8, "beta": 0.3, "learning_rate": 2e-4, "use_cpu": True}
     options |= {"report_to": [], "save_strategy": "no", "bf16": False, "gradient_checkpointing": False}
-    before, rows = AutoModelForCausalLM.from_pretrained(DEMO["base"]), read(exported[form])
-    after = train_pairs.train(str(DEMO["base"]), exported[form] / "pairs.parquet", str(tmp_path / "trained"), **options)
-    assert margin(after, rows) > margin(before, rows) + 0.1
+    found = {"before": right_decisions(weak, texts)}
+    for form, folder in exported.items():
+        train = runpy.run_path(str(folder / "train_pairs.py"))["train"]
+        model = train(str(tmp_path / "weak"), folder / "pairs.parquet", str(tmp_path / form), **options)
+        found[form] = right_decisions(model, texts)
+    naive = trl.DPOTrainer(
+        str(tmp_path / "weak"),
+        args=trl.DPOConfig(str(tmp_path / "texts"), **options),
+        train_dataset=Dataset.from_list([{side: row[side] for side in TEXTS} for row in read(exported["tokens"])]),
+        processing_class=tokenizer,
+    )
+    naive.train()
+    found["texts"] = right_decisions(naive.model, texts)
+    print({form: round(float(share), 3) for form, share in found.items()})
+    assert found["whole"] > found["before"] + 0.01 and found["tokens"] > found["before"] + 0.04
+    assert found["before"] - 0.02 < found["texts"] < found["tokens"] - 0.01
