@@ -307,9 +307,8 @@ def _finish(
 
 def measure(logits: Tensor) -> tuple[int, int, int]:
     """Of logits `[blocks, width, vocab]`: the width, and how far apart blocks and their rows lie."""
-    blocks, width, _ = logits.shape
-    outer, inner = logits.stride(0), logits.stride(1)
-    return width, outer if blocks > 1 else inner, inner if width > 1 else outer  # of one nothing is known
+    blocks, width, _ = logits.shape  # strides of one are anything, and kernels would be compiled for each
+    return width, logits.stride(0) * (blocks > 1), logits.stride(1) * (width > 1)
 
 
 def draw(

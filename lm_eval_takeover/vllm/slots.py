@@ -176,8 +176,17 @@ class Slots:
             self._forget(next(track for track in self._tracks.values() if track.parked))
 
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:
-        """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes."""
-        settings = RequestSettings(temperature=1.0, top_p=0.95, traced=True)
+        """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes.
+
+        Then for one of each other kind that kernels are compiled for, so that no request waits for that.
+        """
+        self._rehearse(RequestSettings(temperature=1.0, top_p=0.95, traced=True), logits, drafted)
+        first, draft = {role: own[:1] for role, own in logits.items()}, None if drafted is None else drafted[:1]
+        for top_p, top_k in ((1.0, 0), (0.95, 20)):
+            for scored in (False, True)[: len(logits)]:  # scores compare two models
+                self._rehearse(RequestSettings(temperature=1.0, top_p=top_p, top_k=top_k, scored=scored), first, draft)
+
+    def _rehearse(self, settings: RequestSettings, logits: dict[str, Tensor], drafted: Tensor | None) -> None:
         rows = len(next(iter(logits.values())))
         tracks = [self.enter(("made up", row), settings, (0,)) for row in range(rows)]
         self.decide(tracks, torch.zeros(rows, dtype=torch.int64, device=self.device), logits, drafted=drafted)

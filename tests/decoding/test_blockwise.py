@@ -116,7 +116,7 @@ def test_texts_end_inside_a_block(demo_pair, prompts):
     requests += [Request(prompts[3], j, 400, SAMPLED, until=("Step 3", "\n\n")) for j in range(2)]
     requests += [Request(prompts[1], j, limit, SAMPLED) for j, limit in enumerate((1, 2, 15, 16, 17))]
     for name in ("disagreement", "always", "random"):
-        sizes = [(16, 7)] if name == "always" else [(3, 7), (16, None)]
+        sizes = {"always": [(16, 7)], "disagreement": [(3, 7)], "random": [(16, None)]}[name]
         expected = assert_equal(demo_pair, POLICIES[name], requests, sizes)
         ends = demo_pair.base.eos_ids
         assert all(expected[i].tokens[-1] in ends for i in range(2))
@@ -235,7 +235,7 @@ def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
         assert "NOT EXPLAINED" in what
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14)), min_size=1, max_size=9),
     st.floats(0.0, 8.0),

@@ -1,7 +1,7 @@
 """Compiles the kernels for GPUs that are not here, in a process without the interpreter; prints their names, and into how many
 variants tensors of many sizes and places would compile each.
 
-python compile_apart.py 90      the architecture, sm_90 for Hopper
+python compile_apart.py 80 90      the architectures, sm_90 for Hopper
 """
 
 import itertools
@@ -15,7 +15,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from lm_eval_takeover.kernels import draws, readings
 
-TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
+TARGETS = [GPUTarget("cuda", int(version), 32) for version in sys.argv[1:]]
 SMALL, LARGE = torch.zeros(64, dtype=torch.int64), torch.zeros(64, dtype=torch.bfloat16)
 WIDTHS = {"tokens": "*i64", "asked": "*i64", "words": "*i64", "keys": "*i64", "positions": "*i64", "counts": "*i32"}
 WIDTHS |= dict.fromkeys(("logits", "host", "donor"), "*bf16") | {"out": "*fp32"}
@@ -26,18 +26,20 @@ CONSTANTS = {
 }  # fmt: skip
 FUNCTIONS = [one for module in (draws, readings) for one in vars(module).values() if isinstance(one, JITFunction)]
 
-for kernel in (one for one in FUNCTIONS if one.do_not_specialize):  # what is launched; the others are called by these
+for kernel, target in itertools.product(
+    (one for one in FUNCTIONS if one.do_not_specialize), TARGETS
+):  # what is launched; the others are called by these
     names = kernel.arg_names
     constants = {name: CONSTANTS[name] for name in names if name.isupper()}
     signature = {name: "constexpr" if name in constants else WIDTHS.get(name, "i32") for name in names}
     places = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, constexprs=places)
-    made = triton.compile(source, target=TARGET, options={"num_warps": 8})
+    made = triton.compile(source, target=target, options={"num_warps": 8})
     assert made.asm["cubin"]
-    bind, variants = create_function_from_signature(kernel.signature, kernel.params, make_backend(TARGET)), set()
+    bind, variants = create_function_from_signature(kernel.signature, kernel.params, make_backend(target)), set()
     for size, place in itertools.product((1, 7, 16, 48), (0, 1)):
         strides = (f"{model}{apart}" for model in ("", "host_", "donor_") for apart in ("stride", "inner"))
-        values = dict.fromkeys((*strides, "vocab"), 512)
+        values = dict.fromkeys(strides, 512 * place) | {"vocab": 512}
         small = {name: SMALL[place:] for name in names if WIDTHS.get(name, "i32") != "i32"}
         large = dict.fromkeys(("logits", "host", "donor"), LARGE)
         given = dict.fromkeys(names, size) | constants | values | small | large

@@ -1,5 +1,6 @@
 """What the gate inside vLLM does on a GPU, on a simulated one: no wait, little memory, the same tokens; without vLLM."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -68,6 +69,35 @@ def test_a_step_waits_for_nothing_and_writes_the_same(monkeypatch, name, drafts)
     assert [one.tolist() for one in written] == [one.tolist() for one in expected]
     for one, other in zip(read, known, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["disagreement", "random", "guide"])
+def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, name):
+    """What a kernel is compiled for: its constants, and which tensors it has and of what kind."""
+    policy, compiled = POLICIES[name], set()
+    logits = {role: torch.randn(4, 1, 60) for role in policy.roles}
+    with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:
+        for kernel, run in list(vars(gpu.kernels).items()):
+
+            def note(*given, kernel=kernel, run=run):
+                compiled.add((kernel, *(one.dtype if isinstance(one, torch.Tensor) else one for one in given)))
+                return run(*given)
+
+            setattr(gpu.kernels, kernel, note)
+        gpu.place(*logits.values())
+        slots = Slots(policy, capacity=4, device=CUDA)
+        slots.rehearse(logits)
+        known = set(compiled)
+        for temperature, top_p, top_k, scored in itertools.product(
+            (0.0, 0.7), (1.0, 0.9), (0, 5), (False, True)[: len(logits)]
+        ):
+            how = RequestSettings(temperature=temperature, top_p=top_p, top_k=top_k, scored=scored, traced=not scored)
+            tracks, positions = [slots.enter((how, row), how, (1,)) for row in range(4)], torch.zeros(4, dtype=torch.int64)
+            gpu.place(positions)
+            slots.decide(tracks, positions, logits)
+            for track in tracks:
+                slots.leave(track)
+    assert compiled == known and len(known) < 12
 
 
 def test_slots_hold_a_window_on_the_device_whatever_the_length_of_the_texts():
