@@ -40,13 +40,13 @@ class Machine:
 
 # CPUs are measured: two cores, with and without matrix instructions for the dtype; small models spend most of a block in Python.
 # GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the arithmetic, 16 kernels of 2 microseconds a layer, a
-# draw of two passes over float32 logits, and the middle of what `benchmarks/simulate.py` has for a block's waits and books.
+# draw of two passes over float32 logits; the host's time there was never measured.
 MACHINES = {
     "cpu": Machine(4e-5, 17e9, 1e10, 1.7e11, 1.5e-4, 2e8, 0.5, 6e-6, 2.5e-6, 6e-4),
     "cpu with matrices": Machine(4e-5, 17e9, 1e10, 1.4e12, 1.5e-4, 2e8, 0.0, 6e-6, 2.5e-6, 6e-4),
-    "H200": Machine(3.3e-5, 4.2e12, 4.2e12, 6e14, 2e-5, 5e11, block=3e-4),
-    "H100": Machine(3.3e-5, 2.9e12, 2.9e12, 6e14, 2e-5, 3.6e11, block=3e-4),
-    "A100": Machine(3.3e-5, 1.75e12, 1.75e12, 1.9e14, 2e-5, 2.2e11, block=3e-4),
+    "H200": Machine(3.3e-5, 4.2e12, 4.2e12, 6e14, 2e-5, 5e11),
+    "H100": Machine(3.3e-5, 2.9e12, 2.9e12, 6e14, 2e-5, 3.6e11),
+    "A100": Machine(3.3e-5, 1.75e12, 1.75e12, 1.9e14, 2e-5, 2.2e11),
 }
 _OTHER_GPU = "H100"
 _PADDED = np.array([round_up(new) for new in range(LONGEST + 2)])
