@@ -1,6 +1,6 @@
 """A method's share of the oracle's area, simulated: how often its interval covers, and what each bound alone would.
 
-    python benchmarks/oracle_share.py              # 200 draws a cell, three minutes on one core
+    python benchmarks/oracle_share.py              # 100 draws a cell, five minutes on one core
 
 A text has 100 tokens, and at 20 of them host and guide differ, on average. There a takeover is worth something at one place in
 five, more so where the host is often wrong; it harms at one in twenty. The method takes over where a noisy view of the effect is
@@ -85,7 +85,7 @@ def simulate(rng: np.random.Generator, noise: float, problems: int, draws: int) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=100)
     draws = parser.parse_args().draws
     print("|method|problems|true share|share|covered|width|of shrunk|covered|width|of measured|covered|width|")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")

@@ -67,9 +67,8 @@ class Curve:
     def share_of(self, oracles: Sequence["Oracle"], wrong: Sequence[Values], cap: float) -> Interval:
         """Its area over that of the first oracle. `wrong` has by task the host's share of wrong samples of each problem.
 
-        The bounds are from a bootstrap: problems are drawn again, for both areas the same, and this curve's has its error of the
-        grid. The oracle of shrunk effects has too little and that of measured ones too much: so the first gives the upper bound,
-        the last the lower one.
+        Bounds are from a bootstrap over problems, for both areas the same, with this curve's error of the grid. Shrunk effects,
+        the first oracle's, are too small and measured ones, the last one's, too large: they give the upper and the lower bound.
         """
         areas = self.areas(cap)
         drawn = _draw_means([np.stack(of_task) for of_task in zip(areas, wrong, strict=True)])
@@ -130,8 +129,7 @@ class Oracle:
         return spent, np.minimum(gained, self.room if room is None else room[:, np.newaxis])
 
     def gain(self, cost: float) -> float:
-        (costs,), (gains,) = self.curve()
-        return float(np.interp(cost, costs, gains))
+        return float(np.interp(cost, *(each[0] for each in self.curve())))
 
     def area(self, cap: float) -> float:
         """The mean gain over costs from 0 to the cap."""

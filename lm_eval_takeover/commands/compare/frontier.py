@@ -227,8 +227,7 @@ def _measure_areas(
             areas = [_describe_area(area) for area in compare_areas(curves, _AGAINST, cap)]
             most = [each.area(cap) for each in oracles.get(task, ())] if metric == "acc" else []
             for line in areas if most and most[0] else ():
-                share = curves[line["method"]].share_of(oracles[task], wrong, cap)
-                line |= Figure.of(share).describe("oracle_share")
+                line |= Figure.of(curves[line["method"]].share_of(oracles[task], wrong, cap)).describe("oracle_share")
         start = 0.0 if axis in AREA_AXES else None
         head = {"axis": axis, "task": task, "metric": metric}
         least = {name: find_least_costs(each, gains([donor]), start) for name, each in curves.items()} if donor else {}

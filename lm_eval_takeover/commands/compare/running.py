@@ -60,9 +60,8 @@ def compare(options: argparse.Namespace) -> int:
 
 def _print_tables(options: argparse.Namespace, done: Done) -> None:
     thinking = [run.source.parent for row, runs in done.items() for run in runs if row.name == "thinking"]
-    shown = [
-        row for row in done if row.name != DRAFTED or all(other.name != "guide" for other in done)
-    ]  # it is the guide's text
+    hidden = DRAFTED if "guide" in {row.name for row in done} else ""  # both have one text
+    shown = [row for row in done if row.name != hidden]
     labels = {run.source.parent: row.label for row in shown for run in done[row]}
     board = build_board(list(labels), thinking, None, labels)
     for row, runs in done.items():
