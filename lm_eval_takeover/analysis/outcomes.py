@@ -86,11 +86,6 @@ def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ())
     kinds = pl.col("null").unique(maintain_order=True).str.join("; ")
     sums = inside.group_by("run", maintain_order=True).agg(pl.exclude("task", "null").sum(), kinds)
     table = pl.concat([table, sums.with_columns(task=pl.lit(MEAN)).select(table.columns)])
-    p_values = [sign_test(rescued, harmed) for rescued, harmed in table.select("rescued", "harmed").iter_rows()]
+    changes = table.select("rescued", (pl.col("rescued") + pl.col("harmed")).alias("changed")).iter_rows()
+    p_values = [float(binomtest(up, changed, 0.5).pvalue) if changed else 1.0 for up, changed in changes]
     return table.with_columns(pl.Series("p_value", p_values, dtype=pl.Float64))
-
-
-def sign_test(rescued: int, harmed: int) -> float:
-    """Two-sided and exact; 1 where nothing changed."""
-    changed = rescued + harmed
-    return float(binomtest(rescued, changed, 0.5).pvalue) if changed else 1.0

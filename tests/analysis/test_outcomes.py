@@ -4,12 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 from difficulties import table3
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import binom
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
-from lm_eval_takeover.analysis.outcomes import sign_test, tabulate_budget, tabulate_flips, tabulate_rates
+from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.results.statistics import mean_interval
 
 
@@ -42,13 +39,6 @@ def test_the_null_of_flips_is_that_of_a_second_seed():
         counted.append((both["again"]["rescued"], both["again"]["harmed"]))
     np.testing.assert_allclose(np.mean(expected, axis=0), np.mean(counted, axis=0), rtol=0.12)
     assert 20 < np.mean(counted) < 50  # a review found 29 of 340
-
-
-@given(st.integers(0, 30), st.integers(0, 30))
-def test_the_sign_test_is_exact(rescued, harmed):
-    n = rescued + harmed
-    expected = min(1.0, 2 * binom.cdf(min(rescued, harmed), n, 0.5)) if n else 1.0
-    assert sign_test(rescued, harmed) == pytest.approx(expected)
 
 
 def test_budget_rates_and_flips_by_hand():

@@ -1,12 +1,10 @@
 """Samples of scores files."""
 
-import pytest
 from helpers.analyses import write_scores
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
-from lm_eval_takeover.errors import RunDirError
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
@@ -17,9 +15,3 @@ def test_the_samples_of_a_file_are_told_apart(tmp_path_factory, lengths):
     assert [one.name[1] for one in found] == list(range(len(lengths)))
     expected = [list(range(sum(lengths[:n]), sum(lengths[: n + 1]))) for n in range(len(lengths))]
     assert [one.columns["token_id"].tolist() for one in found] == expected
-
-
-def test_a_file_that_is_none_is_named(tmp_path):
-    (tmp_path / "x.parquet").write_bytes(b"nothing")
-    with pytest.raises(RunDirError, match=r"x\.parquet' cannot be read as scores"):
-        list_parts([tmp_path / "x.parquet"])

@@ -29,7 +29,7 @@ from helpers.spoiling import spoil_bytes, spoil_json
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.analyze.inputs import Inputs
+from lm_eval_takeover.commands.analyze.inputs import Inputs, split_pairs
 from lm_eval_takeover.commands.analyze.tables import make_tables
 from lm_eval_takeover.commands.effects.tables import EXAMPLES
 from lm_eval_takeover.commands.report.figures import read_figure
@@ -213,7 +213,7 @@ def _read_calibration(folder):
 
 def _read_runs(folder):
     runs = [folder / "base", folder / "disagreement"]
-    inputs = Inputs.read(runs, None)
+    inputs = Inputs.name(split_pairs(runs, "base")[""], None)
     make_tables(inputs, tuple(COLUMNS), 0.1)
     for run in inputs.runs.values():
         run.find_prompt(run.answered[0])

@@ -1,7 +1,8 @@
 """The runs that are analysed, and why an analysis of them cannot be made."""
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from lm_eval_takeover.analysis.guides import STEP
+from lm_eval_takeover.analysis.guides import find_step
 from lm_eval_takeover.analysis.planning import Codes, TokenClasses, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.errors import ArgumentError
@@ -17,6 +18,7 @@ from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
 from lm_eval_takeover.runs.scores import list_score_files, read_header
+from lm_eval_takeover.storage.paths import make_component
 
 
 class CannotShow(ArgumentError):
@@ -33,12 +35,12 @@ class Inputs:
     rules: TokenClasses | None = None  # of planning and execution tokens; None are the package's
     word: str | None = None  # of contexts; None is the one that its rule chooses
     seed: int = 0  # of contexts
+    pairs: Mapping[str, "Inputs"] = field(default_factory=dict)  # of which the guides are compared
     notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was
 
     @classmethod
-    def read(cls, folders: Sequence[Path], tokenizer: str | None, rollouts: str = "base", **more: Any) -> "Inputs":
-        """Raises RunDirError for a folder that holds no finished run."""
-        runs = read_run_folders(folders)
+    def name(cls, runs: Sequence[RunReader], tokenizer: str | None, rollouts: str = "base", **more: Any) -> "Inputs":
+        """Raises RunDirError for a run that is not finished, ArgumentError for names that are not different."""
         for run in runs:
             run.check_finished()
         named = Counter(run.label for run in runs)
@@ -86,16 +88,16 @@ class Inputs:
         return self._read_files("")
 
     @cached_property
-    def guides(self) -> dict[str, tuple[int | None, list[Path]]]:
-        """Of each guide that the samples are scored by the step, where its revision or name ends with one, and the files."""
-        guides: dict[str, tuple[int | None, list[Path]]] = {}
+    def guides(self) -> list[tuple["Inputs", str, int | None, list[Path]]]:
+        """Of each guide that has scored the samples its name, the step that name or revision ends with, and its files."""
+        if self.pairs:
+            return [(pair, name, find_step(name), pair.score_files) for name, pair in self.pairs.items()]
         own = read_header(self.score_files[0])[0].guide
         others = sorted(path.name.partition("-")[2] for path in self.scored.folder.glob("scores-*/"))
-        for name, files in (("", self.score_files), *((name, self._read_files(name)) for name in others)):
-            shown = name or next(filter(STEP.search, [own.get("revision") or ""]), Path(own["id"]).name)
-            step = STEP.search(shown)
-            guides[shown] = int(step[1]) if step else None, files
-        return guides
+        revision = own.get("revision") or ""
+        shown = revision if find_step(revision) is not None else Path(own["id"]).name
+        named = [(shown, self.score_files), *((name, self._read_files(name)) for name in others)]
+        return [(self, name, find_step(name), files) for name, files in named]
 
     def _read_files(self, name: str) -> list[Path]:
         files = list_score_files(self.scored.folder, name)
@@ -177,6 +179,42 @@ class Inputs:
                         f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {key[0]}, "
                         f"doc {key[1]} has other tokens; give the base run of its own pair"
                     )
+
+
+def split_pairs(folders: Sequence[Path], rollouts: str) -> dict[str, list[RunReader]]:
+    """Runs by pair, named by what tells its first folder from those of the others; one, '', unless several have rollouts.
+
+    A pair is what has one guide: that scored it, or that it was written with. A run that has none is in every pair. Raises
+    RunDirError for a folder without a run, ArgumentError for pairs without rollouts, or with different bases.
+    """
+    found = {path.absolute(): read_run_folders([path]) for path in folders}
+    runs = {run.folder.absolute(): run for own in found.values() for run in own}
+    written = [run for run in runs.values() if run.written_by == rollouts]
+    pairs, places = dict[str | None, dict[Path, RunReader]](), dict[str | None, Path]()
+    for path, own in found.items() if len(written) > 1 else ():
+        guide = next(filter(None, map(_find_guide, own)), None)
+        places.setdefault(guide, path)
+        pairs.setdefault(guide, {}).update((run.folder.absolute(), run) for run in own)
+    shared = pairs.pop(None, {})
+    lacking = [guide for guide, of_pair in pairs.items() if all(run.written_by != rollouts for run in of_pair.values())]
+    if len(pairs) - len(lacking) < 2:
+        return {"": list(runs.values())}
+    if lacking:
+        raise ArgumentError(f"'{places[lacking[0]]}' is of another guide than the {rollouts} runs; give its own {rollouts} run")
+    if len(bases := {str(_describe(run.takeover.get("base"))) for run in written}) > 1:
+        raise ArgumentError(f"these are pairs of different bases: {', '.join(sorted(bases))}; give pairs that share one")
+    names = {guide: os.path.relpath(path, os.path.commonpath(found)).removesuffix("/base") for guide, path in places.items()}
+    return {make_component(names[guide]): list((of_pair | shared).values()) for guide, of_pair in pairs.items()}
+
+
+def _find_guide(run: RunReader) -> str | None:
+    if run.written_by and (files := list_score_files(run.folder)):
+        return _describe(read_header(files[0])[0].guide)
+    return _describe(run.takeover.get("guide"))
+
+
+def _describe(model: Any) -> str | None:
+    return f"{model.get('id')}@{model.get('revision')}" if isinstance(model, Mapping) else None
 
 
 _SAMPLES = {

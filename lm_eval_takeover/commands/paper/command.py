@@ -16,6 +16,7 @@ To continue an interrupted command, give it again. A set-up whose models or data
 others are made. --pair demo makes all items of the bundled pair."""
 EXAMPLE = """examples:
   lm-eval-takeover paper --pair demo --limit 3 --run_dir runs/paper -- --num_prompts 20 --num_held_out 10
+  lm-eval-takeover paper --setups my.toml --pair mine --limit 20 --run_dir runs/mine
   lm-eval-takeover paper --pair qwen3-0.6b --items T3,T4,F2 --run_dir runs/paper --dry_run --probe
 """
 
@@ -23,7 +24,8 @@ EXAMPLE = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--run_dir", type=Path, required=True, metavar="DIR", help="folder for all results and the index")
-    add("--pair", metavar="NAME", help="only this set-up of the manifest (default: all but demo)")
+    add("--pair", metavar="NAME", help="only this set-up of the manifest (default: all that its items name)")
+    add("--setups", type=Path, metavar="FILE", help="TOML file with set-ups of your own as [pairs.NAME], for --pair")
     add("--items", default="", metavar="ITEM,…", help="only these, for example T3,T4,F2 (default: all)")
     add("--limit", type=float, metavar="N", help="problems of each task, as in compare")
     add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")

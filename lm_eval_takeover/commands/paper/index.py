@@ -6,6 +6,7 @@ Every number is one of leaderboard.json, of an analysis, or of a calibration fil
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ SPIKE_RATIOS = (0.01, 0.03, 0.05)  # of Table 13
 _SHARES = {"share_base", "share_set", "iou", "share", "acc", "acc_host", "acc_donor", "near_share", "replaced_share"}
 _SHARES |= {"top1", "top5", "top8"}
 _PAGE = Path(__file__).with_name("page")
-_METRICS = ("acc", "pass8")
+_METRICS = {"acc": "Acc", "pass8": "Pass@8"}
 
 
 @dataclass
@@ -49,7 +50,8 @@ def write_index(
     pairs, shown = {name: manifest.pairs[name] for name in chosen}, []
     for name, item in manifest.items.items():
         own = [show_item(item, pair, folders[pair], failed.get(pair, ())) for pair in chosen if name in chosen[pair]]
-        if own:
+        own, is_chosen = [] if item.missing else own, bool(own)
+        if is_chosen:
             shown.append((name, item, own, _read_printed(item.printed) if item.printed else None))
     write_file("run_dir", run_dir / "index.md", _write_markdown(run_dir, pairs, shown))
     write_file("run_dir", run_dir / "index.html", _write_page(run_dir, pairs, shown))
@@ -58,7 +60,8 @@ def write_index(
 def _read_printed(number: str) -> Table:
     printed = read_tables()[number]
     rows = [[cell or "" for cell in row] for row in printed["rows"]]
-    return Table(printed["columns"], rows, names=2 if rows[0][1][:1].isalpha() else 1)
+    note = "As the paper prints it. Our copy of it lost what stood in empty cells and brackets."
+    return Table(printed["columns"], rows, [note], names=2 if rows[0][1][:1].isalpha() else 1)
 
 
 def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
@@ -83,22 +86,30 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
 
 
 def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
-    """Rows of the item in its order, in percent: by task, the average alone, or Recovery."""
+    """Rows of the item in its order, in percent: by task with the average of several, the average alone, or Recovery alone."""
     # A thinking row is called by its model there.
     by_label = {row["kind"] if row["kind"] == "thinking" else row["model"]: row for row in board["rows"]}
     rows = {label: by_label[label] for label in item.rows if label in by_label}
-    realized = {label: _percent(row["realized_rate"]) for label, row in rows.items()}
-    recovery = {label: _pair(row["recovery"]) for label, row in rows.items()}
-    if item.board == "recovery":
-        return Table(["Row", "Realized", "Recovery Acc / Pass@8"], [[x, realized[x], recovery[x]] for x in rows])
-    tasks = dict.fromkeys(task for row in rows.values() for task in row["tasks"])
-    shown = list(tasks) if item.board == "tasks" or len(tasks) == 1 else []
-    lines = []
-    for label, row in rows.items():
-        cells = [_pair(row["tasks"].get(task)) for task in shown]
-        lines.append([label, realized[label], *cells, _pair(row["average"]), recovery[label]])
-    notes = ["Each cell is Acc / Pass@8 in percent."]
-    return Table(["Row", "Realized", *shown, "Average", "Recovery"], lines, notes)
+    mixed = {label: row for label, row in rows.items() if row["kind"] not in ("base", "thinking", "guide")}
+    figures = {
+        label: row["tasks"] | ({"Average": row["average"]} if len(row["tasks"]) > 1 else {})
+        for label, row in (mixed if item.board == "recovery" else rows).items()
+    }
+    named = list(dict.fromkeys(name for cells in figures.values() for name in cells))
+    shown = {"tasks": named, "average": named[-1:], "recovery": []}[str(item.board)]
+    lines = [
+        [label, _percent(rows[label]["realized_rate"]), *map(_pair, [*map(cells.get, shown), rows[label]["recovery"]])]
+        for label, cells in figures.items()
+    ]
+    reasons: dict[str, list[str]] = {}
+    for (label, row), (metric, name) in product(mixed.items(), _METRICS.items()):
+        if why := row["recovery"].get(f"{metric}_why"):
+            reasons.setdefault(why, []).append(f"{label} ({name})")
+    notes = [
+        "Each cell is Acc / Pass@8 in percent.",
+        *(f"No Recovery of {', '.join(of)}: {why}." for why, of in reasons.items()),
+    ]
+    return Table(["Row", "Realized", *shown, "Recovery"], lines, notes)
 
 
 def _pair(cell: Mapping[str, Any] | None) -> str:
@@ -110,15 +121,16 @@ def _percent(value: float | None) -> str:
 
 
 def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
-    """The part of an analysis; shares are in percent."""
+    """The part of an analysis, its texts before its numbers; shares are in percent."""
     kept = [line for line in lines if all(line[name] in values for name, values in part.where.items())]
+    texts = [name for name in part.columns if any(isinstance(line[name], str) for line in kept)]
     shares: list[str] = []
     for before, name in zip(("", *part.columns), part.columns, strict=False):
         shares += [name] if name in _SHARES or (name in ("low", "high") and before in shares) else []
-    names = sum(isinstance(kept[0][name], (str, bool)) for name in part.columns) if kept else 1
     notes = [f"In percent: {', '.join(shares).replace('_', ' ')}."] if shares else []
-    rows = [[_show(line[name], name in shares) for name in part.columns] for line in kept]
-    return Table([name.replace("_", " ") for name in part.columns], rows, notes, names)
+    columns = [*texts, *(name for name in part.columns if name not in texts)]
+    rows = [[_show(line[name], name in shares) for name in columns] for line in kept]
+    return Table([name.replace("_", " ") for name in columns], rows, notes, len(texts))
 
 
 def _show(value: Any, is_share: bool) -> str:
@@ -141,17 +153,17 @@ Listed = Sequence[tuple[str, Item, Sequence[Shown], Table | None]]
 
 
 def _write_markdown(run_dir: Path, pairs: Mapping[str, PaperPair], shown: Listed) -> str:
-    lines = ["# The papers' tables and figures", ""]
-    lines += [f"- {for_markdown(name)}: {for_markdown(pair.note)}" for name, pair in pairs.items()]
+    parts = ["# The papers' tables and figures"]
+    parts += ["\n".join(f"- {for_markdown(name)}: {for_markdown(pair.summary)}" for name, pair in pairs.items())]
     for name, item, own, printed in shown:
-        lines += ["", f"## {name} {item.title}", "", *item.notes]
-        for part in own:
-            lines += ["", f"### {for_markdown(part.pair)}", *(f"\n{for_markdown(note)}" for note in part.notes)]
-            lines += [f"\n{title}\n\n{write_markdown(table)}" for title, table in part.tables.items()]
-            lines += [f"\n![{path.stem}]({path.relative_to(run_dir)})" for path in part.figures]
-            lines += [f"\n[Report]({part.report.relative_to(run_dir)})"] if part.report else []
-        lines += [f"\n### Printed\n\n{write_markdown(printed)}"] if printed else []
-    return "\n".join(lines).rstrip() + "\n"
+        parts += [f"## {name} {item.title}", *item.notes]
+        for one in own:
+            parts += [f"### {for_markdown(one.pair)}", *map(for_markdown, one.notes)]
+            parts += [f"{title}\n\n{write_markdown(table).strip()}" for title, table in one.tables.items()]
+            parts += [f"![{path.stem}]({path.relative_to(run_dir)})" for path in one.figures]
+            parts += [f"[Report]({one.report.relative_to(run_dir)})"] if one.report else []
+        parts += [f"### Printed\n\n{write_markdown(printed).strip()}"] if printed else []
+    return "\n\n".join(parts) + "\n"
 
 
 def _write_page(run_dir: Path, pairs: Mapping[str, PaperPair], shown: Listed) -> str:

@@ -10,14 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lm_eval_takeover.analysis.guides import STEP
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.schema import check
 
 RATES = "rates_by_task"  # the figure that is drawn of a comparison, not of an analysis
-DEMO = "demo"  # the bundled pair stands in for every other one
 Board = Literal["tasks", "average", "recovery"]
+REVERSE = "reverse"  # the folder of rows whose calibration is of this direction
+
+
+def is_reverse(row: str) -> bool:
+    """Whether it has a budget by which the base takes over."""
+    return "direction=reverse" in row and "@" in row
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,12 @@ class PaperPair:
     calibrate: tuple[str, ...] = ()  # tasks that Table 13 calibrates on
     revisions: tuple[str, ...] = ()  # of the guide, whose checkpoints score the base's texts, too
     others: dict[str, str] = field(default_factory=dict)  # further guides by name, MODEL or MODEL:DTYPE
+
+    @property
+    def summary(self) -> str:
+        """Its models, if it is not the bundled pair, its tasks and its note."""
+        models = f"{self.base} with {self.guide}. " if self.base else ""
+        return f"{models}Tasks: {self.tasks}. {self.note}".strip()
 
     @property
     def guides(self) -> dict[str, str]:
@@ -73,7 +84,8 @@ class Item:
     @property
     def labels(self) -> list[str]:
         """The folders of its rows that have a journal."""
-        return [re.sub("[:=]", "-", row) for row in self.rows if row != "thinking"]
+        rows = (f"{REVERSE}/{row}" if is_reverse(row) else row for row in self.rows if row != "thinking")
+        return [re.sub("[:=]", "-", row) for row in rows]
 
     @property
     def place(self) -> str:
@@ -86,28 +98,25 @@ class Item:
         named = [*(part.analysis for part in self.parts), *self.figures, *(["budget"] if self.report else [])]
         return [name for name in named if name != RATES]
 
-    def is_made(self, pair: "PaperPair") -> bool:
-        """Whether the set-up names the checkpoints that it needs."""
-        return "checkpoints" not in self.analyses or sum(bool(STEP.search(name)) for name in pair.guides) > 1
-
 
 @dataclass(frozen=True)
 class Manifest:
     """Set-ups and items by name, in the papers' order."""
 
     pairs: dict[str, PaperPair]
-    items: dict[str, Item]
+    items: dict[str, Item] = field(default_factory=dict)
 
     def choose(self, pair: str | None, items: str) -> dict[str, dict[str, Item]]:
-        """By set-up its items. Raises ArgumentError for a name that is not there, and where nothing is left."""
+        """By set-up its items; one that no item names has all. Raises ArgumentError for unknown names, or if nothing is left."""
         names = [name.strip() for name in items.split(",") if name.strip()] or list(self.items)
         given = [("items", name, self.items.keys()) for name in names]
         for option, name, known in [*given, *([("pair", pair, self.pairs.keys())] if pair else [])]:
             if name not in known:
                 raise ArgumentError(f"--{option} '{name}' is not in the manifest; {nearest(name, known)}")
         chosen: dict[str, dict[str, Item]] = {}
+        is_named = pair is None or any(pair in item.pairs for item in self.items.values())
         for name in self.items:
-            for own in (DEMO,) if pair == DEMO else self.items[name].pairs:
+            for own in self.items[name].pairs if is_named else (str(pair),):
                 if name in names and pair in (None, own):
                     chosen.setdefault(own, {})[name] = self.items[name]
         if not chosen:
@@ -116,8 +125,20 @@ class Manifest:
         return chosen
 
 
-def read_manifest() -> Manifest:
-    """The one in the package."""
-    text = Path(__file__).with_name("manifest.toml").read_text(encoding="utf-8")
-    manifest: Manifest = check(tomllib.loads(text), Manifest)
+def read_manifest(own: Path | None = None) -> Manifest:
+    """The one in the package, and the set-ups of a file of one's own. Raises ArgumentError for a file that is none."""
+    manifest: Manifest = _parse(Path(__file__).with_name("manifest.toml").read_bytes())
+    if own is None:
+        return manifest
+    try:
+        more = _parse(read_bounded(own))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(
+            f"--setups '{own}' cannot be read: {error}; expected [pairs.NAME] with base, guide, tasks"
+        ) from error
+    return Manifest({**manifest.pairs, **more.pairs}, {**manifest.items, **more.items})
+
+
+def _parse(text: bytes) -> Manifest:
+    manifest: Manifest = check(tomllib.loads(text.decode()), Manifest)
     return manifest

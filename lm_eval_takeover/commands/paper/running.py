@@ -1,6 +1,7 @@
 """Runs the commands of each set-up; what is finished is used again by the commands themselves.
 
 RUN_DIR/PAIR                     the folder of compare, with leaderboard.json and frontier.json
+RUN_DIR/PAIR/reverse             that of rows with a budget by which the base takes over
 RUN_DIR/PAIR/analysis/ROWS       what analyze wrote of these rows
 RUN_DIR/PAIR/report.html         what report wrote
 RUN_DIR/PAIR/weights             pairs with weights that export wrote
@@ -14,9 +15,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from lm_eval_takeover.analysis.guides import find_step
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.paper.index import write_index
-from lm_eval_takeover.commands.paper.manifest import Item, PaperPair, read_manifest
+from lm_eval_takeover.commands.paper.manifest import REVERSE, Item, PaperPair, is_reverse, read_manifest
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.storage.paths import make_component
 
@@ -25,7 +27,7 @@ CLI = "lm_eval_takeover.cli"
 
 def make_paper(options: argparse.Namespace) -> int:
     """Returns the exit status: 0, or that of the first command that failed; the index has all that was made."""
-    manifest = read_manifest()
+    manifest = read_manifest(options.setups)
     chosen = manifest.choose(options.pair, options.items)
     status, failed = 0, dict[str, list[str]]()
     folders = {name: options.run_dir / make_component(name) for name in chosen}
@@ -57,19 +59,23 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
     chat = ["--apply_chat_template", "--enable_thinking", "True"] if pair.chat else []
     if rows := dict.fromkeys(row for item in items.values() for row in item.rows if row != "thinking" or pair.thinking):
         thinking = f"thinking={DEMO.get(pair.thinking or '', pair.thinking)}"
-        named = ",".join(thinking if row == "thinking" else row for row in rows)
-        compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, "--rows", named, *limit]
-        device = [] if pair.base else ["--device", "cpu"]  # lm-eval's own models look for a GPU
-        yield [*compare, "--run_dir", str(folder), *device, *options.rest]
+        compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, *limit]
+        compare += ["--device", "cpu"] if pair.base is None else []  # lm-eval's own models look for a GPU
+        named = [thinking if row == "thinking" else row for row in rows if not is_reverse(row)]
+        yield [*compare, "--rows", ",".join(named), "--run_dir", str(folder), *options.rest]
+        if back := [row for row in rows if is_reverse(row)]:
+            way = ["--direction", REVERSE, "--run_dir", str(folder / REVERSE)]
+            yield [*compare, "--rows", ",".join(back), *way, *options.rest]
     analyses: dict[str, dict[str, Item]] = {}
+    has_steps = sum(find_step(name) is not None for name in pair.guides) > 1
     for name, item in items.items():
-        if item.analyses and item.is_made(pair):
+        if item.analyses and (has_steps or "checkpoints" not in item.analyses):
             analyses.setdefault(item.place, {})[name] = item
     if analyses:
         yield ["score", str(folder / "base")]
     if {"guides", "checkpoints"} & {name for item in items.values() for name in item.analyses}:
-        for name, named in pair.guides.items():
-            guide, _, dtype = named.partition(":")
+        for name, model in pair.guides.items():
+            guide, _, dtype = model.partition(":")
             own = [*("--base", str(pair.base or DEMO["base"])), *("--guide", str({**DEMO}.get(guide, guide)))]
             yield ["score", str(folder / "base"), "--name", name, *own, *(["--guide_dtype", dtype] if dtype else [])]
     for place, those in analyses.items():
@@ -81,7 +87,7 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
     for item in (item for item in items.values() if item.weights):
         words = ["--to", "pairs", "--tokens_only", "--weights", "js", "--out", str(folder / "weights")]
         yield ["export", str(folder / item.labels[-1] / "samples"), *words]
-    for task in (pair.calibrate or (pair.tasks,)) if any(item.calibrate for item in items.values()) else ():
+    for task in (pair.calibrate or pair.tasks.split()) if any(item.calibrate for item in items.values()) else ():
         out = folder / "thresholds" / f"{make_component(task)}.json"
         if not out.exists():
             prompts = ["--num_prompts", limit[1]] if limit and options.limit >= 1 else []

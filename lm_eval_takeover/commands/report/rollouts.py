@@ -39,22 +39,17 @@ def list_picks(analysis: Analysis, changes: Mapping[tuple[str, int], int]) -> li
     `changes` is by problem how many samples more the compared run has right. A problem's next sample comes after every other
     problem had as many; of a problem, samples that base and compared run judge differently come first.
     """
-    ordered = sorted(analysis.problems, key=lambda key: -abs(changes.get(key, 0)))
-    rounds: list[list[list[Pick]]] = []
-    for key in ordered:
+    beside, rounds = (analysis.base, analysis.compared), list[list[list[Pick]]]()
+    for key in sorted(analysis.problems, key=lambda key: -abs(changes.get(key, 0))):
         by_number: dict[int, dict[str, Answered]] = {}
         for name, problems in analysis.samples.items():
             for sample in problems.get(key, []):
                 by_number.setdefault(sample.sample, {})[name] = sample
-        for place, number in enumerate(sorted(by_number, key=lambda n: (not _is_changed(analysis, by_number[n]), n))):
+        verdicts = {n: {one.correct for name, one in by_number[n].items() if name in beside} for n in by_number}
+        for place, number in enumerate(sorted(by_number, key=lambda n: (len(verdicts[n]) < 2, n))):  # what changed is first
             rounds.extend([] for _ in range(place + 1 - len(rounds)))
             rounds[place].append(list(by_number[number].items()))
     return [group for groups in rounds for group in groups]
-
-
-def _is_changed(analysis: Analysis, samples: Mapping[str, Answered]) -> bool:
-    base, compared = (samples.get(name or "") for name in (analysis.base, analysis.compared))
-    return base is not None and compared is not None and base.correct != compared.correct
 
 
 def pack_picks(

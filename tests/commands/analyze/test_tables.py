@@ -11,12 +11,14 @@ from contextlib import closing
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.run_dirs import copy_few, plant
+from helpers.demo_runs import run_demo
+from helpers.run_dirs import copy_few, plant, plant_facts
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.analysis.figures import DRAWN
 from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pieces import Pieces
@@ -25,7 +27,7 @@ from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.prompts import SCHEMA
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import list_score_files
+from lm_eval_takeover.runs.scores import list_score_files, read_header
 
 
 def analyze(out, *folders, only=None):
@@ -89,12 +91,6 @@ def test_figures_can_be_read_on_a_phone_and_hide_nothing(analysed):
     assert {"peaks of ce", "takeovers of guided", "planning tokens", "execution tokens"} <= set(labels)
 
 
-def test_the_same_runs_give_the_same_bytes(analysed, demo_runs, tmp_path):
-    assert analyze(tmp_path / "again", *demo_runs.values(), only="concentration, failure,flips") == 0
-    names = [f"{name}.{end}" for name in ("concentration", "failure", "flips") for end in ("csv", "json", "svg")]
-    assert all((tmp_path / "again" / name).read_bytes() == (analysed / name).read_bytes() for name in names)
-
-
 def test_on_the_demo_pair_scores_predict_failures_and_nothing_is_harmed(analysed):
     by_signal = {row["signal"]: row for row in read(analysed, "failure") if row["task"] == "takeover_demo"}
     assert by_signal["js"]["auroc"] > 0.75 > by_signal["entropy"]["auroc"]
@@ -139,8 +135,37 @@ def test_rollouts_of_the_guide_are_analysed_as_those_of_the_base(demo_runs, tmp_
     assert {row["run"] for row in peaks} == {"guide"}
     ours, base = ({(r["set"], r["measure"]): r["value"] for r in read(f, "choices")} for f in (out, analysed))
     assert ours["all", "rank_1"] < 1 and ours != base
-    with pytest.raises(ArgumentError, match=r"needs a guide run, and you gave base \(policy=base\)"):
-        main(["analyze", str(copies["base"]), *words, "--only", "lorenz"])
+
+
+def test_pairs_that_share_a_base_stand_beside_each_other(analysed, demo_runs, checkpoints, tmp_path, capsys):
+    """Two folders of `compare` with the same texts of the base, the second of fewer, and a base run alone with another seed."""
+    pairs = {name: tmp_path / name for name in ("ours", "noised", "other")}
+    for name in ("base", "guided"):
+        shutil.copytree(demo_runs[name], pairs["ours"] / name / "samples")
+    asked, base = {"base": DEMO["base"], "guide": "acme/guide@step-20"}, pairs["noised"] / "base" / "samples"
+    run_demo(base, 2, {**asked, "policy": "base"})
+    run_demo(pairs["noised"] / "guided" / "samples", 2, {**asked, "score": "js", "tau": 0.1, "kappa": 0})
+    run_demo(pairs["other"], 1, {"base": DEMO["base"], "policy": "base", "seed": 7})
+    assert main(["score", str(base)]) == main(["score", str(pairs["other"]), "--guide", "acme/guide@step-9"]) == 0
+    out, guide = tmp_path / "out", read_header(list_score_files(base)[0])[0].guide
+    assert analyze(out, *pairs.values(), only="concentration,ranks,guides") == 0
+    said = capsys.readouterr().err
+    assert "ours and noised share 16 texts of 48 and 16; iou is measured" in said and "share 0 texts of 16 and 8" in said
+    assert "other: ranks cannot be shown: it needs a run in which two" in said and guide["revision"] == checkpoints["step-20"]
+    assert read(out / "ours", "concentration") == read(analysed, "concentration")
+    for name, shown in (("concentration", list(pairs)), ("ranks", ["ours", "noised"])):
+        assert read(out, name) == [{"pair": pair, **row} for pair in shown for row in read(out / pair, name)]
+    files = [list_parts(list_score_files(run)) for run in (base, demo_runs["base"])]
+    tops = [{one.name: one.top("js", 5) for one in read_scored_samples(parts, ["js"])} for parts in files]
+    iou = [(tops[0][name] & tops[1][name]).sum() / (tops[0][name] | tops[1][name]).sum() for name in tops[0]]
+    rows = [row for row in read(out, "guides") if row["score"] == "js" and row["task"] == "takeover_demo"]
+    assert [row["guide"] for row in rows if row["measure"] == "gini"] == sorted(pairs)
+    both = {(row["guide"], row["versus"]): row["value"] for row in rows if row["measure"] == "iou_top5"}
+    assert both == {("noised", "ours"): pytest.approx(sum(iou) / len(iou))} and 0 < sum(iou) < len(iou)
+    assert main(["report", str(out), "--out", str(tmp_path / "report.html")]) == 0
+    plant_facts(base, takeover={"base": {"id": "acme/base", "revision": None}})
+    with pytest.raises(ArgumentError, match="these are pairs of different bases: acme/base@None, demo-base@"):
+        analyze(out, *pairs.values())
 
 
 def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):

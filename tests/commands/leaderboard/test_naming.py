@@ -33,12 +33,13 @@ GUIDED = "Small-Base + Guided"
         (
             {"run": {"target_rate": 0.02, "tau": 3.0}},
             {"run": {"target_rate": 0.05}},
-            [f"{GUIDED} (rate 0.02)", f"{GUIDED} (rate 0.05)"],
+            [f"{GUIDED} (rate 0.0{n})" for n in (2, 5)],
         ),
         ({"run": {"label": "short"}}, {"run": {"label": "long", "seed": 1}}, ["short", "long"]),
         ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"]),
+        ({}, {"verifier": "math_verify"}, [GUIDED, f"{GUIDED}, math_verify"]),
     ],
-    ids=["seed", "template", "rate", "labels", "a label that every such run has"],
+    ids=["seed", "template", "rate", "labels", "a label that every such run has", "verifier"],
 )
 def test_a_name_is_the_label_or_what_differs(names, first, second, expected):
     assert names(first, second) == (expected, [])
@@ -47,15 +48,3 @@ def test_a_name_is_the_label_or_what_differs(names, first, second, expected):
 def test_a_legend_says_what_a_name_leaves_out(names):
     _, legend = names({}, {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}})
     assert legend == [f"{GUIDED} (seed 0): backend hf, temperature 0.6", f"{GUIDED} (seed 1): backend vllm, temperature 1.0"]
-
-
-def test_runs_of_two_verifiers_bear_their_names(names):
-    named, _ = names({}, {"verifier": "math_verify"})
-    assert named == [GUIDED, f"{GUIDED}, math_verify"]
-
-
-def test_labels_of_folders_go_before_all_else(tmp_path):
-    folders = {tmp_path / name: f"row {name}" for name in ("a", "b")}
-    for folder in folders:
-        write_results(folder, {TASK: [4] * 20}, model="hf", model_args={"pretrained": f"acme/{folder.name}"})
-    assert [row.name for row in build_board(list(folders), [], None, folders).rows] == ["row a", "row b"]

@@ -38,17 +38,13 @@ def test_of_several_seeds_and_templates_base_and_reference_are_the_rows_own(tmp_
     assert not any("different references" in line for line in warnings)
 
 
-@pytest.mark.parametrize(
-    ("names", "thinking", "why"),
-    [
-        (["guided", "guide"], [], "no row is the base alone"),
-        (["base", "guided"], [], "no reference"),
-        (["base", "guided"], ["random"], "beyond noise"),
-    ],
-)
+_BLANK = [("guided guide", "", "no row is the base alone"), ("base guided", "", "no reference")]
+
+
+@pytest.mark.parametrize(("names", "thinking", "why"), [*_BLANK, ("base guided", "random", "beyond noise")])
 def test_recovery_is_blank_with_the_reason(results, board, names, thinking, why):
-    words = ["--thinking", *(results / name for name in thinking)] if thinking else []
-    recovery = board(*(results / name for name in names), *words)[0]["Small-Base + Guided"]["recovery"]
+    words = ["--thinking", results / thinking] if thinking else []
+    recovery = board(*(results / name for name in names.split()), *words)[0]["Small-Base + Guided"]["recovery"]
     assert recovery["pass8"] is None and why in recovery["pass8_why"]
 
 
@@ -86,7 +82,7 @@ def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_com
     ],
 )
 def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
-    counts, config = ({task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {})
+    counts, config = {task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {}
     write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
     _, warnings = board(results / "base", results / "guided", "--thinking", tmp_path / "thinking")
     lines = [line for line in warnings if line.startswith("Recovery is against")]

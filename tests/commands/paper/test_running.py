@@ -1,11 +1,10 @@
 """`paper` on the bundled pair: every item in one command, killed and called again; each number is one of a command's files."""
 
-import csv
 import json
 import os
 import re
 import signal
-import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import split
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from helpers.browser import CHROMIUM, open_browser
-from helpers.processes import TAKEOVER, environment, run, wait_until
+from helpers.processes import wait_until
 from helpers.stock import comparing_here
 
 from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
@@ -22,12 +21,12 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.paper import running
 from lm_eval_takeover.commands.paper.figures import draw_rates
 from lm_eval_takeover.commands.paper.manifest import read_manifest
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_markdown
 from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import list_score_files
-from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.runs.scores import list_score_files, read_header
 
 PRINTED = [f"T{number}" for number in range(1, 15)]
 FIGURES = [f"F{number}" for number in range(1, 10)]
@@ -35,7 +34,7 @@ CLAIMS = {
     "S1": "near 0", "S2": "Cross-sampling", "S3": "early", "S4": "candidates", "S5": "One word", "S6": "SFT", "S7": "checkpoints",
     "S8": "weights",
 }  # fmt: skip
-SMALL = split("-- --gen_kwargs max_gen_toks=64 --num_prompts 4 --num_held_out 3 --batch_size 64 --quiet")
+SMALL = split("-- --gen_kwargs max_gen_toks=40 --num_prompts 4 --num_held_out 3 --batch_size 64 --quiet")
 
 
 def test_the_manifest_has_every_table_figure_and_claim():
@@ -50,6 +49,8 @@ def test_names_that_the_manifest_lacks_are_one_line():
     manifest = read_manifest()
     assert list(manifest.choose(None, "T3")) == ["qwen3-0.6b", "qwen3-1.7b"]
     assert "demo" not in manifest.choose(None, "")
+    with pytest.raises(ArgumentError, match=r"--setups '.*' cannot be read: .*; expected"):
+        read_manifest(Path(__file__))
     wrong = [(None, "T33", "did you mean 'T3'"), ("qwen", "", "--pair 'qwen'"), ("sft", "T3", "it has S1")]
     for pair, items, reason in wrong:
         with pytest.raises(ArgumentError, match=reason):
@@ -82,15 +83,16 @@ def test_every_item_is_made_in_one_command(paper):
         own = sections[name].partition("### Printed")[0]
         assert own.count("\n| ---") == bool(item.board) + len(item.parts) + item.calibrate, name
         assert own.count("\n![") == len(item.figures), name
-        assert ("Missing: " in own) == bool(item.missing) and ("report.html" in own) == item.report
+        assert ("Missing: " in own) == ("### demo" not in own) == bool(item.missing) and ("report.html" in own) == item.report
     for path in re.findall(r"\]\((\S+?)\)", text):
         assert (paper / path).exists()
 
 
 def read_rows(section):
-    """The tables of a section, each without its heading."""
+    """The tables of a section, each a list of rows by heading."""
     blocks = re.findall(r"(?:^\|.*\n)+", section, re.M)
-    return [[line[2:-2].split(" | ") for line in block.splitlines()[2:]] for block in blocks]
+    tables = [[line[2:-2].split(" | ") for line in block.splitlines()] for block in blocks]
+    return [[dict(zip(heading, row, strict=True)) for row in rows] for heading, _, *rows in tables]
 
 
 def show_two(cell):
@@ -111,24 +113,29 @@ def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
     for name, item in read_manifest().items.items():
         tables = read_rows(sections[name])
         if item.board:
-            expected = []
+            expected, whys = [], set()
             for label in item.rows:
                 row, rate = board[label], board[label]["realized_rate"]
-                figures = [row["tasks"]["takeover_demo"], row["average"]] if item.board != "recovery" else []
-                cells = map(show_two, [*figures, row["recovery"]])
-                expected.append([label, "" if rate is None else f"{100 * rate:.1f}", *cells])
-            assert [[cell.replace("\\", "").strip() for cell in row] for row in tables.pop(0)] == expected, name
+                own = {row["recovery"].get(f"{metric}_why", "") for metric in ("acc", "pass8")}
+                if item.board != "recovery" or "recovers nothing" not in "".join(own):
+                    cells = [row["tasks"]["takeover_demo"]] if item.board != "recovery" else []
+                    shown = map(show_two, [*cells, row["recovery"]])
+                    expected.append([label, "" if rate is None else f"{100 * rate:.1f}", *shown])
+                whys |= {why for why in own if why and "recovers nothing" not in why}
+            assert [[cell.replace("\\", "").strip() for cell in row.values()] for row in tables.pop(0)] == expected, name
+            assert all(f": {why}." in sections[name] for why in whys), name
         for part in item.parts:
             lines = json.loads((demo / "analysis" / item.place / f"{part.analysis}.json").read_text())
             lines = [line for line in lines if all(line[key] in known for key, known in part.where.items())]
             shown = tables.pop(0)
             assert len(shown) == len(lines) and (lines or part.analysis == "examples"), name
             for cells, line in zip(shown, lines, strict=True):
-                for cell, column in zip(cells, part.columns, strict=True):
-                    assert cell.strip() in list_forms(line[column]), (name, column)
+                assert {name.replace(" ", "_") for name in cells} == set(part.columns)
+                for column, cell in cells.items():
+                    assert cell.strip() in list_forms(line[column.replace(" ", "_")]), (name, column)
     thresholds = json.loads(next((demo / "thresholds").glob("*.json")).read_text())["scores"]["ce"]["table"]
     cells = {row["rho"]: f"{row['tau']:.3f} / {row['kappa_threshold_to_mean']:.3f}" for row in thresholds}
-    assert [cells[ratio] for ratio in (0.01, 0.03, 0.05)] == read_rows(sections["T13"])[0][0][1:]
+    assert [cells[ratio] for ratio in (0.01, 0.03, 0.05)] == [*read_rows(sections["T13"])[0][0].values()][1:]
 
 
 def test_accuracy_by_rate_has_a_panel_for_each_task_and_the_thinking_model_as_a_line(paper):
@@ -165,30 +172,24 @@ def test_examples_are_chosen_by_their_rule(paper):
     assert all(re.search(r"\[[^]|]+\|[^]]+\]", row["text"]) and row["problem"] for row in largest)
 
 
-def test_signals_are_the_values_that_failure_reads(paper):
-    with (paper / "demo" / "analysis" / "base" / "signals.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    failure = {row["signal"]: row for row in json.loads((paper / "demo" / "analysis" / "base" / "failure.json").read_text())}
-    own = {(row["doc_id"], row["sample"]): row["correct"] for row in rows if row["score"] == "ce"}
-    assert len(own) == failure["ce"]["samples"] == 24 and set(own.values()) <= {"True", "False"}
-
-
-def test_guides_and_checkpoints_are_compared_on_the_texts_of_one_base_run(paper):
-    """The base as a checkpoint is no one's second guide; overlaps are those of the largest scores of either file."""
-    run, analysis = paper / "demo" / "base" / "samples", paper / "demo" / "analysis" / "base"
-    steps, guides = (json.loads((analysis / f"{name}.json").read_text()) for name in ("checkpoints", "guides"))
-    assert [(row["guide"], row["step"]) for row in steps if row["measure"] == "gini" and row["score"] == "js"] == [
-        *([("step-0", 0), ("step-1", 1)] * 2)
-    ]
-    far = {row["step"]: row["value"] for row in steps if row["measure"] == "far" and row["score"] == "js"}
-    assert far[0] == 0 < far[1] and (analysis / "checkpoints.svg").exists()
-    tops = [
-        {one.name: one.top("js", 5) for one in read_scored_samples(list_parts(list_score_files(run, name)), ["js"])}
-        for name in ("", "bfloat16")
-    ]
-    iou = [(tops[0][name] & tops[1][name]).sum() / (tops[0][name] | tops[1][name]).sum() for name in tops[0]]
-    shown = [row["value"] for row in guides if row["measure"] == "iou_top5" and row["score"] == "js"]
-    assert shown == pytest.approx([np.mean(iou)] * 2) and 0.5 < np.mean(iou) < 1
+def test_checkpoints_are_revisions_of_the_guide_in_the_order_of_their_steps(checkpoints, tmp_path):
+    """Of a set-up of one's own; each revision has its own weights, and a row for each measure of its own scores."""
+    (tmp_path / "own.toml").write_text(
+        f'[pairs.own]\nbase = "{DEMO["base"]}"\nguide = "acme/guide"\ntasks = "takeover_demo"\nrevisions = {list(checkpoints)}\n'
+    )
+    words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--limit", "1"]
+    with paper_here():
+        assert main([*words, "--run_dir", str(tmp_path), *SMALL]) == 0
+    run, far = tmp_path / "own" / "base" / "samples", {}
+    for revision, commit in checkpoints.items():
+        files = list_score_files(run, revision)
+        assert read_header(files[0])[0].guide["revision"] == commit
+        scores = np.concatenate([one.score("js") for one in read_scored_samples(list_parts(files), ["js"])])
+        far[int(revision[5:])] = pytest.approx((scores >= 0.1).mean())
+    rows = json.loads((tmp_path / "own" / "analysis" / "base" / "checkpoints.json").read_text())
+    rows = [row for row in rows if row["measure"] == "far" and row["score"] == "js" and row["task"] == "mean"]
+    assert [(row["step"], row["value"]) for row in rows] == sorted(far.items()) and len({row["value"] for row in rows}) == 3
+    assert (tmp_path / "own" / "analysis" / "base" / "checkpoints.svg").exists()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
@@ -200,34 +201,34 @@ def test_the_page_fits_its_window(paper, tmp_path, width, theme):
         page.open((paper / "index.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate("document.querySelectorAll('section').length") == 31
+        texts = "[...document.querySelectorAll('.scroll:has(.texts)')]"
+        assert page.evaluate(f"{texts}.length > 3 && {texts}.every((box) => box.scrollWidth <= box.clientWidth)")
         assert page.messages == []
         if "REPORT_PICTURES" in os.environ:
             page.save_picture(Path(os.environ["REPORT_PICTURES"]) / f"paper-{width}-{theme}.png")
 
 
-def is_free(lock):
-    try:
-        Lock(lock).release()
-    except Locked:
-        return False
-    return True
-
-
 @pytest.mark.slow
-def test_a_killed_command_goes_on_to_the_same_index(tmp_path):
-    """Killed behind its first row."""
-    words = [*TAKEOVER, "paper", "--pair", "demo", "--items", "F1,F2", "--limit", "2", "--run_dir"]
-    assert run([*words, str(tmp_path / "whole"), *SMALL]).returncode == 0
-    process = subprocess.Popen([*words, str(tmp_path / "killed"), *SMALL], env=environment(), start_new_session=True)
-    wait_until(lambda: list(tmp_path.glob("killed/demo/*/results-*/call.json")))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    wait_until(lambda: is_free(tmp_path / "killed" / "demo" / "compare.lock"))
-    assert not (tmp_path / "killed" / "index.md").exists()
+def test_a_killed_command_goes_on_to_the_same_index(paper, tmp_path, forked):
+    """Killed in its first row, between two rows, and behind its scores; each process goes on from the one before."""
+    words = ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--limit", "3", "--run_dir", str(tmp_path), *SMALL[:-2]]
+    words += ["8", "--quiet"]  # rows in three batches
+    start = f"import sys\nsys.path += {[*sys.path, str(Path(__file__).parent)]!r}\nfrom test_running import main, paper_here\n"
+    (tmp_path / "killed.py").write_text(f"{start}with paper_here():\n    main({words!r})\n")
+    row, places = (
+        tmp_path / "demo" / "base",
+        ("samples/journal-000.sqlite-wal", "results-*/call.json", "samples/scores/*.parquet"),
+    )
+    for place in places:
+        process = forked.start(tmp_path / "killed.py")
+        wait_until(lambda place=place: list(row.glob(place)), process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "index.md").exists()
     with paper_here():
-        assert main([*words[len(TAKEOVER) :], str(tmp_path / "killed"), *SMALL]) == 0
-    whole, killed = ((tmp_path / name / "index.md").read_text() for name in ("whole", "killed"))
-    assert killed == whole and "F1 How much" in whole
+        assert main(words) == 0
+    sections = [(folder / "index.md").read_text().split("\n## ")[1:] for folder in (paper, tmp_path)]
+    assert len(sections[1]) == 4 and set(sections[1]) <= set(sections[0])
 
 
 def test_a_dry_run_prints_commands_memory_and_hours(tmp_path, capsys):
