@@ -76,12 +76,12 @@ def read_aligned(
     members = [pair.member(role) for role in roles]
     for member in pair.members:
         release_memory(member)
-    most = max(map(len, continuations))
-    tokens = torch.tensor([[0] * (most - len(c)) + list(c) for c in continuations])
+    length = max(map(len, continuations))
+    tokens = torch.tensor([[0] * (length - len(c)) + list(c) for c in continuations])
     columns, column = max(1, most // (len(prompts) * pair.vocab_size)), 0
     for reading in map(choose_reading, members):
         if not (reading.cached and reading.chunked and (reading.padded or len(prompts) == 1)):
-            columns = most  # at once
+            columns = length  # at once
     texts = (pair.vocab_size, prompts, continuations, labels, columns)
     for blocks in zip(*(_read_blocks(member, *texts) for member in members), strict=True):
         device = blocks[0].device

@@ -43,7 +43,7 @@ HOSTILE = {
 
 def children():
     """Ids of the live and dead worker processes of this process."""
-    command = ["ps", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())]
+    command = ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())]
     lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     listed = [(int(pid), state, words) for pid, state, *words in map(str.split, lines)]
     return [pid for pid, state, words in listed if "lm_eval_takeover.answers.worker" in words or state.startswith("Z")]

@@ -62,8 +62,8 @@ def test_areas_and_least_costs_are_printed_as_they_are():
     area = [0.4312, 0.3711, 0.4987, 0.3921, 0.4703, "random", 0.3771, 0.3307, 0.4235, 1.23e-09]
     least = [0.0117, 0.0523, 0.0411, None]
     rows = [
-        ["share", "average", "acc", "segment:length=sentence", *area, *[None] * 5],
-        ["asked", "average", "acc", "segment:length=sentence", *[None] * 10, *least, None],
+        ["share", "average", "acc", "segment:length=sentence", *area, *[None] * 7],
+        ["asked", "average", "acc", "segment:length=sentence", *[None] * 10, *least, *[None] * 3],
     ]
     areas = [dict(zip(AREA_COLUMNS, row, strict=True)) for row in rows]
     check_numbers(write_frontier(Frontier([], areas), "share", "table"), [areas, 0.0001, 50, 90, 95], least=10)

@@ -8,7 +8,7 @@ import torch
 from helpers.pairs import SAMPLED
 
 from lm_eval_takeover.decoding.lockstep import generate
-from lm_eval_takeover.decoding.teacher_forcing import compare, force
+from lm_eval_takeover.decoding.teacher_forcing import compare, force, read_aligned
 from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Gated, GuideAlone, Random
@@ -55,12 +55,14 @@ def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
     assert not any(f.greedy.all() for f in force(demo_pair, policy, prompts, wrong))
 
 
-@pytest.mark.parametrize("block", [2**26, 3000])
+@pytest.mark.parametrize("block", [2**26, 5000])
 def test_both_models_along_a_text_are_those_of_full_passes(demo_pair, requests, block):
     """Every column beside plain numpy on a pass of one row each, with texts of several lengths, whole or in blocks of columns."""
     prompts = [r.prompt for r in requests[:6:2]]
     texts = [list(r.prompt[: 5 + 9 * i]) for i, r in enumerate(requests[:6:2])]
     found = compare(demo_pair, [scores.get(name) for name in ("ce", "rkl", "js")], prompts, texts, ["a", "b", "c"], most=block)
+    widths = [tokens.shape[1] for tokens, _ in read_aligned(demo_pair, ("base",), prompts, texts, ["a", "b", "c"], block)]
+    assert (sum(widths), max(widths)) == (len(texts[-1]), min(len(texts[-1]), block // (3 * demo_pair.vocab_size)))
     for prompt, text, columns in zip(prompts, texts, found, strict=True):
         p, q = {}, {}
         for role, into in (("base", p), ("guide", q)):

@@ -37,7 +37,7 @@ def test_no_column_is_guessed_and_calibrating_is_offered_first(published_pair, a
     with pytest.raises(ArgumentError) as caught:
         load_policy(ModelArguments(**NAMED, **arguments), published_pair)
     text = str(caught.value)
-    assert text.startswith(f"{start}'{NAME}' is read off a published table")
+    assert text.startswith(f"{start}'{NAME}' is a published table")
     command = "lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --prompts openai/gsm8k:main"
     assert text.index(command) < text.index(f"{NAME}:1")
     columns = ("1 (tau=3.667, kappa=24.443)", "2 (tau=0.467, kappa=3.114)", "3 (tau=0.239, kappa=1.591)")

@@ -52,6 +52,7 @@ def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
 def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     run = copy(demo_runs["base"], tmp_path)
     shutil.rmtree(run / "scores")
+    monkeypatch.setattr(scoring, "FILE_TOKENS", 2000)
     batches = []
 
     def look(role, ids, reads_prompt):
