@@ -3,8 +3,7 @@
     python benchmarks/pass_costs.py [--device cuda] [--dtype bfloat16] [--pair demo]
 
 Random weights stand for models. `launch` is from many small layers, `weights` from one token through large ones, `arithmetic`
-and `cache` from what more tokens and more columns take there, `draw` and `entries` from draws of one row and of several. `token`
-and `block` are the table's, and `draw` leaves out what the host does besides: engines show those, not single passes. On one
+and `cache` from what more tokens and more columns take there, `draw` and `entries` from draws of one row and of several. On one
 thread of a CPU, seconds are of processor time. Medians of `--rounds`.
 """
 
@@ -71,18 +70,15 @@ def measure(device: torch.device, dtype: torch.dtype, rounds: int) -> Machine:
     table = find_machine(device, dtype)
     read = (cost.fixed - sizes["num_hidden_layers"] * table.launch) * table.weights  # bytes of its weights
     columns = rows * (many - few) * cost.per_column * table.cache  # bytes of its cache
-    besides = sizes["num_hidden_layers"] * table.token
-    flop = (cost.per_token - besides) * table.arithmetic * (TOKENS - 1)
+    flop = cost.per_token * table.arithmetic * (TOKENS - 1)
     row, several = (time_draw(count, device, rounds) for count in (1, 8))
     return Machine(
         launch=launch,
         weights=read / max(one - sizes["num_hidden_layers"] * launch, 1e-9),
         cache=columns / max(long - short, 1e-9),
-        arithmetic=flop / max(tokens - one - besides * (TOKENS - 1), 1e-9),
+        arithmetic=flop / max(tokens - one, 1e-9),
         draw=time_draw(1, device, rounds, vocab=512),
         entries=7 * VOCAB / max(several - row, 1e-9),
-        token=table.token,
-        block=table.block,
     )
 
 

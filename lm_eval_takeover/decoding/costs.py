@@ -20,10 +20,9 @@ class Machine:
     """Speeds of one kind of device.
 
     launch: seconds a layer, whatever it reads. weights, cache: bytes a second, of weights and of cached keys and values.
-    arithmetic: floating point operations a second; token: seconds more a token and layer, for what is no matrix of weights.
-    draw: seconds a draw of any number of rows, with the host's books of it; row: seconds more for each row; entries: entries of
-    the vocabulary a second. block: seconds of the host's work on a block that is verified. several: extra time of a pass over
-    several tokens, in shares of reading the weights.
+    arithmetic: floating point operations a second. draw: seconds a draw, of any number of rows; row: seconds more for each row;
+    entries: entries of the vocabulary a second. several: extra time of a pass over several tokens, in shares of reading the
+    weights.
     """
 
     launch: float
@@ -34,16 +33,15 @@ class Machine:
     entries: float
     several: float = 0.0
     row: float = 0.0
-    token: float = 0.0
-    block: float = 0.0
 
 
-# CPUs are measured: two cores, with and without matrix instructions for the dtype; small models spend most of a block in Python.
-# GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the arithmetic, 16 kernels of 2 microseconds a layer, a
-# draw of two passes over float32 logits; the host's time there was never measured.
+# CPUs are measured: two cores, with and without matrix instructions for the dtype. Only their `cache` is chosen. Passes of one
+# token read 5 to 13 GB/s of keys and values on one core, 7 in the median. With 7e9 the schedule drafts for a guide at 32 short
+# rows, which takes 1.1 times as long as no drafts. GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the
+# arithmetic, 16 kernels of 2 microseconds a layer, a draw of two passes over float32 logits.
 MACHINES = {
-    "cpu": Machine(4e-5, 17e9, 1e10, 1.7e11, 1.5e-4, 2e8, 0.5, 6e-6, 2.5e-6, 6e-4),
-    "cpu with matrices": Machine(4e-5, 17e9, 1e10, 1.4e12, 1.5e-4, 2e8, 0.0, 6e-6, 2.5e-6, 6e-4),
+    "cpu": Machine(4e-5, 17e9, 4e10, 1.7e11, 2e-5, 2e8, 0.5, 6e-6),
+    "cpu with matrices": Machine(4e-5, 17e9, 4e10, 1.4e12, 2e-5, 2e8, 0.0, 6e-6),
     "H200": Machine(3.3e-5, 4.2e12, 4.2e12, 6e14, 2e-5, 5e11),
     "H100": Machine(3.3e-5, 2.9e12, 2.9e12, 6e14, 2e-5, 3.6e11),
     "A100": Machine(3.3e-5, 1.75e12, 1.75e12, 1.9e14, 2e-5, 2.2e11),
@@ -66,7 +64,7 @@ class PassCost:
 
     fixed: a pass (launches, weights read once). per_token: arithmetic. per_column: cached keys and values of one token. draw,
     per_draw: drawing one token of each row. several: extra of a pass over several tokens. padded: such passes have few lengths
-    (`round_up`). block: the host's work on a block that this model verifies.
+    (`round_up`).
     """
 
     fixed: float
@@ -76,7 +74,6 @@ class PassCost:
     per_draw: float = 0.0
     padded: bool = True
     several: float = 0.0
-    block: float = 0.0
 
     @classmethod
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
@@ -117,13 +114,12 @@ class PassCost:
         """The costs of a model with this many parameters read in a pass."""
         return cls(
             fixed=layers * machine.launch + parameters * itemsize / machine.weights,
-            per_token=2 * parameters / machine.arithmetic + layers * machine.token,
+            per_token=2 * parameters / machine.arithmetic,
             per_column=column_bytes / machine.cache,
             draw=machine.draw,
             per_draw=machine.row + vocab / machine.entries,
             padded=padded,
             several=machine.several * parameters * itemsize / machine.weights,
-            block=machine.block,
         )
 
     def seconds(self, tokens: float, columns: float = 0.0) -> float:
@@ -144,8 +140,8 @@ class StepCosts:
 
     fused: the drafter in one model with the target; None if the target writes alone without drafts. ends: `g`, how often a
     position ends a draft. columns: cached tokens of a row. bonus: whether a draft that stands gives one token more. rereads: in
-    vLLM the target also reads the token before the draft, and the drafter what the target has read; its host works meanwhile.
-    Numbers of drafted tokens may be arrays.
+    vLLM the target also reads the token before the draft, and the drafter what the target has read. Numbers of drafted tokens may
+    be arrays.
     """
 
     drafter: PassCost
@@ -170,8 +166,7 @@ class StepCosts:
         read: Any = self.count_read(drafted)
         reading = self.target.seconds(rows * read, columns)
         looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
-        host = 0.0 if self.rereads else self.target.block
-        return drafting + again + reading + looking + host  # type: ignore[no-any-return]
+        return drafting + again + reading + looking  # type: ignore[no-any-return]
 
     def token_seconds(self, drafted: Count, rows: int) -> Count:
         """Of a token of each row."""
