@@ -70,6 +70,11 @@ def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf,
                 np.testing.assert_allclose(np.array(observed)[both], np.array(want.observed)[both], atol=1e-3)
 
 
+def test_an_engine_has_one_speculator_which_is_ours_or_none(written):
+    for name, made in written.items():
+        assert made["speculators"] == ["TakeoverSpeculator"] * name.startswith("drafts"), name
+
+
 @pytest.mark.parametrize("name", ["fused", "drafts"])
 def test_requests_were_preempted_meanwhile(written, name):
     assert written[name]["preemptions"] > 2
