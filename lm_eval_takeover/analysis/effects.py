@@ -105,9 +105,12 @@ class Outcomes:
         counts = np.asarray(weights @ np.eye(len(self._likelihood))[self._cell])
         return np.asarray(counts / counts.sum(axis=-1, keepdims=True))
 
-    def ratio(self, weights: Values, where: Values) -> float:
-        """How much less likely outcomes are if there is nothing here: twice the difference of log-likelihoods."""
-        logs = [np.log(np.maximum(self.fit(weights, start) @ self._likelihood.T, _TINY)) for start in (None, 1 - where)]
+    def ratio(self, weights: Values, mixture: Values, where: Values) -> float:
+        """How much less likely outcomes are if there is nothing here: twice the difference of log-likelihoods.
+
+        `mixture` is the distribution that these weights give, `where` as in `fit`.
+        """
+        logs = [np.log(np.maximum(fitted @ self._likelihood.T, _TINY)) for fitted in (mixture, self.fit(weights, 1 - where))]
         positions = weights.sum() ** 2 / np.square(weights).sum()
         return float(2 * positions * self.count(weights) @ (logs[0] - logs[1]))
 
@@ -151,10 +154,13 @@ class Positions:
         """The distribution on the grid by part, `[1 + problems, grid]`."""
         return self.outcomes.fit(self.parts)
 
+    def _ratio(self, where: Values) -> float:
+        return self.outcomes.ratio(self.weights, self.mixtures[0], where)
+
     @cached_property
     def has_both(self) -> bool:
         """Whether there are helpful positions, and others, by Akaike's criterion."""
-        return all(self.outcomes.ratio(self.weights, where) > _LIKELY for where in (BEYOND[:, 0], 1 - BEYOND[:, 0]))
+        return all(self._ratio(where) > _LIKELY for where in (BEYOND[:, 0], 1 - BEYOND[:, 0]))
 
     @cached_property
     def ranks(self) -> "Ranks":
@@ -171,7 +177,7 @@ class Positions:
         shares, without = self.mixtures[0] @ BEYOND, self.mixtures[1:] @ BEYOND
         squares = np.square(without - without.mean(axis=0)).sum(axis=0) if len(without) else shares
         low, high = bounds_of(max(len(without), 1), shares, squares * (len(without) - 1) ** 2)
-        low = low * [self.outcomes.ratio(self.weights, beyond) > _SHOWN for beyond in BEYOND.T]
+        low = low * [self._ratio(beyond) > _SHOWN for beyond in BEYOND.T]
         values = np.stack([shares, low, high], axis=1).ravel().tolist()
         return dict(zip(_HELPFUL, values, strict=True))
 

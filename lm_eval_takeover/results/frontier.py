@@ -70,10 +70,10 @@ class Curve:
         Bounds are from a bootstrap over problems, for both areas the same, with this curve's error of the grid. Shrunk effects,
         the first oracle's, are too small and measured ones, the last one's, too large: they give the upper and the lower bound.
         """
-        areas = self.areas(cap)
-        drawn = _draw_means([np.stack(of_task) for of_task in zip(areas, wrong, strict=True)])
+        areas, counts = self.areas(cap), _draw_counts(wrong)
+        drawn = _draw_means([np.stack(of_task) for of_task in zip(areas, wrong, strict=True)], counts)
         own = drawn[:, 0] + self.grid_error(cap) * np.random.default_rng(1).standard_normal(_DRAWS)
-        times, bounds = np.hstack([counts * counts.shape[1] for counts in _draw_counts(wrong)]), []
+        times, bounds = np.hstack([of_task * of_task.shape[1] for of_task in counts]), []
         for oracle, side in ((oracles[-1], 1 - CONFIDENCE), (oracles[0], 1 + CONFIDENCE)):
             most = find_areas(*oracle.curve(times[:, oracle.problems], drawn[:, 1]), cap)
             known = most > 0  # else its problems were not drawn
@@ -198,10 +198,10 @@ def _draw_counts(tasks: Sequence[Values]) -> list[Values]:
     return [generator.multinomial(count, np.full(count, 1 / count), _DRAWS) / count for count in counts]
 
 
-def _draw_means(gains: Sequence[Values]) -> Values:
-    """Means over problems drawn again `[draws, rows]`, averaged over tasks; by task `[rows, problems]`."""
-    drawn = zip(_draw_counts(gains), gains, strict=True)
-    return np.asarray(np.mean([counts @ of_task.T for counts, of_task in drawn], axis=0))
+def _draw_means(gains: Sequence[Values], counts: Sequence[Values] | None = None) -> Values:
+    """Means over drawn problems `[draws, rows]`, averaged over tasks; by task `[rows, problems]`, and how often each is drawn."""
+    drawn = zip(counts or _draw_counts(gains), gains, strict=True)
+    return np.asarray(np.mean([of_draws @ of_task.T for of_draws, of_task in drawn], axis=0))
 
 
 def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float | None) -> LeastCost:

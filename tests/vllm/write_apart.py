@@ -7,6 +7,7 @@ observations of the texts, one policy after the other, the passes of their draft
 policy is that of the arguments. With VLLM_USE_V2_MODEL_RUNNER=1 the interpreter of Triton runs that runner on a CPU.
 """
 
+import gc
 import json
 import os
 import sys
@@ -72,8 +73,6 @@ def write(values, asked, names=()):
 
 
 def list_speculators(worker):
-    import gc
-
     gc.unfreeze()  # vLLM has frozen what stood after its start
     return [name for name in (type(each).__name__ for each in gc.get_objects()) if name.endswith("Speculator")]
 

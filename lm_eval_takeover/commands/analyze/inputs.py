@@ -187,11 +187,11 @@ def split_pairs(folders: Sequence[Path], rollouts: str) -> dict[str, list[RunRea
     A pair is what has one guide: that scored it, or that it was written with. A run that has none is in every pair. Raises
     RunDirError for a folder without a run, ArgumentError for pairs without rollouts, or with different bases.
     """
-    found = {path.absolute(): read_run_folders([path]) for path in folders}
-    runs = {run.folder.absolute(): run for own in found.values() for run in own}
+    by_folder = {path.absolute(): read_run_folders([path]) for path in folders}
+    runs = {run.folder.absolute(): run for own in by_folder.values() for run in own}
     written = [run for run in runs.values() if run.written_by == rollouts]
     pairs, places = dict[str | None, dict[Path, RunReader]](), dict[str | None, Path]()
-    for path, own in found.items() if len(written) > 1 else ():
+    for path, own in by_folder.items() if len(written) > 1 else ():
         guide = next(filter(None, map(_find_guide, own)), None)
         places.setdefault(guide, path)
         pairs.setdefault(guide, {}).update((run.folder.absolute(), run) for run in own)
@@ -203,7 +203,7 @@ def split_pairs(folders: Sequence[Path], rollouts: str) -> dict[str, list[RunRea
         raise ArgumentError(f"'{places[lacking[0]]}' is of another guide than the {rollouts} runs; give its own {rollouts} run")
     if len(bases := {str(_describe(run.takeover.get("base"))) for run in written}) > 1:
         raise ArgumentError(f"these are pairs of different bases: {', '.join(sorted(bases))}; give pairs that share one")
-    names = {guide: os.path.relpath(path, os.path.commonpath(found)).removesuffix("/base") for guide, path in places.items()}
+    names = {guide: os.path.relpath(path, os.path.commonpath(by_folder)).removesuffix("/base") for guide, path in places.items()}
     return {make_component(names[guide]): list((of_pair | shared).values()) for guide, of_pair in pairs.items()}
 
 

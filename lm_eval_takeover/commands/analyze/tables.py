@@ -76,23 +76,23 @@ def _analyze_pair(options: argparse.Namespace, pair: str, inputs: Inputs, names:
 
 def _analyze_pairs(options: argparse.Namespace, pairs: Mapping[str, Inputs], names: Sequence[str]) -> None:
     """Each pair in a folder of its own; beside each other their tables, with a column `pair`, and their guides."""
-    found: dict[str, list[pl.DataFrame]] = {name: [] for name in names if name not in GUIDES}
-    for pair, inputs in pairs.items() if found else ():
-        for name, table in _analyze_pair(options, pair, inputs, list(found)).items():
-            found[name].append(table.select(pl.lit(pair).alias("pair"), pl.all()))
+    by_analysis: dict[str, list[pl.DataFrame]] = {name: [] for name in names if name not in GUIDES}
+    for pair, inputs in pairs.items() if by_analysis else ():
+        for name, table in _analyze_pair(options, pair, inputs, list(by_analysis)).items():
+            by_analysis[name].append(table.select(pl.lit(pair).alias("pair"), pl.all()))
     runs = {f"{pair}/{name}": run for pair, inputs in pairs.items() for name, run in inputs.runs.items()}
     guides, missing = make_tables(Inputs(runs, pairs=pairs), [name for name in GUIDES if name in names], options.near)
-    tables = {name: pl.concat(those, how="vertical_relaxed") for name, those in found.items() if those} | guides
+    tables = {name: pl.concat(those, how="vertical_relaxed") for name, those in by_analysis.items() if those} | guides
     if not tables:
         raise ArgumentError(f"{options.only} cannot be shown: {next(iter(missing.values()), 'the pairs lack its runs')}")
     for name, table in tables.items():
         write_analysis(options.out, name, table)
     _write_index(options, options.out, runs, list(guides), missing)
-    texts = {pair: {(one.name, one.stored.text) for one in inputs.scored.answered} for pair, inputs in pairs.items()}
-    for one, other in combinations(texts, 2):
-        if texts[one] != texts[other]:
-            counts = f"{len(texts[one] & texts[other])} texts of {len(texts[one])} and {len(texts[other])}"
-            print(f"{one} and {other} share {counts}; iou is measured on these alone", file=sys.stderr)
+    texts = {pair: {(sample.name, sample.stored.text) for sample in inputs.scored.answered} for pair, inputs in pairs.items()}
+    for pair, other in combinations(texts, 2):
+        if texts[pair] != texts[other]:
+            counts = f"{len(texts[pair] & texts[other])} texts of {len(texts[pair])} and {len(texts[other])}"
+            print(f"{pair} and {other} share {counts}; iou is measured on these alone", file=sys.stderr)
     print(f"{', '.join(tables)} of {', '.join(pairs)} -> {options.out}")
 
 
@@ -163,12 +163,12 @@ def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
 
 def make_guides(guides: Sequence[tuple[Inputs, str, int | None, list[Path]]], *, steps: bool) -> pl.DataFrame:
     """Guides side by side, without a step or with one, in its order: whose scores, its name, its step, its files."""
-    chosen = sorted((one for one in guides if (one[2] is None) != steps), key=lambda one: (one[2] or 0, one[1]))
+    chosen = sorted((guide for guide in guides if (guide[2] is None) != steps), key=lambda guide: (guide[2] or 0, guide[1]))
     if len(chosen) < 2:
         way_out = f"lm-eval-takeover score {guides[0][0].scored.folder} --guide … --name …"
         raise CannotShow(f"it needs scores by a second guide, or of two checkpoints; run: {way_out}")
-    found = [(measure_rollouts(inputs, ["guides"], files), name) for inputs, name, _, files in chosen]
-    frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, name in found if of]
+    measured = [(measure_rollouts(inputs, ["guides"], files), name) for inputs, name, _, files in chosen]
+    frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, name in measured if of]
     if not frames:
         raise CannotShow(_NOTHING)
     numbers = {name: step for _, name, step, _ in chosen}
