@@ -16,7 +16,7 @@ from lm_eval_takeover.errors import ArgumentError, ResultsError
         (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
         (["results", "--baseline", "b", "--runs", "0"], "--runs 0 is not at least 1"),
         (["results", "--baseline", "b", "--base", "x"], "--base and --reference go together, and with --update"),
-        (["results", "--baseline", "none.json", "--plan"], "'results' does not exist"),
+        (["no/results", "--baseline", "none.json", "--plan"], "'no/results' does not exist"),
     ],
 )
 def test_wrong_calls_are_one_line(words, text):
