@@ -12,8 +12,8 @@ BIN := .venv/bin
 RUN_DIR ?= runs/demo
 REPORT ?= results/report
 REPORT_PROBLEMS ?= 50
-# One thread per test worker; two workers.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# One thread per test worker. Three workers keep two cores busy: one often waits, for a process that it kills or a lock.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: install demo demo-full report test suite test-vllm check bench
 
@@ -53,13 +53,14 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Every part runs, whichever of them fails; the last line names those that did. vLLM's tests take one core for themselves, so they
-# run beside the suite, and their output follows it.
+# Every part runs, whichever of them fails; the last line names those that did. They run beside each other: the output of the suite
+# comes first, as it is written, and that of the others follows.
 test: install
-	@failed=; log=$$(mktemp); $(MAKE) check || failed=" check"; \
-	$(MAKE) test-vllm > $$log 2>&1 & vllm=$$!; \
-	$(MAKE) suite || failed="$$failed suite"; \
-	wait $$vllm || failed="$$failed test-vllm"; cat $$log; rm $$log; \
+	@failed=; log=$$(mktemp -d); \
+	$(MAKE) check > $$log/check 2>&1 & check=$$!; $(MAKE) test-vllm > $$log/vllm 2>&1 & vllm=$$!; \
+	$(MAKE) suite || failed=" suite"; \
+	wait $$check || failed="$$failed check"; wait $$vllm || failed="$$failed test-vllm"; \
+	cat $$log/check $$log/vllm; rm -r $$log; \
 	if [ -n "$$failed" ]; then echo "make test: FAILED:$$failed"; exit 1; fi; echo "make test: all passed"
 
 # In random order: the header has the seed, and `make suite SEED=N` repeats it.

@@ -21,7 +21,7 @@ from lm_eval_takeover.method.sampling import draw
 @pytest.mark.parametrize("name", METHODS)
 def test_every_engine_writes_what_the_replay_writes(demo_pair, prompts, name, direction):
     policy = replace(METHODS[name], direction=direction)
-    requests = [Request(prompts[0], 0, 40, GREEDY), *(Request(p, j, 50, SAMPLED) for p in prompts[1:3] for j in (0, 1))]
+    requests = [Request(prompts[0], 0, 26, GREEDY), *(Request(p, j, 32, SAMPLED) for p in prompts[1:3] for j in (0, 1))]
     expected = dict(lockstep.generate(demo_pair, policy, requests, seed=3, batch_size=8, traced=True))
     both = set()
     for i, request in enumerate(requests):
