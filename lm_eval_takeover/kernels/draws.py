@@ -92,9 +92,12 @@ def _rule(rules, rows, live, stride, vocab):
 
 
 @triton.jit
-def _find(logits, source, width, stride, inner):
-    """Where rows `[R]` of logits `[blocks, width, vocab]` begin, which lie `stride` and `inner` apart."""
-    return logits + source // width * stride + source % width * inner
+def _find(logits, source, width, stride, inner, ALIGNED: tl.constexpr):
+    """Where rows `[R]` of logits `[blocks, width, vocab]` begin. Blocks lie `stride` apart, their rows `inner`."""
+    begins = logits + source // width * stride + source % width * inner
+    if ALIGNED:
+        begins = tl.multiple_of(begins, 16)
+    return begins
 
 
 @triton.jit
@@ -177,11 +180,14 @@ def _before(ids, logits, word, winner, logit, top, temperature):
     return tl.sum(tl.where(before, weight, 0.0).to(tl.float64), 1), tl.sum(before.to(tl.int32), 1), first, its_logit
 
 
-# Kernels are compiled once for whatever number of rows: sizes that change from call to call, and where small tensors begin.
+# Kernels are compiled once for every number of rows and every layout of tensors; `ALIGNED` says where loads may be vectors.
 kernel = triton.jit(
-    do_not_specialize=("count", "width", "splits", "rule_stride"),
+    do_not_specialize=(
+        "count", "width", "splits", "rule_stride", "stride", "inner", "host_stride", "host_inner", "donor_stride", "donor_inner",
+    ),
     do_not_specialize_on_alignment=(
-        "asked", "words", "rules", "parts", "counts", "tokens", "masses", "out", "shares", "keys", "positions",
+        "asked", "words", "rules", "parts", "counts", "tokens", "masses", "out", "shares", "keys", "positions", "logits", "host",
+        "donor",
     ),
 )  # fmt: skip
 
@@ -189,11 +195,11 @@ kernel = triton.jit(
 @kernel
 def _start(
     logits, asked, words, rules, parts, count, vocab, width, stride, inner, rule_stride, splits,
-    TURNS: tl.constexpr, INDEXED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    TURNS: tl.constexpr, INDEXED: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(asked, count, INDEXED, ROWS)
-    begins = _find(logits, source, width, stride, inner)
+    begins = _find(logits, source, width, stride, inner, ALIGNED)
     if tl.max(live.to(tl.int32), 0) > 0:
         temperature, top_p, top_k, greedy = _rule(rules, rows, live, rule_stride, vocab)
         ids, read = _tile(begins, live, split, vocab, TILE)
@@ -212,11 +218,11 @@ def _start(
 @kernel
 def _select(
     logits, asked, rules, parts, counts, count, vocab, width, stride, inner, rule_stride, splits,
-    LEVEL: tl.constexpr, TURNS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr,
+    LEVEL: tl.constexpr, TURNS: tl.constexpr, INDEXED: tl.constexpr, ALIGNED: tl.constexpr, SPLITS: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     rows, source, live = _place(asked, count, INDEXED, ROWS)
-    begins = _find(logits, source, width, stride, inner)
+    begins = _find(logits, source, width, stride, inner, ALIGNED)
     temperature, top_p, top_k, greedy = _rule(rules, rows, live, rule_stride, vocab)
     live = live & (top_p < 1) & (top_k > 0) & (greedy == 0)
     if tl.max(live.to(tl.int32), 0) > 0:
@@ -239,12 +245,12 @@ def _select(
 @kernel
 def _judge(
     logits, asked, words, rules, parts, counts, count, vocab, width, stride, inner, rule_stride, splits,
-    TURN: tl.constexpr, TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr,
+    TURN: tl.constexpr, TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, ALIGNED: tl.constexpr,
+    SPLITS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(asked, count, INDEXED, ROWS)
-    begins = _find(logits, source, width, stride, inner)
+    begins = _find(logits, source, width, stride, inner, ALIGNED)
     rule = _rule(rules, rows, live, rule_stride, vocab)
     temperature, top_p, top_k, greedy = rule
     word = tl.load(words + rows, mask=live, other=0)[:, None]
@@ -272,11 +278,11 @@ def _judge(
 @kernel
 def _finish(
     logits, asked, words, rules, parts, counts, tokens, masses, count, vocab, width, stride, inner, rule_stride, splits,
-    TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr,
+    TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, ALIGNED: tl.constexpr, SPLITS: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     rows, source, live = _place(asked, count, INDEXED, ROWS)
-    begins = _find(logits, source, width, stride, inner)
+    begins = _find(logits, source, width, stride, inner, ALIGNED)
     rule = _rule(rules, rows, live, rule_stride, vocab)
     temperature, top_p, top_k, greedy = rule
     word = tl.load(words + rows, mask=live, other=0)[:, None]
@@ -305,10 +311,13 @@ def _finish(
     tl.store(masses + rows, tl.where(greedy, sound, total), mask=rows < count)
 
 
-def measure(logits: Tensor) -> tuple[int, int, int]:
-    """Of logits `[blocks, width, vocab]`: the width, and how far apart blocks and their rows lie."""
-    blocks, width, _ = logits.shape  # strides of one are anything, and kernels would be compiled for each
-    return width, logits.stride(0) * (blocks > 1), logits.stride(1) * (width > 1)
+def are_aligned(*blocks: Tensor) -> bool:
+    """Whether rows of logits `[blocks, width, vocab]` begin where a GPU can load 16 bytes at once.
+
+    False for every batch if 16 does not divide the vocabulary: its kernels are compiled once, too.
+    """
+    sizes = (size for part in blocks for size in (part.shape[2], part.data_ptr(), *part.stride()[:2]))
+    return not any(size % 16 for size in sizes)
 
 
 def draw(
@@ -332,9 +341,10 @@ def draw(
     counts = torch.zeros(count if selects else 0, _LEVELS.value, 256, dtype=torch.int32, device=logits.device)
     if not count:
         return tokens, masses
-    sizes = (count, vocab, *measure(logits), table.stride(0) if len(table) > 1 else 0, splits)
+    sizes = (count, vocab, logits.shape[1], *logits.stride()[:2], table.stride(0) if len(table) > 1 else 0, splits)
     where = words if asked is None else asked  # without INDEXED a pointer that nothing reads
     given = {"TURNS": turns, "INDEXED": asked is not None, "ROWS": rows, "TILE": tile, "num_warps": 8}
+    given["ALIGNED"] = are_aligned(logits)
     more = given | {"SPLITS": triton.next_power_of_2(splits)}
     _start[programs, splits](logits, where, words, table, parts, *sizes, **given)
     for level in range(_LEVELS.value * selects):

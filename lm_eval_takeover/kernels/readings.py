@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lm_eval_takeover.kernels.draws import TILE, _find, _part, _place, _tile, kernel, measure
+from lm_eval_takeover.kernels.draws import TILE, _find, _part, _place, _tile, are_aligned, kernel
 
 # What a tile leaves of each model, and of both behind them: float64.
 _TOP, _MASS, _SLOPE, _ID, _REST, _SECOND, _RANK, _MODEL = map(tl.constexpr, range(8))
@@ -64,12 +64,12 @@ def _leave(at, splits, ids, read, chosen, live):
 @kernel
 def _read(
     host, donor, tokens, parts, count, vocab, width, host_stride, host_inner, donor_stride, donor_inner, splits,
-    DONOR: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    DONOR: tl.constexpr, TOKENS: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(tokens, count, False, ROWS)
-    host_begins = _find(host, source, width, host_stride, host_inner)
-    donor_begins = _find(donor, source, width, donor_stride, donor_inner)
+    host_begins = _find(host, source, width, host_stride, host_inner, ALIGNED)
+    donor_begins = _find(donor, source, width, donor_stride, donor_inner, ALIGNED)
     at = parts + rows * _PLANES * splits + split
     ids, read = _tile(host_begins, live, split, vocab, TILE)
     chosen = _chosen(host_begins, tokens, rows, live, TOKENS)
@@ -133,8 +133,8 @@ def _add_up(
     DONOR: tl.constexpr, TOKENS: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     rows, source, live = _place(tokens, count, False, ROWS)
-    host_begins = _find(host, source, width, host_stride, host_inner)
-    donor_begins = _find(donor, source, width, donor_stride, donor_inner)
+    host_begins = _find(host, source, width, host_stride, host_inner, False)
+    donor_begins = _find(donor, source, width, donor_stride, donor_inner, False)
     own, out = parts + rows * _PLANES * splits, out + rows * COLUMNS
     chosen = _chosen(host_begins, tokens, rows, live, TOKENS)
     _describe(out + 2, own, live, splits, chosen, SPLITS)
@@ -161,13 +161,13 @@ def _add_up(
 @kernel
 def _diverge(
     host, donor, parts, shares, count, vocab, width, host_stride, host_inner, donor_stride, donor_inner, splits,
-    SPLITS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    ALIGNED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     rows, source, live = _place(parts, count, False, ROWS)
     own = parts + rows * _PLANES * splits
-    host_begins = _find(host, source, width, host_stride, host_inner)
-    donor_begins = _find(donor, source, width, donor_stride, donor_inner)
+    host_begins = _find(host, source, width, host_stride, host_inner, ALIGNED)
+    donor_begins = _find(donor, source, width, donor_stride, donor_inner, ALIGNED)
     log_p = _log_probs(host_begins, own, live, split, splits, vocab, SPLITS, TILE)
     log_q = _log_probs(donor_begins, own + _MODEL * splits, live, split, splits, vocab, SPLITS, TILE)
     high = tl.maximum(log_p, log_q)
@@ -194,8 +194,8 @@ def _read_tiles(host: Tensor, donor: Tensor | None, tokens: Tensor | None, rows:
     parts = torch.empty(count, _PLANES.value, splits, dtype=torch.float64, device=host.device)
     other, ids = host if donor is None else donor, host if tokens is None else tokens  # pointers that are not read then
     _read[triton.cdiv(count, rows), splits](
-        host, other, ids, parts, count, vocab, *measure(host), *measure(other)[1:], splits,
-        DONOR=donor is not None, TOKENS=tokens is not None, ROWS=rows, TILE=tile, num_warps=8,
+        host, other, ids, parts, count, vocab, host.shape[1], *host.stride()[:2], *other.stride()[:2], splits,
+        DONOR=donor is not None, TOKENS=tokens is not None, ALIGNED=are_aligned(host, other), ROWS=rows, TILE=tile, num_warps=8,
     )  # fmt: skip
     return parts
 
@@ -210,7 +210,7 @@ def read_pair(host: Tensor, donor: Tensor | None, tokens: Tensor | None, *, rows
     other, ids = host if donor is None else donor, host if tokens is None else tokens
     splits = parts.shape[-1]
     _add_up[(triton.cdiv(count, rows),)](
-        host, other, ids, parts, out, count, *measure(host), *measure(other)[1:], splits,
+        host, other, ids, parts, out, count, host.shape[1], *host.stride()[:2], *other.stride()[:2], splits,
         DONOR=donor is not None, TOKENS=tokens is not None, SPLITS=triton.next_power_of_2(splits), ROWS=rows,
     )  # fmt: skip
     return out
@@ -225,7 +225,7 @@ def jensen_shannon(host: Tensor, donor: Tensor, *, rows: int = 1, tile: int = TI
     splits = parts.shape[-1]
     shares = torch.empty(count, splits, dtype=torch.float64, device=host.device)
     _diverge[triton.cdiv(count, rows), splits](
-        host, donor, parts, shares, count, vocab, *measure(host), *measure(donor)[1:], splits,
-        SPLITS=triton.next_power_of_2(splits), ROWS=rows, TILE=tile, num_warps=8,
+        host, donor, parts, shares, count, vocab, host.shape[1], *host.stride()[:2], *donor.stride()[:2], splits,
+        ALIGNED=are_aligned(host, donor), SPLITS=triton.next_power_of_2(splits), ROWS=rows, TILE=tile, num_warps=8,
     )  # fmt: skip
     return shares.sum(-1).float()

@@ -75,16 +75,22 @@ class Verifier:
         alone = place_numbers([track.settings.lockstep for track in batch.tracks], tokens.device).bool()
         return emitted_tokens, torch.where(alone, stands.clamp(max=1), stands)
 
-    def rehearse(self, block: int, dtype: torch.dtype) -> None:
-        """Allocate the memory of the largest step while vLLM measures its own; stored drafts are not counted."""
+    def rehearse(self, block: int, logits: Tensor) -> None:
+        """Allocate the memory of the largest step while vLLM measures its own; stored drafts are not counted.
+
+        logits `[rows, vocab]`: some of the target's, whose kind all have. Draws are rehearsed as `verify` and the drafter make them.
+        """
         capacity, device = self.slots.capacity, self.slots.device
-        read = torch.zeros(capacity * (block + 1), self.vocab, dtype=dtype, device=device)
         width = block + (self.drafted is None)
-        some = min(capacity, self._count_rows(width, read.element_size()))
+        some = min(capacity, self._count_rows(width, logits.element_size()))
+        read = logits.new_zeros(capacity * (block + 1), logits.shape[1])
         target = share(read[: some * width].clone().view(some, width, -1), self.vocab)
+        drafted = torch.zeros(some, block, dtype=torch.int64, device=device)
+        nobody, host = drafted[:1, 0] - 1, target[:1].clone()
+        for asked in (None, nobody < 0):
+            self.slots.draw(nobody, -nobody, host[:, 0], asked)
         if self.drafted is None:
             return self.slots.rehearse({self.verifying: target})
-        drafted = torch.zeros(some, block, dtype=torch.int64, device=device)
         self.slots.rehearse({self.drafting: target.clone(), self.verifying: target}, drafted=drafted)
 
     def _count_rows(self, width: int, size: int) -> int:

@@ -182,7 +182,7 @@ class DraftSampler(Sampler):  # type: ignore[misc]
         """The accepted tokens of each row: ids `[rows, k]` and their number. `logits` are the target's."""
         tracks = self.state.find_tracks(input_batch.idx_mapping_np)
         if tracks is None:  # vLLM measures its memory with made-up rows
-            self.verifier.rehearse(self.state.settings.block, logits.dtype)
+            self.verifier.rehearse(self.state.settings.block, logits)
             return super().__call__(logits, input_batch)
         batch, last, scheduled = self._describe_batch(input_batch, tracks)
         bare = (whole and not count for whole, count in zip(batch.whole, batch.drafts, strict=True))

@@ -178,13 +178,16 @@ class Slots:
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:
         """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes.
 
-        Then for one of each other kind that kernels are compiled for, so that no request waits for that.
+        Then for one request of each other kind that kernels are compiled for, so that no real request waits for a compiler.
         """
         self._rehearse(RequestSettings(temperature=1.0, top_p=0.95, traced=True), logits, drafted)
         first, draft = {role: own[:1] for role, own in logits.items()}, None if drafted is None else drafted[:1]
+        both = len(logits) > 1  # scores compare two models
         for top_p, top_k in ((1.0, 0), (0.95, 20)):
-            for scored in (False, True)[: len(logits)]:  # scores compare two models
+            for scored in (False, True)[: 1 + both]:
                 self._rehearse(RequestSettings(temperature=1.0, top_p=top_p, top_k=top_k, scored=scored), first, draft)
+        for compared in (False, True)[: 1 + both]:
+            self._rehearse(RequestSettings(forced=(0,), compared=compared), first, draft)
 
     def _rehearse(self, settings: RequestSettings, logits: dict[str, Tensor], drafted: Tensor | None) -> None:
         rows = len(next(iter(logits.values())))

@@ -16,12 +16,12 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from lm_eval_takeover.kernels import draws, readings
 
 TARGETS = [GPUTarget("cuda", int(version), 32) for version in sys.argv[1:]]
-SMALL, LARGE = torch.zeros(64, dtype=torch.int64), torch.zeros(64, dtype=torch.bfloat16)
+SMALL, LARGE = torch.zeros(64, dtype=torch.int64), torch.zeros(2**18, dtype=torch.bfloat16)
 WIDTHS = {"tokens": "*i64", "asked": "*i64", "words": "*i64", "keys": "*i64", "positions": "*i64", "counts": "*i32"}
 WIDTHS |= dict.fromkeys(("logits", "host", "donor"), "*bf16") | {"out": "*fp32"}
 WIDTHS |= dict.fromkeys(("rules", "parts", "shares", "masses"), "*fp64")
 CONSTANTS = {
-    "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1,
+    "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1, "ALIGNED": True,
     "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128,
 }  # fmt: skip
 FUNCTIONS = [one for module in (draws, readings) for one in vars(module).values() if isinstance(one, JITFunction)]
@@ -38,10 +38,10 @@ for kernel, target in itertools.product(
     assert made.asm["cubin"]
     bind, variants = create_function_from_signature(kernel.signature, kernel.params, make_backend(target)), set()
     for size, place in itertools.product((1, 7, 16, 48), (0, 1)):
-        strides = (f"{model}{apart}" for model in ("", "host_", "donor_") for apart in ("stride", "inner"))
-        values = dict.fromkeys(strides, 512 * place) | {"vocab": 512}
+        logits = LARGE[place:].as_strided((size, 1, 97), (97 * size, 97, 1))
+        values = {"vocab": 97, "ALIGNED": draws.are_aligned(logits)}
         small = {name: SMALL[place:] for name in names if WIDTHS.get(name, "i32") != "i32"}
-        large = dict.fromkeys(("logits", "host", "donor"), LARGE)
-        given = dict.fromkeys(names, size) | constants | values | small | large
+        given = dict.fromkeys(names, size) | constants | small | dict.fromkeys(("logits", "host", "donor"), logits)
+        given |= {name: value for name, value in values.items() if name in names}
         variants.add(str(bind(*(given[name] for name in names))[1]))
     print(kernel.__name__, len(variants))

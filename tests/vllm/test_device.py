@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lm_eval_takeover.decoding.gate_step import emit
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.policy import Block
+from lm_eval_takeover.vllm.drafts import Verifier
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 
@@ -71,11 +72,20 @@ def test_a_step_waits_for_nothing_and_writes_the_same(monkeypatch, name, drafts)
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize("name", ["disagreement", "random", "guide"])
-def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, name):
+def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, name, drafts):
     """What a kernel is compiled for: its constants, and which tensors it has and of what kind."""
     policy, compiled = POLICIES[name], set()
-    logits = {role: torch.randn(4, 1, 60) for role in policy.roles}
+    logits = {role: torch.randn(4, 1 + drafts, 60) for role in (("base", "guide") if drafts and policy.host else policy.roles)}
+    ids, positions, kept = torch.full((4, 1 + drafts), 5), torch.zeros(4, dtype=torch.int64), torch.zeros(5, 2, 60)
+    plain = [
+        {"temperature": temperature, "top_p": top_p, "top_k": top_k, "scored": scored, "traced": not scored}
+        for temperature, top_p, top_k, scored in itertools.product(
+            (0.0, 0.7), (1.0, 0.9), (0, 5), (False, True)[: len(logits)]
+        )
+    ]
+    kinds = [*plain, *({"forced": (3, 1), "compared": compared} for compared in (False, True)[: len(logits)])]
     with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:
         for kernel, run in list(vars(gpu.kernels).items()):
 
@@ -84,20 +94,20 @@ def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, na
                 return run(*given)
 
             setattr(gpu.kernels, kernel, note)
-        gpu.place(*logits.values())
+        gpu.place(*logits.values(), ids, positions, kept)
         slots = Slots(policy, capacity=4, device=CUDA)
-        slots.rehearse(logits)
+        drafted = kept if policy.host else None
+        Verifier(slots, 60, drafted).rehearse(2, logits["guide"][:, 0]) if drafts else slots.rehearse(logits)
         known = set(compiled)
-        for temperature, top_p, top_k, scored in itertools.product(
-            (0.0, 0.7), (1.0, 0.9), (0, 5), (False, True)[: len(logits)]
-        ):
-            how = RequestSettings(temperature=temperature, top_p=top_p, top_k=top_k, scored=scored, traced=not scored)
-            tracks, positions = [slots.enter((how, row), how, (1,)) for row in range(4)], torch.zeros(4, dtype=torch.int64)
-            gpu.place(positions)
-            slots.decide(tracks, positions, logits)
+        for kind in kinds:
+            how = RequestSettings(**kind)
+            tracks = [slots.enter((how, row), how, (1,)) for row in range(4)]
+            slots.decide(tracks, positions, logits, drafted=ids if drafts and policy.host else None)
+            for asked in (None, positions == 0) if drafts else ():  # the drafter's draw, and that of rows without a draft
+                slots.draw(slots.place(tracks), positions, logits["guide"][:, 0], asked)
             for track in tracks:
                 slots.leave(track)
-    assert compiled == known and len(known) < 12
+    assert compiled == known and len(known) < 16
 
 
 def test_slots_hold_a_window_on_the_device_whatever_the_length_of_the_texts():

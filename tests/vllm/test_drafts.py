@@ -34,7 +34,7 @@ def test_a_rehearsal_decides_as_many_rows_as_a_piece_has_and_leaves_nothing(monk
     slots, seen = Slots(POLICIES[name], capacity=16, device=CPU), []
     decide = slots.decide
     slots.decide = lambda tracks, *given, **options: seen.append(len(tracks)) or decide(tracks, *given, **options)
-    Verifier(slots, 100, None if name == "guide" else torch.zeros(0)).rehearse(3, torch.float32)
+    Verifier(slots, 100, None if name == "guide" else torch.zeros(0)).rehearse(3, torch.zeros(1, 100))
     width = 3 + (name == "guide")
     assert seen[0] == (16 if piece == 2**28 else 20_000 // (2 * width * 100 * 4)) and set(seen[1:]) == {1}
     assert len({slots.enter(row, RequestSettings(id=str(row)), (1,)).slot for row in range(16)}) == 16
