@@ -15,7 +15,8 @@ from lm_eval_takeover.method.sampling import draw
 
 logger = logging.getLogger(__name__)
 
-_ROWS, _VOCAB = 48, 5000  # three tiles of the kernels, the last one cut short
+_ROWS, _VOCAB = 48, 5008  # three tiles of the kernels, the last one cut short
+_PADDING = 16  # tokens behind the vocabulary: rows begin at multiples of 16, as in most models, so loads are vectors
 _SAMPLINGS = (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.8, 0.9, 20))
 _NEAR_TIES = 2  # draws that a rounding may change
 
@@ -35,12 +36,11 @@ def check_kernels(device: torch.device) -> None:
 @torch.inference_mode()
 def _find_fault(device: torch.device) -> str | None:
     generator = torch.Generator().manual_seed(0)
-    host, noise = (3 * torch.randn(_ROWS, 3, _VOCAB + 8, generator=generator) for _ in range(2))
+    host, noise = (3 * torch.randn(_ROWS, 3, _VOCAB, generator=generator) for _ in range(2))
     host[::5, :, : _VOCAB // 2] = -torch.inf
     tokens = torch.randint(_VOCAB // 2, _VOCAB, (_ROWS, 3), generator=generator)
     words = torch.randint(-(2**63), 2**63 - 1, (_ROWS,), generator=generator)
-    cut = (slice(None), slice(1, None), slice(_VOCAB))  # as engines have them: of wider blocks and padded vocabularies
-    host, donor, tokens = host[cut], (host + noise)[cut], tokens[cut[:2]]
+    host, donor, tokens = host[:, 1:], (host + noise)[:, 1:], tokens[:, 1:]
     ours = [_copy_padded(part, device) for part in (host, donor, tokens)]
     try:
         for score in scores:
@@ -61,8 +61,8 @@ def _find_fault(device: torch.device) -> str | None:
 
 
 def _copy_padded(part: Tensor, device: torch.device) -> Tensor:
-    """On the device, as a part of a larger tensor."""
-    larger = part.new_zeros([size + 1 for size in part.shape]).to(device)
+    """On the device, as engines have it: a part of wider blocks, and of a padded vocabulary."""
+    larger = part.new_zeros([size + (_PADDING if size == _VOCAB else 1) for size in part.shape]).to(device)
     view = larger[tuple(slice(size) for size in part.shape)]
     return view.copy_(part)
 

@@ -68,7 +68,9 @@ def refuse(device: torch.device) -> None:
 
 
 def run_on(device: torch.device) -> bool:
-    """Whether the kernels run on this device."""
+    """Whether the kernels run on this device. `cuda` without a number is the current one."""
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     return device.type == "cuda" and device not in REFUSED
 
 

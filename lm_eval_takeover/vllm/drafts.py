@@ -78,7 +78,7 @@ class Verifier:
     def rehearse(self, block: int, logits: Tensor) -> None:
         """Allocate the memory of the largest step while vLLM measures its own; stored drafts are not counted.
 
-        logits `[rows, vocab]`: some of the target's, whose kind all have. Draws are rehearsed as `verify` and the drafter make them.
+        logits `[rows, vocab]`: some of the target's. The draws of `verify` and of the drafter are rehearsed, too.
         """
         capacity, device = self.slots.capacity, self.slots.device
         width = block + (self.drafted is None)

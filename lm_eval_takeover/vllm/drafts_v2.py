@@ -51,6 +51,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
     _graphs: Any = None
     _drawn: Tensor  # `[max rows]`, by a graph
     _next: Any = None  # the graph that runs next
+    _made_up = False  # whether vLLM's batch stands for no request
     _replayed = False  # whether what vLLM asks for next is in `_drawn`
 
     def set_attn(self, model_state: "DraftingModelState", *rest: Any) -> None:
@@ -62,12 +63,15 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         drafted: Tensor = self.draft_tokens[: len(input_batch.idx_mapping_np)]
         if num_speculative_tokens == 0 and self._has_read is input_batch:
             return drafted  # the next step has no drafts, so the host reads there what is new
+        self._made_up = bool(options.get("dummy_run"))
+        if self._made_up:
+            options["skip_attn_for_dummy_run"] = True  # vLLM would write keys and values of the requests at these indices
         block = self.num_speculative_steps
         self.num_speculative_steps = block if num_speculative_tokens is None else max(1, num_speculative_tokens)
         try:
             super().propose(input_batch, *rest, num_speculative_tokens=num_speculative_tokens, **options)
         finally:
-            self.num_speculative_steps = block
+            self.num_speculative_steps, self._made_up = block, False
         return drafted
 
     def sample_draft(
@@ -85,7 +89,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
             self._replayed = False
             return hidden_states
         logits, state = self.model.compute_logits(hidden_states), self.model_state
-        if state is None:  # vLLM measures its memory
+        if state is None or self._made_up:  # vLLM measures its memory, or keeps step with other engines
             return logits.argmax(-1)  # type: ignore[no-any-return]
         logits, slots = share(logits, state.settings.vocab), idx_mapping.long()
         if state.drafted is not None:

@@ -32,6 +32,8 @@ from lm_eval_takeover.decoding.gate_step import (
     emit,
     score_all,
 )
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
@@ -97,7 +99,10 @@ class Slots:
 
     @classmethod
     def open(cls, config: Any, policy: Policy, device: torch.device) -> Self:
-        """Those of the engine with this configuration of vLLM's, for `WorkerExtension`."""
+        """Those of the engine with this configuration of vLLM's. Raises ArgumentError where kernels compute something else."""
+        check_kernels(device)
+        if device.type == "cuda" and not kernels.run_on(device):
+            raise ArgumentError(f"{device}: backend=vllm needs the kernels for scores and draws; use backend=hf")
         slots = cls(policy, capacity=config.scheduler_config.max_num_seqs, device=device)
         cls._opened[config.instance_id] = slots
         return slots

@@ -94,7 +94,7 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
     (_SPECULATOR, "StandaloneARSpeculator.capture", ""),
     (_SPECULATOR, "StandaloneARSpeculator.init_cudagraph_manager", "cudagraph_mode"),
     (_SPECULATOR, "StandaloneARSpeculator.propose",
-        "input_batch num_rejected last_sampled num_speculative_tokens dummy_run ..."),
+        "input_batch num_rejected last_sampled num_speculative_tokens dummy_run skip_attn_for_dummy_run ..."),
     (_SPECULATOR, "StandaloneARSpeculator.sample_draft",
         "hidden_states sample_src_positions idx_mapping temperature seeds draft_step ..."),
     (_SPECULATOR, "StandaloneARSpeculator.set_attn", "model_state ..."),

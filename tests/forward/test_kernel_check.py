@@ -3,15 +3,19 @@
 import pytest
 import torch
 from helpers.pairs import POLICIES, SAMPLED, texts
-from helpers.simulated_gpu import simulated_gpu
+from helpers.simulated_gpu import CUDA, simulated_gpu
 
 from lm_eval_takeover.decoding import engine, lockstep
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward import graphed_pass
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
+from lm_eval_takeover.forward.kernel_check import check_kernels
+from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.vllm.slots import Slots
 
 
 @pytest.fixture
@@ -70,8 +74,20 @@ def test_kernels_that_compute_something_else_are_not_used(own_pair, prompts, mon
         sound = getattr(gpu.kernels, name)
         setattr(gpu.kernels, name, lambda *given: alter(sound(*given)))
         made = dict(engine.generate(own_pair, POLICIES["js"], requests, batch_size=3, traced=True))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        assert not operations.run_on(torch.device("cuda"))
+        with pytest.raises(ArgumentError, match="cuda:0: backend=vllm needs the kernels for scores and draws; use backend=hf"):
+            Slots.open(None, POLICIES["js"], CUDA)
     assert texts(made) == texts(expected)
     for i, one in made.items():
         assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-2, abs=1e-3, nan_ok=True)
     told = [line for line in caplog.messages if "the kernels for scores and draws are not used" in line]
     assert len(told) == 1 and told[0].startswith("cuda:0: ")
+
+
+def test_the_check_has_rows_that_a_gpu_loads_as_vectors_as_those_of_most_models(own_pair, monkeypatch):
+    with simulated_gpu(own_pair, monkeypatch) as gpu:
+        seen, draw = [], gpu.kernels.draw
+        gpu.kernels.draw = lambda logits, *rest: seen.append((logits.shape[-1], *logits.stride()[:-1])) or draw(logits, *rest)
+        check_kernels(CUDA)
+    assert len(set(seen)) == 1 and all(size % 16 == 0 for size in seen[0]) and seen[0][1] > seen[0][0]

@@ -21,8 +21,8 @@ WIDTHS = {"tokens": "*i64", "asked": "*i64", "words": "*i64", "keys": "*i64", "p
 WIDTHS |= dict.fromkeys(("logits", "host", "donor"), "*bf16") | {"out": "*fp32"}
 WIDTHS |= dict.fromkeys(("rules", "parts", "shares", "masses"), "*fp64")
 CONSTANTS = {
-    "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1, "ALIGNED": True,
-    "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128,
+    "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1,
+    "ALIGNED": True, "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128,
 }  # fmt: skip
 FUNCTIONS = [one for module in (draws, readings) for one in vars(module).values() if isinstance(one, JITFunction)]
 

@@ -81,9 +81,7 @@ def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, na
     ids, positions, kept = torch.full((4, 1 + drafts), 5), torch.zeros(4, dtype=torch.int64), torch.zeros(5, 2, 60)
     plain = [
         {"temperature": temperature, "top_p": top_p, "top_k": top_k, "scored": scored, "traced": not scored}
-        for temperature, top_p, top_k, scored in itertools.product(
-            (0.0, 0.7), (1.0, 0.9), (0, 5), (False, True)[: len(logits)]
-        )
+        for temperature, top_p, top_k, scored in itertools.product((0.0, 0.7), (1.0, 0.9), (0, 5), (False, True)[: len(logits)])
     ]
     kinds = [*plain, *({"forced": (3, 1), "compared": compared} for compared in (False, True)[: len(logits)])]
     with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:

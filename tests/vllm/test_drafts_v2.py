@@ -290,3 +290,22 @@ def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, k
         assert drafters[0].input_buffers.query_start_loc.tolist() == [*range(len(rows)), *[len(rows)] * (5 - len(rows))]
         seen.update(map(tuple, eager))
     assert graphs.replays == 12 * (BLOCK - 1) and len(seen) > 12
+
+
+def test_a_batch_that_vllm_makes_up_between_requests_leaves_their_drafts(monkeypatch):
+    """Engines that share experts run such batches to keep step. Their rows have the indices of requests."""
+    from lm_eval_takeover.vllm import drafts_v2 as module
+
+    slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
+    slots.enter("a", RequestSettings(id="a"), (1,), 0)
+    drafter, skipped = make_drafter(slots, None), []
+    batch = SimpleNamespace(idx_mapping=torch.tensor([0]), idx_mapping_np=np.array([0]))
+
+    def draw(*given, skip_attn_for_dummy_run=False, **options):  # as vLLM's `propose`, and then a capture
+        skipped.append(skip_attn_for_dummy_run)
+        drafter.sample_draft(torch.tensor([3]), torch.tensor([9]), batch.idx_mapping, None, None, torch.tensor(0))
+        return bool(drafter.model_state.drafted.any())
+
+    monkeypatch.setattr(module.StandaloneARSpeculator, "propose", draw)
+    drafter.propose(batch, dummy_run=True)
+    assert (skipped, bool(drafter.model_state.drafted.any()), draw()) == ([True], False, True)
