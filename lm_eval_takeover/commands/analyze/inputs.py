@@ -203,7 +203,9 @@ def split_pairs(folders: Sequence[Path], rollouts: str) -> dict[str, list[RunRea
         raise ArgumentError(f"'{places[lacking[0]]}' is of another guide than the {rollouts} runs; give its own {rollouts} run")
     if len(bases := {str(_describe(run.takeover.get("base"))) for run in written}) > 1:
         raise ArgumentError(f"these are pairs of different bases: {', '.join(sorted(bases))}; give pairs that share one")
-    names = {guide: os.path.relpath(path, os.path.commonpath(by_folder)).removesuffix("/base") for guide, path in places.items()}
+    names = {
+        guide: os.path.relpath(path, os.path.commonpath(by_folder)).removesuffix("/base") for guide, path in places.items()
+    }
     return {make_component(names[guide]): list((of_pair | shared).values()) for guide, of_pair in pairs.items()}
 
 
