@@ -44,7 +44,8 @@ class StatePass:
 class ForwardPass:
     """`forward(cache, slots, lengths, ids, vocab)` of one model.
 
-    lean: None where transformers' own pass runs; `self_check` drops one that is wrong. graphed: short passes run as CUDA graphs.
+    lean: None where transformers' own pass runs. `self_check` drops a lean pass that is wrong. graphed: short passes are CUDA
+    graphs.
     """
 
     def __init__(self, member: Member) -> None:
@@ -64,11 +65,11 @@ class ForwardPass:
         self.layers = len(self.windows)
         self._no_masks: list[Tensor | None] = [None] * len(self.windows)
         rotary = getattr(config.get_text_config(), "rope_parameters", None) is not None
-        # Positions that are rows of a table end with it; rotations go on.
+        # A table of positions has an end. Rotations have none.
         self._last_position = 2**31 if rotary else (member.max_length or 2**31) - 1
         self.lean = LeanDecoder(self.model) if LeanDecoder.supports(self.model) else None
         self.graphed = self.lean is not None and choose_device(member.device).type == "cuda"
-        self.left_reader: Any = None  # by the last run: graphs are captured with a reader's own tensors
+        self.left_reader: Any = None  # of the last run: its graphs read its own tensors
 
     def __call__(
         self,
@@ -81,43 +82,40 @@ class ForwardPass:
     ) -> Tensor:
         """Read `ids` `[rows, new]` into these slots from their lengths on: float32 logits `[rows, new, vocab]`.
 
-        `logits_at` `[rows]` picks one of each row's new tokens: `[rows, 1, vocab]`. With vocab 0 nothing but the cache is filled.
+        `logits_at` `[rows]` picks one of each row's new tokens: `[rows, 1, vocab]`. With vocab 0 only the cache is filled.
         """
         new = ids.shape[1]
         plan = cache.plan = Plan(lengths, new, slots, self.member.device)
-        if self.lean is None:
-            return self._run_transformers(cache, slots, lengths, ids, vocab, logits_at)
-        hidden = self.lean.compute_hidden(ids, self.build_masks(plan), cache)
-        if logits_at is not None:
-            hidden = hidden[torch.arange(len(hidden), device=plan.device), logits_at][:, None]
-        return self.lean.compute_logits(hidden, vocab).contiguous().float() if vocab else hidden
-
-    def _run_transformers(
-        self,
-        cache: RaggedCache,
-        slots: Sequence[int],
-        lengths: Sequence[int],
-        ids: Tensor,
-        vocab: int,
-        logits_at: Tensor | None,
-    ) -> Tensor:
-        """As the call itself, by the model's own `forward`, along `cache.plan`."""
-        plan, new = cache.plan, ids.shape[1]
-        positions = plan.positions.clamp(max=self._last_position)
-        options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": new if vocab and logits_at is None else 1}
-        output = self.model(
-            input_ids=ids,
-            attention_mask=self._as_transformers(self.build_masks(plan, always=True)),
-            past_key_values=cache,
-            use_cache=True,
-            **{name: value for name, value in options.items() if name in self.member.forward_arguments},
-        )
+        if self.lean is not None:
+            hidden = self.lean.compute_hidden(ids, self.build_masks(plan), cache)
+            if logits_at is not None:
+                hidden = hidden[torch.arange(len(hidden), device=plan.device), logits_at][:, None]
+            return self.lean.compute_logits(hidden, vocab).contiguous().float() if vocab else hidden
+        logits = self._run_transformers(cache, ids, keep=new if vocab and logits_at is None else 1)
         if logits_at is None or new == 1:
-            return output.logits[..., :vocab].float()  # type: ignore[no-any-return]
+            return logits[..., :vocab].float()
         # The chosen tokens are read once more, over themselves, so that no other one needs its logits.
         chosen = ids.gather(1, logits_at[:, None])
         ends = [length + place for length, place in zip(lengths, logits_at.tolist(), strict=True)]
         return self(cache, slots, ends, chosen, vocab)
+
+    def _run_transformers(self, cache: RaggedCache, ids: Tensor, keep: int) -> Tensor:
+        """The last `keep` logits of each row by the model's own `forward`, along `cache.plan`."""
+        masks: Any = self.build_masks(cache.plan, always=True)
+        if len(set(self.windows)) == 1:
+            mask = masks[0]
+        else:  # one for each kind of layer
+            sliding = next(mask for mask, window in zip(masks, self.windows, strict=True) if window is not None)
+            mask = {"full_attention": masks[self.windows.index(None)], "sliding_attention": sliding}
+        options = {"position_ids": cache.plan.positions.clamp(max=self._last_position), "logits_to_keep": keep}
+        logits: Tensor = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=True,
+            **{name: value for name, value in options.items() if name in self.member.forward_arguments},
+        ).logits
+        return logits
 
     def build_masks(self, plan: Plan, *, always: bool = False) -> list[Tensor | None]:
         """One additive mask `[rows, 1, new, columns]` per layer: a query attends to its own column and those before it.
@@ -139,12 +137,3 @@ class ForwardPass:
             mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=plan.device)
             masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None]
         return [masks[window] for window in self.windows]
-
-    def _as_transformers(self, masks: list[Tensor | None]) -> Any:
-        """The masks as transformers takes them: one tensor, or one per kind of layer."""
-        if len(set(self.windows)) == 1:
-            return masks[0]
-        return {
-            "full_attention": masks[self.windows.index(None)],
-            "sliding_attention": next(m for m, window in zip(masks, self.windows, strict=True) if window is not None),
-        }

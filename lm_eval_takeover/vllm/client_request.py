@@ -1,6 +1,6 @@
 """A client's request as requests of one sample each: what is read of it, and how much it may ask for.
 
-A stranger wrote it. What is malformed or out of bounds is a ValueError of one line, which the server answers with 400.
+Bodies are untrusted. A malformed body, or one out of bounds, is a ValueError of one line: the server's answer is 400.
 """
 
 import json
@@ -26,7 +26,7 @@ _DRAWS: dict[str, tuple[Any, type, float, float]] = {
     "top_k": (0, int, -1, 2**31),
     "seed": (None, int, -(2**63), 2**63 - 1),
 }
-# What changes a draw behind the gate's back, and the values with which it does not.
+# Options that change vLLM's own draws, and the values at which they change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -54,7 +54,7 @@ class OneSample:
 
 
 class Repeats:
-    """How often each prompt was asked, by the name of a run. The prompts that were not asked for longest are forgotten."""
+    """Counts how often each run asked a prompt. Forgets the prompts that were unused the longest."""
 
     def __init__(self, most: int = _REMEMBERED) -> None:
         self._counts: OrderedDict[bytes, int] = OrderedDict()
@@ -64,7 +64,7 @@ class Repeats:
         return len(self._counts)
 
     def next(self, run: str, prompt: Any) -> int:
-        """The number of this repeat, from 0."""
+        """Number this repeat, from 0."""
         key = digest_of_text(json.dumps([run, prompt]))
         number = self._counts.pop(key, 0)
         self._counts[key] = number + 1
@@ -74,9 +74,9 @@ class Repeats:
 
 
 def parse_body(data: bytes) -> dict[str, Any]:
-    """A JSON object without NaN, infinities, deep nesting and long lists; prompts may be long. Raises ValueError."""
+    """A JSON object. Raises ValueError for NaN, infinities, deep nesting and long lists; prompts may be long."""
     try:
-        body = json.loads(data, parse_constant=_refuse_constant, parse_float=_parse_float)
+        body = json.loads(data, parse_constant=_parse_float, parse_float=_parse_float)
     except RecursionError:
         raise ValueError(f"the body is nested deeper than {DEEPEST} levels") from None
     if not isinstance(body, dict):
@@ -97,13 +97,9 @@ def parse_body(data: bytes) -> dict[str, Any]:
     raise ValueError(f"the body is nested deeper than {DEEPEST} levels")
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"the body has {name}, which is no JSON")
-
-
 def _parse_float(text: str) -> float:
-    if math.isinf(value := float(text)):
-        raise ValueError(f"{text[:40]} is too large a number")
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]} is no finite number")
     return value
 
 
@@ -116,8 +112,7 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     extra = _take(body, "vllm_xargs", dict) or {}
     run = extra.pop(f"{PREFIX}run", "")
     traced = _read_number(f"{PREFIX}trace", extra.pop(f"{PREFIX}trace", 0), int, 0, 1)
-    _check_logprobs(body, engine)
-    _check_draws(body)
+    _check_draws(body, engine)
     if body.get("stream") not in (None, False, True):  # vLLM reads words, too
         raise ValueError(f"stream={_describe(body['stream'])}; expected true or false")
     if traced and body.get("echo"):
@@ -154,9 +149,9 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
 
 
 def _ask_for_usage(body: dict[str, Any]) -> bool:
-    """Have a stream end with its usage, which counts its tokens. Returns whether the client wants it, too."""
+    """Make a stream end with its usage, which counts its tokens. Returns whether the client asked for it, too."""
     options = body.get("stream_options")
-    if body.get("stream") and (options is None or isinstance(options, dict)):  # all else is refused behind this
+    if body.get("stream") and (options is None or isinstance(options, dict)):  # vLLM refuses all else
         body["stream_options"] = {**(options or {}), "include_usage": True}
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
@@ -181,7 +176,7 @@ def _read_number(name: str, value: Any, kind: type, low: float, high: float) -> 
 
 
 def _take(body: dict[str, Any], name: str, kind: type) -> Any:
-    """A copy of a field, which leaves the body. Raises ValueError where it is of another type."""
+    """Remove a field from the body and return a copy. Raises ValueError for another type."""
     value = body.pop(name, None)
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"{name} is {_describe(value)}; expected {'an object' if kind is dict else 'a list'}")
@@ -193,7 +188,8 @@ def _describe(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _check_logprobs(body: dict[str, Any], engine: EngineSettings) -> None:
+def _check_draws(body: dict[str, Any], engine: EngineSettings) -> None:
+    """Refuse what changes vLLM's own draws, since the gate draws; and log-probabilities, which drafts do not keep."""
     for name in ("logprobs", "top_logprobs"):
         value = body.get(name)
         if engine.block > 1 and value is not None and value is not False:
@@ -201,10 +197,6 @@ def _check_logprobs(body: dict[str, Any], engine: EngineSettings) -> None:
                 f"{name}={_describe(value)}: this server verifies drafts of {engine.block} tokens, whose log-probabilities are "
                 f"not kept; start one with block_size=1"
             )
-
-
-def _check_draws(body: dict[str, Any]) -> None:
-    """Refuse what changes vLLM's own draws: the two models' are made without it."""
     for name, neutral in _NEUTRAL.items():
         if (value := body.get(name)) is not None and value not in neutral:
             raise ValueError(f"{name}={_describe(value)}: guided texts are drawn without it; leave it out")
@@ -228,12 +220,10 @@ def _list_prompts(body: dict[str, Any], engine: EngineSettings, length: int) -> 
         return [body["messages"]], "messages"
     prompt = body.get("prompt")
     prompts = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
-    for text in prompts[: MOST_SAMPLES + 1]:  # more are refused behind this
+    for text in prompts[: MOST_SAMPLES + 1]:  # `split_request` refuses more
         if isinstance(text, list):
             if len(text) >= length:
-                raise ValueError(
-                    f"prompt: {len(text)} tokens, and this server reads {length}, the answer among them; shorten it"
-                )
+                raise ValueError(f"prompt: {len(text)} tokens, and this server reads {length}, answer included; shorten it")
             wrong = next((token for token in text if not isinstance(token, int) or not 0 <= token < engine.vocab), None)
             if wrong is not None or not text:
                 raise ValueError(f"prompt: {_describe(wrong)} is no token; expected ids from 0 to {engine.vocab - 1}")

@@ -4,7 +4,7 @@ The policy says which token is emitted at each position of a draft (`gate_step`)
 the draft. In a row without a draft the host draws one token as if it had drafted it. Nothing here waits for the device.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +15,12 @@ from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
-PIECE = 2**28  # bytes of both models' logits that are put beside each other at a time
+PIECE = 2**28  # bytes of both models' logits that are gathered at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the target has read. Each row has one logit more than drafted tokens: behind the text, and behind each of them.
+    """What the target has read. Each row has logits behind its text and behind each drafted token.
 
     positions `[rows]`: tokens of the text before, negative in an unfinished prompt. first `[rows]`: the place of a row's first
     logit. read `[logits]`: the token before each logit. drafts: numbers of drafted tokens. whole: whether the prompt is read to
@@ -38,8 +38,8 @@ class Batch:
 class Verifier:
     """Takes the place of vLLM's rejection sampler.
 
-    drafted: the host's logits `[slots, k, vocab]` of each request's last draft; without a draft, those behind its text stand
-    first. None for a guide that writes alone: there the host's draws decide.
+    drafted: the host's logits `[slots, k, vocab]` of each request's last draft. Without a draft, the first are those behind the
+    text. None for a guide that writes alone, where the target's own draws decide.
     """
 
     def __init__(self, slots: Slots, vocab: int, drafted: Tensor | None) -> None:
@@ -47,14 +47,14 @@ class Verifier:
         self.drafting, self.verifying = DIRECTIONS[slots.policy.direction]
 
     def verify(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens `[rows, k]` of which `[rows]` stand. `logits` are the target's, raw."""
-        width = max(batch.drafts) + (self.drafted is None)  # a lone guide emits one more, behind its draft
+        """Tokens `[rows, k]`, and how many of each row stand, `[rows]`. logits: the target's, raw."""
+        width = max(batch.drafts) + (self.drafted is None)  # a lone guide emits one token more
         place = torch.arange(max(1, width), device=self.slots.device)
         counts = place_numbers(batch.drafts, self.slots.device)
         at, read = (batch.first[:, None] + torch.minimum(near, counts[:, None]) for near in (place, place + 1))
-        tokens = batch.read[read].long().clamp(0, self.vocab - 1)  # behind a row's own draft may stand any token
-        parts = []
-        for rows in _split(len(batch.drafts), self._count_rows(len(place), logits.element_size())):
+        tokens = batch.read[read].long().clamp(0, self.vocab - 1)  # behind a row's draft: any token
+        parts, step = [], self._count_rows(len(place), logits.element_size())
+        for rows in (slice(start, start + step) for start in range(0, len(batch.drafts), step)):
             by_role = {self.verifying: share(logits[at[rows]], self.vocab)}
             drafted, tracks = None, batch.tracks[rows]
             if self.drafted is not None:
@@ -96,7 +96,3 @@ class Verifier:
     def _count_rows(self, width: int, size: int) -> int:
         """How many rows of this many positions are decided at a time; `size` is the bytes of a logit."""
         return max(1, PIECE // (2 * width * self.vocab * size))
-
-
-def _split(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))

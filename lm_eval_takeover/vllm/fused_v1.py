@@ -18,9 +18,8 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Rows of the batch are places `0 .. n - 1`; each has a track, and the list of its tokens so far, which vLLM appends to."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
-        self._config = vllm_config
         self.settings = EngineSettings.of(vllm_config.model_config)
-        self.slots = Slots.open(vllm_config, self.settings.load_policy(), device)
+        self.slots = Slots.open(vllm_config, self.settings, device)
         self._rows: dict[int, tuple[Track, list[int]]] = {}
 
     @classmethod
@@ -60,7 +59,7 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     def apply(self, logits: Tensor) -> Tensor:
         """logits `[rows, vocab]`: the guide's, or those of the only model. Returns the same with one token in each row."""
         rows = [self._rows[place] for place in range(len(logits))]
-        base_logits = pairs[self._config.instance_id].base_logits
+        base_logits = pairs[self.settings.key].base_logits
         emitted = self.slots.decide(
             [track for track, _ in rows],
             place_numbers([track.settings.begun + len(output) for track, output in rows], logits.device),

@@ -24,8 +24,8 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(vllm_config, *arguments, **options)
         self.settings = EngineSettings.of(vllm_config.model_config)
-        self.slots = Slots.open(vllm_config, self.settings.load_policy(), self.device)
-        self.pair = pairs[vllm_config.instance_id]
+        self.slots = Slots.open(vllm_config, self.settings, self.device)
+        self.pair = pairs[self.settings.key]
         self._tracks: dict[int, Track] = {}  # by the index of the request
         self._indices: dict[str, int] = {}  # by its name
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
+from uuid import uuid4
 
 from lm_eval_takeover.arguments import VLLM_INSTEAD, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -79,6 +80,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
         ends=sorted(pair.eos_ids),
+        key=uuid4().hex,
         block=block,
         seed=arguments.seed or 0,
         plugins=arguments.plugins,

@@ -46,7 +46,7 @@ class TakeoverPairForCausalLM(nn.Module):
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
         if settings.base is not None:
             self._add_base(vllm_config, prefix, settings)
-        pairs[vllm_config.instance_id] = self
+        pairs[settings.key] = self
 
     def _add_base(self, vllm_config: VllmConfig, prefix: str, settings: EngineSettings) -> None:
         base_config = AutoConfig.from_pretrained(

@@ -29,13 +29,14 @@ GATE, _RATES = ("tau", "kappa", "window"), ("rate", "early_tokens")
 class EngineSettings:
     """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None if it is no part of the model.
 
-    block: length of a draft, 1 without drafts. guide_rows: the guide's padded vocabulary, if vLLM was told another size.
+    key: the engine's own, in all its processes. block: length of a draft, 1 without drafts. guide_rows: the guide's padded vocabulary, if vLLM was told another size.
     guide_head: the size of its checkpoint's heads.
     """
 
     policy: dict[str, Any]
     vocab: int
     ends: list[int]
+    key: str = ""
     block: int = 1
     seed: int = 0
     plugins: str | None = None

@@ -39,14 +39,15 @@ from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
 from lm_eval_takeover.method.request import GREEDY
 from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
-from lm_eval_takeover.vllm.settings import RequestSettings
+from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 
 # Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out, except
 # those of as many requests as a batch has: vLLM may have preempted them.
 LEAST_PARKED = 2**11
 _RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
 _STREAMS = ("token", CHANCE)
-# The model of each engine in this process. vLLM shows it to no gate, and a gate to no model; both know the configuration.
+# The model of each engine in this process, by the engine's key. vLLM shows no gate its model. Its own `instance_id` will not do:
+# an engine's process changes that after the model is loaded.
 pairs: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
@@ -98,13 +99,13 @@ class Slots:
     _opened: ClassVar["WeakValueDictionary[str, Slots]"] = WeakValueDictionary()
 
     @classmethod
-    def open(cls, config: Any, policy: Policy, device: torch.device) -> Self:
+    def open(cls, config: Any, settings: EngineSettings, device: torch.device) -> Self:
         """Those of the engine with this configuration of vLLM's. Raises ArgumentError where kernels compute something else."""
         check_kernels(device)
         if device.type == "cuda" and not kernels.run_on(device):
             raise ArgumentError(f"{device}: backend=vllm needs the kernels for scores and draws; use backend=hf")
-        slots = cls(policy, capacity=config.scheduler_config.max_num_seqs, device=device)
-        cls._opened[config.instance_id] = slots
+        slots = cls(settings.load_policy(), capacity=config.scheduler_config.max_num_seqs, device=device)
+        cls._opened[settings.key] = slots
         return slots
 
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device, most_parked: int = 2**23) -> None:
@@ -390,5 +391,5 @@ class WorkerExtension:
 
     def read_takeover_records(self, wishes: list[tuple[str, int, int, bool]]) -> list[tuple[bytes, dict[str, int]] | None]:
         """For each `(request, start, stop, last)` the records of these positions, and its passes; `last` forgets them."""
-        slots = Slots._opened[self.vllm_config.instance_id]
+        slots = Slots._opened[EngineSettings.of(self.vllm_config.model_config).key]
         return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]

@@ -25,7 +25,7 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm.compilation.backends", "set_model_tag", "tag ..."),
     ("vllm.config", "ModelConfig", "dtype hf_config hf_overrides max_model_len"),
     ("vllm.config", "SchedulerConfig", "max_num_seqs"),
-    ("vllm.config", "VllmConfig", "instance_id load_config model_config parallel_config quant_config scheduler_config"),
+    ("vllm.config", "VllmConfig", "load_config model_config parallel_config quant_config scheduler_config"),
     ("vllm.config", "VllmConfig.get_quantization_config", "model_config load_config ..."),
     ("vllm.config.utils", "replace", "dataclass_instance ..."),
     ("vllm.envs", "", "environment_variables VLLM_USE_V2_MODEL_RUNNER"),
@@ -33,8 +33,7 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm.model_executor.model_loader.default_loader", "DefaultModelLoader.Source",
         "fall_back_to_pt model_or_path prefix revision"),
     ("vllm.model_executor.models.utils", "AutoWeightsLoader.load_weights", "weights ..."),
-    ("vllm.model_executor.models.utils", "init_vllm_registered_model",
-        "vllm_config prefix hf_config architectures ..."),
+    ("vllm.model_executor.models.utils", "init_vllm_registered_model", "vllm_config prefix hf_config architectures ..."),
     ("vllm.model_executor.models.utils", "maybe_prefix", "prefix name"),
     ("vllm.platforms.interface", "Platform", "is_cpu"),
     ("vllm.plugins", "", "vllm.general_plugins"),
@@ -60,13 +59,11 @@ RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.add_request", "req_index new_req_data"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.custom_sampler", "sampler"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.remove_request", "req_id"),
-    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample",
-        "logits expanded_idx_mapping idx_mapping idx_mapping_np pos ..."),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample", "logits expanded_idx_mapping idx_mapping idx_mapping_np pos ..."),
 )  # fmt: skip
 DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.config", "ParallelConfig", "data_parallel_size"),
-    ("vllm.config.speculative", "SpeculativeConfig",
-        "draft_tensor_parallel_size method model num_speculative_tokens "
+    ("vllm.config.speculative", "SpeculativeConfig", "draft_tensor_parallel_size method model num_speculative_tokens "
         "num_speculative_tokens_per_batch_size revision"),
     ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
     ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
@@ -89,8 +86,7 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
         "attn_groups block_tables current_draft_step draft_tokens idx_mapping input_buffers kv_cache_config model "
         "num_speculative_steps vllm_config"),
     (_SPECULATOR, "StandaloneARSpeculator._build_uniform_attn_metadata", "batch_desc num_reqs ..."),
-    (_SPECULATOR, "StandaloneARSpeculator._run_model",
-        "input_ids positions attn_metadata slot_mappings num_tokens_across_dp"),
+    (_SPECULATOR, "StandaloneARSpeculator._run_model", "input_ids positions attn_metadata slot_mappings num_tokens_across_dp"),
     (_SPECULATOR, "StandaloneARSpeculator.capture", ""),
     (_SPECULATOR, "StandaloneARSpeculator.init_cudagraph_manager", "cudagraph_mode"),
     (_SPECULATOR, "StandaloneARSpeculator.propose",

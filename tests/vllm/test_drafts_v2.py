@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 ALONE = {"policy": "guide", "tau": None, "kappa": None}
 TIGHTER = {"num_gpu_blocks_override": 9, "max_model_len": 256}
 BY_LOAD = [(1, 3, 4), (4, 4, 2), (5, 5, 1), (6, 6, 0)]  # tokens of a draft by the number of requests
-DRAFTED = ("disagreement", "js", "entropy", "random", "early", "lossy", "ensemble")
+DRAFTED = ("disagreement", "entropy", "random", "lossy", "ensemble")
 
 
 @pytest.fixture(scope="module")
@@ -308,4 +308,5 @@ def test_a_batch_that_vllm_makes_up_between_requests_leaves_their_drafts(monkeyp
 
     monkeypatch.setattr(module.StandaloneARSpeculator, "propose", draw)
     drafter.propose(batch, dummy_run=True)
-    assert (skipped, bool(drafter.model_state.drafted.any()), draw()) == ([True], False, True)
+    assert (skipped, bool(drafter.model_state.drafted.any())) == ([True], False)
+    assert draw()
