@@ -99,6 +99,12 @@ def small_pair(tmp_path_factory):
     return Pair(Member("base", str(folders["base"])), Member("guide", str(folders["guide"])))
 
 
+@pytest.fixture
+def own_pair(small_pair):
+    """The same for one test, which may change its models."""
+    return Pair(*(Member(member.role, member.path) for member in small_pair.members))
+
+
 @pytest.fixture(scope="session")
 def prompts(demo_pair):
     """Four ragged prompts as token ids: puzzles, one of them cut short and one with a preamble."""

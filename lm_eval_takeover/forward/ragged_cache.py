@@ -32,13 +32,9 @@ def round_up_columns(columns: int) -> int:
 
 def longest_draft(rows: int, vocab: int, device: torch.device) -> int:
     """The most drafted tokens whose float32 logits take 1/64 of the device's memory."""
-    return max(1, min(LONGEST, max(_MOST_LOGITS, _memory(device) // 256) // (rows * vocab)))
-
-
-def _memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return int(psutil.virtual_memory().total)
+    on_gpu = device.type == "cuda"
+    memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else psutil.virtual_memory().total
+    return max(1, min(LONGEST, max(_MOST_LOGITS, memory // 256) // (rows * vocab)))
 
 
 def round_up(new: int) -> int:

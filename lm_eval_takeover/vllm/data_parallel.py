@@ -51,7 +51,7 @@ def open_engines(arguments: ModelArguments, policy: Policy) -> "Engines | None":
 
 
 def count_engines(arguments: ModelArguments) -> tuple[int, int]:
-    """How many engines are asked for, and the ranks of each. Raises ArgumentError for what is no such number."""
+    """The number of engines, and the ranks of each. Raises ArgumentError unless both are whole and 1 or more."""
     size, ranks = (arguments.engine_arguments.get(name, 1) for name in (_SIZE, _RANKS))
     for name, value in ((_SIZE, size), (_RANKS, ranks)):
         if type(value) is not int or value < 1:
@@ -85,9 +85,9 @@ class Worker(VllmEngine):
 
 
 class Engines:
-    """As one `VllmEngine`: several that share the work. Each is asked for one thing at a time.
+    """Several engines with the interface of one `VllmEngine`. Each answers one call at a time.
 
-    Raises ArgumentError where one cannot start.
+    Raises ArgumentError if one cannot start.
     """
 
     def __init__(self, group: "LocalGroup | RayGroup", size: int) -> None:
@@ -124,7 +124,10 @@ class Engines:
                 busy.remove(number)
                 if isinstance(answer, Ended):
                     waiting.extendleft(reversed(held.pop(number).values()))
-                    self._lose(number)
+                    self._alive.remove(number)
+                    self._check_alive()
+                    left = f"(engines left: {len(self._alive)})"
+                    logger.warning("vLLM engine %d has ended; the run goes on without it %s", number + 1, left)
                     continue
                 texts, tokens = _check(answer)
                 if count_tokens is not None:
@@ -136,7 +139,7 @@ class Engines:
             self._abort([number for number, jobs_left in held.items() if jobs_left], busy)
 
     def _hand_out(self, waiting: deque[Job], jobs: dict[int, dict[int, Job]], busy: set[int]) -> None:
-        """Give every engine that has answered what it is to do next."""
+        """Give new jobs to every engine that has answered."""
         room = _WAITING * self.facts.max_num_seqs
         for number in sorted(jobs.keys() - busy, key=lambda number: len(jobs[number])):
             # As many as make it even with the others, so that the last jobs are shared, too.
@@ -148,13 +151,6 @@ class Engines:
                 self.group.ask(number, "write", new)
                 busy.add(number)
 
-    def _lose(self, number: int) -> None:
-        """Raises RuntimeError when none is left."""
-        self._alive.remove(number)
-        self._check_alive()
-        left = len(self._alive)
-        logger.warning("vLLM engine %d has ended; the run goes on without it (engines left: %d)", number + 1, left)
-
     def _check_alive(self) -> None:
         if not self._alive:
             raise RuntimeError(
@@ -162,7 +158,7 @@ class Engines:
             )
 
     def _abort(self, numbers: Sequence[int], busy: set[int]) -> None:
-        """Stopped halfway: what these engines have left is given up. Those in `busy` answer first."""
+        """Drop the jobs that these engines still have. Those in `busy` answer first."""
         for method in ("", "abort"):
             receivers = [number for number in numbers if number in (self._alive if method else busy)]
             for number, answer in self._await(receivers, method):
@@ -206,7 +202,7 @@ class LocalGroup:
             self._lines[number].send((method, arguments))
 
     def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
-        """The first answer of these engines, and whose it is: what it returned, or the exception, `Ended` where it is gone."""
+        """The engine that answers first, and its result or exception; `Ended` if its process is gone."""
         ready = wait([self._lines[number] for number in numbers])[0]
         number = next(number for number in numbers if self._lines[number] is ready)
         try:
@@ -293,7 +289,7 @@ def main(fd: int) -> None:
             except TakeoverError as error:
                 answer = error
             line.send(answer)
-    except (EOFError, OSError):  # who asked is gone, or wants no more
+    except (EOFError, OSError):  # the other side has closed the line
         pass
 
 

@@ -1,4 +1,4 @@
-"""The engines as their server sees them: what a worker recorded of a sample, and what an answer says of it.
+"""Engines behind a server: reads the records of a sample from the workers, and describes them in the answer.
 
 An answer's `takeover` has `tokens`, `takeovers` and `realized_rate`. A traced one has besides `positions`, from 0, of the tokens
 that the donor wrote; `host_tokens`, what the host drew at them; and `trace`, by token its `score`, `takeover` and `text`.
@@ -25,7 +25,7 @@ from lm_eval_takeover.vllm.settings import EngineSettings, build_policy
 
 _HOST_TOKEN = REST + OBSERVED.index("host_token")
 _WHOLE = 2**30  # more positions than any request has
-_LOOKS_EVERY = 0.5  # seconds: an engine that is killed leaves its calls unanswered
+_LOOKS_EVERY = 0.5  # seconds; a killed engine answers no call
 
 # What vLLM's `/metrics` shows beside its own.
 _COUNTERS = {
@@ -54,16 +54,16 @@ class Wish(NamedTuple):
 
 
 class EngineEnded(Exception):
-    """An engine is gone, and with it what its workers recorded."""
+    """An engine has ended. Its workers' records are lost."""
 
     def __init__(self) -> None:
         super().__init__("an engine has ended, and this server ends with it; start it again")
 
 
 class RecordReader:
-    """Asks the workers for what all waiting requests wish, in one call at a time.
+    """Reads records for all waiting requests with one call at a time.
 
-    `call` gives, for a list of `(request, start, stop, last)`, what each worker found.
+    call: takes a list of `(request, start, stop, last)`. Returns what each worker has.
     """
 
     def __init__(self, call: Callable[[list[Any]], Awaitable[Sequence[Sequence[Found]]]]) -> None:
@@ -80,7 +80,7 @@ class RecordReader:
             if wishes is self._waiting:  # the first of them asks for all
                 self._waiting = []
                 self._answer = asyncio.ensure_future(self._call([tuple(wish) for wish in wishes]))
-            parts = await asyncio.shield(self._answer)  # whose client goes ends no other's call
+            parts = await asyncio.shield(self._answer)  # a client that goes does not end the others' call
         return next((part[place] for part in parts if part[place] is not None), None)
 
 
@@ -112,11 +112,6 @@ class ServedEngine:
     @cached_property
     def _pieces(self) -> Pieces:
         return Pieces(self._client.tokenizer)
-
-    @cached_property
-    def _unwritten(self) -> frozenset[int]:
-        """Tokens that vLLM leaves out of a text."""
-        return frozenset(self._client.tokenizer.all_special_ids)
 
     @property
     def example(self) -> str:
@@ -151,8 +146,9 @@ class ServedEngine:
             scores = [float(score) if math.isfinite(score) else None for score in records[:, SCORE]]
             trace: dict[str, Any] = {"score": scores, "takeover": [bool(taken) for taken in records[:, TAKEN]]}
             if tokens is not None:
-                pieces = zip(tokens, self._pieces.split(tokens), strict=True)
-                trace["text"] = ["" if token in self._unwritten else piece for token, piece in pieces]
+                pieces, special = self._pieces.split(tokens), set(self._client.tokenizer.all_special_ids)
+                # vLLM leaves special tokens out of a text.
+                trace["text"] = ["" if token in special else piece for token, piece in zip(tokens, pieces, strict=True)]
             summary |= self._list_takeovers(records, 0) | {"trace": trace}
         return summary
 

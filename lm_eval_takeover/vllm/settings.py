@@ -27,10 +27,11 @@ GATE, _RATES = ("tau", "kappa", "window"), ("rate", "early_tokens")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSettings:
-    """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None if it is no part of the model.
+    """What one engine computes.
 
-    key: the engine's own, in all its processes. block: length of a draft, 1 without drafts. guide_rows: the guide's padded vocabulary, if vLLM was told another size.
-    guide_head: the size of its checkpoint's heads.
+    vocab: ids that are written. ends: ids that end a text. key: the engine's own, in all its processes. block: length of a draft,
+    1 without drafts. base: None if the model class holds no base. guide_rows: the guide's padded vocabulary, if vLLM was told
+    another size. guide_head: the size of its checkpoint's heads.
     """
 
     policy: dict[str, Any]

@@ -19,7 +19,7 @@ from lm_eval_takeover.vllm.served_engine import EngineEnded, ServedEngine, sum_u
 
 
 async def watch(receive: Receive, gone: asyncio.Event) -> None:
-    """Set `gone` when the client goes: vLLM then ends its requests."""
+    """Set `gone` when the client disconnects. vLLM then ends its requests."""
     while (await receive())["type"] != "http.disconnect":
         pass
     gone.set()
@@ -88,8 +88,10 @@ class Stream:
                 for index, sample in enumerate(self._asked):
                     forward = partial(self._forward, index, gone)
                     group.create_task(app(*make_request(scope, sample.body, gone), forward))
-        except* EngineEnded:
-            await self._break_off()
+        except* EngineEnded:  # its chunks were read, so the answer has begun
+            self._status = 503
+            error = {"message": str(EngineEnded()), "type": EngineEnded.__name__, "code": self._status}
+            await self._finish([json.dumps({"error": error})])
         else:
             if self._refused is None and not gone.is_set():
                 await self._close()
@@ -103,7 +105,10 @@ class Stream:
         if self._refused == index:
             await self._send(message)
         elif self._refused is None and not gone.is_set():
-            await self._pass_on(index, message.get("body", b""))
+            *events, self._rests[index] = (self._rests[index] + message.get("body", b"")).split(b"\n\n")
+            shown = [chunk + b"\n\n" for event in events if (chunk := await self._translate(index, event)) is not None]
+            if shown:
+                await self._send({"type": "http.response.body", "body": b"".join(shown), "more_body": True})
 
     async def _open(self, index: int, gone: asyncio.Event, message: Message) -> None:
         """Begin the answer when every sample has begun, or one is refused."""
@@ -117,15 +122,8 @@ class Stream:
         await self._send(message)
         self._opened.set()
 
-    async def _pass_on(self, index: int, data: bytes) -> None:
-        *events, self._rests[index] = (self._rests[index] + data).split(b"\n\n")
-        shown_events = [shown for event in events if (shown := await self._translate(index, event)) is not None]
-        if shown_events:
-            body = b"".join(event + b"\n\n" for event in shown_events)
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
-
     async def _translate(self, index: int, event: bytes) -> bytes | None:
-        """An event of one sample as the client gets it; None where it does not."""
+        """An event of one sample as the client gets it. None if the client gets none."""
         data = event.removeprefix(b"data: ")
         if data == b"[DONE]":
             ids, usage = self._tokens[index], self._usages[index]
@@ -159,19 +157,13 @@ class Stream:
         takeover = self._told[0] if len(self._told) == 1 else sum_up(self._told) | {"choices": self._told}
         await self._finish([*events, json.dumps({"object": "takeover", "choices": [], "takeover": takeover})])
 
-    async def _break_off(self) -> None:
-        """The engine is gone; its chunks were read, so the answer has begun."""
-        self._status = 503
-        error = {"message": str(EngineEnded()), "type": EngineEnded.__name__, "code": self._status}
-        await self._finish([json.dumps({"error": error})])
-
     async def _finish(self, events: list[str]) -> None:
         body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def hide_ids(sample: OneSample, answer: dict[str, Any]) -> None:
-    """Take the ids that only we asked for out of an answer or a chunk."""
+    """Remove the token ids that the client did not ask for from an answer or a chunk."""
     if not sample.shows_ids:
         for part in (answer, *answer["choices"]):
             part.update({name: None for name in ("token_ids", "prompt_token_ids") if name in part})

@@ -7,16 +7,9 @@ from helpers.pairs import METHODS, POLICIES, SAMPLED, texts
 from helpers.simulated_gpu import CUDA, OTHER, simulated_gpu
 
 from lm_eval_takeover.decoding import blockwise, lockstep, stepwise
-from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.pair.pair import Pair
-
-
-@pytest.fixture
-def own_pair(small_pair):
-    return Pair(*(Member(member.role, member.path) for member in small_pair.members))
 
 
 @contextmanager
@@ -45,27 +38,17 @@ def counted_waits(pair, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("name", ["disagreement", "js", "guide"])
-def test_a_block_waits_once_for_each_drafted_token_and_once_for_its_verification(own_pair, prompts, monkeypatch, name, traced):
+@pytest.mark.parametrize("name", ["disagreement", "js", "guide", "entropy", "random", "early", "base"])
+def test_each_drawn_token_is_waited_for_once_and_a_draft_once_more(own_pair, prompts, monkeypatch, name, traced):
+    """Tokens one step late: while the host enters a token, the next one is computed already."""
+    verified = name in ("disagreement", "js", "guide")
     requests = [Request(p, 0, 12 + 4 * i, SAMPLED) for i, p in enumerate(prompts)]
     expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=4))
-    with counted_waits(own_pair, monkeypatch, blockwise.Blocks) as counted:
-        options = {"batch_size": 4, "block_size": 6, "traced": traced}
+    with counted_waits(own_pair, monkeypatch, blockwise.Blocks if verified else stepwise.Stepwise) as counted:
+        options = {"batch_size": 4, "block_size": 6 if verified else None, "traced": traced}
         made = dict(blockwise.generate(own_pair, POLICIES[name], requests, **options))
     assert texts(made) == texts(expected)
-    assert len(counted) > 3 and all(waits == drawn + 1 for drawn, waits in counted), counted
-
-
-@pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("name", ["entropy", "random", "early", "base"])
-def test_without_verification_each_drawn_token_is_waited_for_once(own_pair, prompts, monkeypatch, name, traced):
-    """One step late: while the host enters a token, the next one is computed already."""
-    requests = [Request(p, 0, 12 + 4 * i, SAMPLED) for i, p in enumerate(prompts)]
-    expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=4, traced=traced))
-    with counted_waits(own_pair, monkeypatch, Stepwise) as counted:
-        made = dict(blockwise.generate(own_pair, POLICIES[name], requests, batch_size=4, traced=traced))
-    assert texts(made) == texts(expected)
-    assert all(waits == drawn for drawn, waits in counted), counted
+    assert len(counted) > 3 and all(waits == drawn + verified for drawn, waits in counted), counted
     assert max(drawn for drawn, _ in counted) > 2
 
 
@@ -85,14 +68,11 @@ def test_lockstep_waits_once_for_each_token(own_pair, prompts, monkeypatch, name
                 gpu.counts = counts
 
         monkeypatch.setattr(Member, "compute_logits", uncounted)
-        emitted, made = [], {}
-        gpu.counts = False
-        running = lockstep.generate(
+        emitted = []
+        made = dict(lockstep.generate(
             own_pair, POLICIES[name], requests, batch_size=3, traced=True,
             count_tokens=lambda rows: emitted.append(gpu.waits) or setattr(gpu, "counts", True),
-        )  # fmt: skip
-        made.update(running)
-        gpu.counts = False
+        ))  # fmt: skip
     assert texts(made) == texts(expected)
     assert not gpu.faults, sorted(set(gpu.faults))
     assert emitted == list(range(len(emitted))) and len(emitted) == 12

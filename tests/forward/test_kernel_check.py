@@ -13,14 +13,7 @@ from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.slots import Slots
-
-
-@pytest.fixture
-def own_pair(small_pair):
-    return Pair(*(Member(member.role, member.path) for member in small_pair.members))
 
 
 def forget_lengths(monkeypatch):

@@ -39,9 +39,8 @@ for kernel, target in itertools.product(
     bind, variants = create_function_from_signature(kernel.signature, kernel.params, make_backend(target)), set()
     for size, place in itertools.product((1, 7, 16, 48), (0, 1)):
         logits = LARGE[place:].as_strided((size, 1, 97), (97 * size, 97, 1))
-        values = {"vocab": 97, "ALIGNED": draws.are_aligned(logits)}
         small = {name: SMALL[place:] for name in names if WIDTHS.get(name, "i32") != "i32"}
         given = dict.fromkeys(names, size) | constants | small | dict.fromkeys(("logits", "host", "donor"), logits)
-        given |= {name: value for name, value in values.items() if name in names}
+        given |= {"vocab": 97, "ALIGNED": draws.are_aligned(logits)}
         variants.add(str(bind(*(given[name] for name in names))[1]))
     print(kernel.__name__, len(variants))

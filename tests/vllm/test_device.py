@@ -79,11 +79,10 @@ def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, na
     policy, compiled = POLICIES[name], set()
     logits = {role: torch.randn(4, 1 + drafts, 60) for role in (("base", "guide") if drafts and policy.host else policy.roles)}
     ids, positions, kept = torch.full((4, 1 + drafts), 5), torch.zeros(4, dtype=torch.int64), torch.zeros(5, 2, 60)
-    plain = [
-        {"temperature": temperature, "top_p": top_p, "top_k": top_k, "scored": scored, "traced": not scored}
-        for temperature, top_p, top_k, scored in itertools.product((0.0, 0.7), (1.0, 0.9), (0, 5), (False, True)[: len(logits)])
-    ]
-    kinds = [*plain, *({"forced": (3, 1), "compared": compared} for compared in (False, True)[: len(logits)])]
+    pairs = (False, True)[: len(logits)]  # what asks both models
+    kinds = [{"forced": (3, 1), "compared": compared} for compared in pairs]
+    for temperature, top_p, top_k, scored in itertools.product((0.0, 0.7), (1.0, 0.9), (0, 5), pairs):
+        kinds.append({"temperature": temperature, "top_p": top_p, "top_k": top_k, "scored": scored, "traced": not scored})
     with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:
         for kernel, run in list(vars(gpu.kernels).items()):
 

@@ -32,14 +32,12 @@ def jobs(prompts, tight, random_folders, wide_folders):
     """By name: the model, how its engine is started, the requests, names of policies, and the policies of the reference."""
     both = [Request(prompt, 0, 20, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
     few = [replace(request, max_new_tokens=12) for request in both[:4]]
-    one = [Request(prompts[0], 1, 8, SAMPLED, (), "b")]
     six = [replace(request, max_new_tokens=14 - 2 * number) for number, request in enumerate(both[:6])]
     six[4] = Request((prompts[0] * 9)[:242], 0, 14, SAMPLED, label="to the end of the context")
     gate, reverse = POLICIES["disagreement"], replace(POLICIES["disagreement"], direction="reverse")
     drafted = [(POLICIES | METHODS)[name] for name in DRAFTED]
     return {
         "fused": ({}, TIGHTER, both, ["disagreement"], [gate]),
-        "fused, alone": (ALONE, {}, one, [], [POLICIES["guide"]]),
         "drafts": (wide_folders, TIGHTER | {"block_size": "auto", "ranges": BY_LOAD}, six, DRAFTED, drafted),
         "drafts, reverse": (random_folders | {"direction": "reverse"}, {"block_size": 3}, few, [], [reverse]),
         "drafts, alone": (random_folders | ALONE, {"block_size": 4}, few, [], [POLICIES["guide"]]),
@@ -52,7 +50,7 @@ def written(write_apart, jobs, tight):
     return dict(zip(jobs, write_apart(listed, VLLM_USE_V2_MODEL_RUNNER="1"), strict=True))
 
 
-@pytest.mark.parametrize("name", ["fused", "fused, alone", "drafts", "drafts, reverse", "drafts, alone"])
+@pytest.mark.parametrize("name", ["fused", "drafts", "drafts, reverse", "drafts, alone"])
 def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf, name):
     model, how, asked, _, policies = jobs[name]
     made = written[name]
@@ -99,19 +97,16 @@ def describe(place):
     ends, logits = np.cumsum(READ), np.cumsum(many + 1)
     indices = torch.cat([torch.arange(end - count - 1, end) for end, count in zip(ends, many, strict=True)])
     found = SimpleNamespace(
-        num_reqs=4,
         idx_mapping=torch.tensor([2, 0, 3, 1]),
         idx_mapping_np=np.array([2, 0, 3, 1]),
         num_draft_tokens_per_req=many,
         num_computed_tokens_np=np.array([8, 3, 6, 0]),
         num_scheduled_tokens=np.array(READ),
         prefill_len_np=np.full(4, PROMPT),
-        is_prefilling_np=np.array([False, True, False, True]),
         cu_num_logits=torch.tensor([0, *logits]),
         logits_indices=indices,
         positions=torch.cat([torch.arange(start, start + count) for start, count in zip([8, 3, 6, 0], READ, strict=True)]),
         input_ids=torch.arange(sum(READ), dtype=torch.int32) % VOCAB,
-        seq_lens=torch.tensor([12, 8, 10, 3]),
     )  # fmt: skip
     place(*(one for one in vars(found).values() if isinstance(one, torch.Tensor)))
     return found
@@ -296,9 +291,7 @@ def test_a_batch_that_vllm_makes_up_between_requests_leaves_their_drafts(monkeyp
     """Engines that share experts run such batches to keep step. Their rows have the indices of requests."""
     from lm_eval_takeover.vllm import drafts_v2 as module
 
-    slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
-    slots.enter("a", RequestSettings(id="a"), (1,), 0)
-    drafter, skipped = make_drafter(slots, None), []
+    drafter, skipped = make_drafter(Slots(POLICIES["disagreement"], capacity=4, device=CPU), None), []
     batch = SimpleNamespace(idx_mapping=torch.tensor([0]), idx_mapping_np=np.array([0]))
 
     def draw(*given, skip_attn_for_dummy_run=False, **options):  # as vLLM's `propose`, and then a capture
