@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weights
+from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weight
 
 
 def write_padded(source: Path, target: Path, *, vocab: int | None = None) -> Path:
@@ -16,7 +16,8 @@ def write_padded(source: Path, target: Path, *, vocab: int | None = None) -> Pat
     config = AutoConfig.from_pretrained(source)
     size = read_size(config)
     config.update(widen_config(config))
-    weights = dict(widen_weights(load_file(source / "model.safetensors").items(), size, config))
+    loaded = load_file(source / "model.safetensors")
+    weights = {name: widen_weight(name, weight, size, config) for name, weight in loaded.items()}
     written = json.loads((source / "config.json").read_text())
     written |= {"head_dim": config.head_dim, "rope_parameters": config.rope_parameters}
     if vocab is not None:

@@ -1,4 +1,4 @@
-"""The transformers engines as a backend: weights that are loaded and checked at the start, batches that fit into memory."""
+"""The transformers engines as a backend: loads and checks the weights, and chooses batches that fit into memory."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +27,11 @@ from lm_eval_takeover.pair.pair import Pair
 logger = logging.getLogger(__name__)
 
 _USED = 0.8  # of the free memory, for `batch_size=auto`
-_LOGITS = 8  # float32 copies of one token's logits that are held at a time, drafts included
+_LOGITS = 8  # float32 copies of one token's logits that exist at a time, drafts included
 
 
 class TransformersBackend:
-    """Both models of a pair, loaded, and a policy that decides who writes.
-
-    `identity` is what of the backend can change a text, beyond the models: for the keys of samples.
-    """
+    """Both models of a pair, loaded, and a policy. identity: settings of the backend that can change a text."""
 
     identity = "hf"
 
@@ -45,7 +42,7 @@ class TransformersBackend:
             check_member(pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
 
     def fit_rows(self, tokens: int) -> int:
-        """Samples of this length at a time: `batch_size`, or for `auto` as many as fit into memory, which is logged."""
+        """The number of samples of this length at a time: `batch_size`, or for `auto` as many as fit into memory (logged)."""
         if self.arguments.batch_size != "auto":
             return self.arguments.rows
         members = [self.pair.member(role) for role in self.policy.roles]
@@ -63,7 +60,7 @@ class TransformersBackend:
         count_tokens: Callable[[int], None] | None = None,
         policy: Policy | None = None,
     ) -> Iterator[tuple[int, Generation]]:
-        """`(index into requests, generation)` as samples finish, as `engine.generate`; by another policy where one is given."""
+        """`engine.generate`, by another policy if one is given."""
         return generate(
             self.pair,
             policy or self.policy,
@@ -86,12 +83,12 @@ class TransformersBackend:
         return compare(self.pair, scores, prompts, continuations, labels)
 
     def close(self) -> None:
-        """Give back the memory that other processes hold: there are none."""
+        """Do nothing: no other process has memory."""
 
 
 @torch.inference_mode()
 def cache_bytes(member: Member) -> int | None:
-    """Bytes of keys and values that one token of one sample takes in this model, measured; None where rows share one length."""
+    """Measured bytes of keys and values for one token of one sample. None if rows share one length."""
     try:
         forward = verify_pass(member, rows=2)
     except ArgumentError:
@@ -111,9 +108,9 @@ def free_bytes(device: torch.device) -> int:
 
 
 def rows_that_fit(members: Sequence[Member], tokens: int, vocab: int, most: int) -> int:
-    """Rows of so many tokens that can be held at a time, 1 to `most`. Loads the models.
+    """The number of rows of `tokens` tokens that fit into memory, 1 to `most`. Loads the models.
 
-    `most` where a model runs in lockstep. On a CPU it is the machine's memory that counts, not a container's limit.
+    `most` if a model runs in lockstep. On a CPU the machine's memory counts, not a container's limit.
     """
     for member in members:
         release_memory(member)

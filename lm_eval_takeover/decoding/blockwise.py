@@ -1,8 +1,8 @@
-"""Blockwise verification: the text of the lockstep loop at a fraction of the guide's passes.
+"""Blockwise verification: lockstep's text with a fraction of the guide's passes.
 
-The host drafts some tokens and one pass of the donor reads them all. Then the policy says, from left to right, which token is
-emitted at each position. The first token that is not the drafted one ends the draft. Every position is decided from the same
-distributions and random numbers as in `lockstep`, so the tokens are the same.
+The host drafts some tokens, and one pass of the donor reads them all. From left to right, the policy decides which token is
+emitted. The first token that differs from the draft ends it. Every position has the same distributions and random numbers as in
+`lockstep`, so the tokens are the same.
 """
 
 import logging
@@ -38,15 +38,14 @@ from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
 
-_LEAST_SURVIVAL = 0.05  # a row whose probability to stand is no more drafts no further
+_LEAST_SURVIVAL = 0.05  # a row drafts on while it stands with a higher probability
 
 
 @dataclass(slots=True)
 class Draft:
-    """What the drafter wrote ahead. Lists have an entry per row, in the order of `slots`.
+    """Drafted tokens. Lists have an entry per row, in the order of `slots`.
 
-    logits `[rows, longest, vocab]`, words `[rows, longest + 1]` (int64 of their bits): of row `r`, the first `len(tokens[r])`
-    count.
+    logits `[rows, longest, vocab]`, words `[rows, longest + 1]` (int64): the first `len(tokens[r])` of row `r` count.
     """
 
     slots: list[int]
@@ -55,18 +54,13 @@ class Draft:
     limits: list[int]
     tokens: list[list[int]]
     min_entropies: list[list[float]]  # of the drafter at each token: `-ln` of its largest probability, in nats
-    survival: list[float]  # the probability that the row still stands; 0 for rows that grow no further
-
-    @property
-    def lengths(self) -> list[int]:
-        """How many tokens each row has."""
-        return [len(row) for row in self.tokens]
+    survival: list[float]  # the probability that the whole draft stands; 0 for rows that have stopped
 
 
 class Blocks(Stepwise):
-    """Texts that the donor's distribution decides: draft, verify, accept up to the first other token.
+    """Texts that the donor's distribution decides: draft, verify, accept up to the first replaced token.
 
-    A guide that writes alone stops drafting once drafts are slower than its own passes.
+    A guide that writes alone stops drafting when drafts are slower than its own passes.
     """
 
     _logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
@@ -83,7 +77,7 @@ class Blocks(Stepwise):
 
     @property
     def bonus(self) -> bool:
-        """Whether a draft that stands gives one token more: under a gate its score would need the host's distribution."""
+        """Whether a whole draft gives one token more. Not under a gate, whose score needs the host's distribution."""
         return self.policy.host is None
 
     def _restart(self, size: int) -> None:
@@ -98,7 +92,7 @@ class Blocks(Stepwise):
         self._emit(draft, self._verify(draft, *self._read_by_donor(draft)), finished)
 
     def _drafts_pay(self, slots: Sequence[int]) -> bool:
-        """Whether a lone guide is to draft. Once it is not, it goes on alone."""
+        """Whether drafts pay for a lone guide. Once they do not, it goes on alone."""
         columns = max(row.length for row in self.rows(slots))
         if self.drafter in self.passes and not self.schedule.drafts_pay(len(slots), columns):
             del self.passes[self.drafter]
@@ -110,13 +104,13 @@ class Blocks(Stepwise):
     # Draft
 
     def _draft(self, slots: list[int]) -> Draft:
-        """The drafter writes ahead, as far as it pays."""
+        """Draft as many tokens as pay."""
         reader = self.readers[self.drafter]
         draft = self._empty_draft(slots)
         rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
         columns = max(row.length for row in self.rows(slots))
         least = self.schedule.break_even_rows(len(slots), len(slots), columns)
-        pending: deque[tuple[int, list[int], HostCopy]] = deque()  # tokens that the device has not handed over yet
+        pending: deque[tuple[int, list[int], HostCopy]] = deque()  # tokens on their way to the host
         number, step = 0, self.draw_first(self.drafter, [slots], draft.words[:, 0])
         while True:
             if len(rows) == len(slots):
@@ -131,7 +125,7 @@ class Blocks(Stepwise):
                 if sum(draft.survival) <= least[number + 1]:
                     break
                 if not reader.pipeline_depth and 4 * standing <= len(rows):
-                    # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
+                    # Few rows: gathering their keys and values costs less than the arithmetic of the others.
                     rows = [row for row, survival in enumerate(draft.survival) if survival]
                     ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=self.device)
                     least = self.schedule.break_even_rows(len(slots), standing, columns)
@@ -152,7 +146,7 @@ class Blocks(Stepwise):
         limits = [min(most, row.remaining) for row in self.rows(slots)]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
-            # Not filled: of each row only what was drafted is read.
+            # Uninitialised: only drafted positions are read.
             self._logits = torch.empty(len(slots), longest, self.vocab, device=self.device)
         return Draft(
             slots=slots,
@@ -165,7 +159,7 @@ class Blocks(Stepwise):
         )
 
     def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: HostCopy) -> None:
-        """Enter one drafted position, now that its token is known here."""
+        """Add one drafted position, whose tokens have reached the host."""
         rates = self.schedule.rates
         for row, token, mass in zip(rows, *(column.tolist() for column in step.fetch()), strict=True):
             survival = draft.survival[row]
@@ -180,11 +174,11 @@ class Blocks(Stepwise):
             draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
 
     def _read_by_donor(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
-        """The drafted tokens `[rows, k]`, 0 behind a row's own and at the place of a bonus; their numbers `[rows, 1]`.
+        """The drafted tokens `[rows, k]`, their numbers `[rows, 1]`, and the donor's logits `[rows, k, vocab]` at each of them.
 
-        And the donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus.
+        With a bonus, k counts one position more. Tokens behind a row's own are 0.
         """
-        new = max(draft.lengths) + self.bonus
+        new = max(map(len, draft.tokens)) + self.bonus
         rows = zip(draft.tokens, self.rows(draft.slots), strict=True)
         listed = [[row.last, *tokens, *[0] * (new - len(tokens)), len(tokens)] for tokens, row in rows]
         uploaded, reader = upload(torch.tensor(listed), self.device), self.readers[self.donor]
@@ -199,10 +193,10 @@ class Blocks(Stepwise):
         return Rules.of([astuple(self.sampling)], self.device)
 
     def _verify(self, draft: Draft, drafted: Tensor, lengths: Tensor, donor: Tensor) -> list[Tensor]:
-        """What stands of each row, up to the first token that is not the drafted one. The one time that a block waits for this.
+        """Decide each row up to the first token that differs from the draft. The only wait of a verification.
 
-        On the host: tokens `[rows, k]` and their records, of which the first `counts` `[rows]` stand; and whether the last of
-        them ended the draft. On the device: the scores `[rows, k]`.
+        On the host: tokens `[rows, k]`, their records, the numbers `[rows]` that stand, and whether the last one ended the draft.
+        On the device: the scores `[rows, k]`.
         """
         rows, places = self.rows(draft.slots), torch.arange(drafted.shape[1], device=self.device)
         host = draft.logits[:, : len(places)] if self.policy.host else None
@@ -222,10 +216,10 @@ class Blocks(Stepwise):
         models = [(self.donor, donor)] if host is None else [(self.drafter, host), (self.donor, donor)]
         if self.policy.scorer is not None:
             sound = scores.isfinite()
-        else:  # the models that were asked give distributions
+        else:  # the logits must be distributions
             sound = torch.stack([logits.amax(-1).isfinite() for _, logits in models]).all(0)
         *verdict, is_sound = HostCopy(emitted.tokens, emitted.records, counts, ended, (sound | ~stands).all()).fetch()
-        if not bool(is_sound):  # an infinite score of sound logits is a spike like any other
+        if not bool(is_sound):  # an infinite score of finite logits is a spike
             for role, logits in models:
                 self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
             self.policy.refuse_nan(scores[stands])
@@ -234,7 +228,7 @@ class Blocks(Stepwise):
     # Emit
 
     def _emit(self, draft: Draft, verdict: Sequence[Tensor], finished: list[int]) -> None:
-        """Append what stands; slots whose text has ended are finished."""
+        """Append the tokens that stand. Slots whose text has ended join `finished`."""
         tokens, records, counts, ended, scores = verdict
         window, size = torch.cat([stack_windows(self.rows(draft.slots)), scores], 1), self.policy.window
         observed = records[..., REST : REST + len(OBSERVED)].numpy() if self.traced else [None] * len(counts)
@@ -266,9 +260,8 @@ def generate(
 ) -> Iterator[tuple[int, Generation]]:
     """As `lockstep.generate`: `(index into requests, generation)` as samples finish, with the same tokens.
 
-    `block_size` fixes the length of a draft; None takes it from costs and rates. Requests that a model cannot answer go into
-    `failures`. Without one, the first of them is raised once all others are finished. options: `seed`, `traced` and
-    `count_tokens`, as there.
+    block_size: the length of a draft; None takes it from costs and rates. failures: collects requests that a model cannot answer;
+    without it, the first is raised after all others are finished. options: `seed`, `traced` and `count_tokens`, as there.
     """
     drafted = policy.drafts or (
         policy.host is None and block_size != 1 and _drafts_for_guide(pair, requests, batch_size, block_size)
@@ -279,7 +272,7 @@ def generate(
     def settings(item: tuple[int, Request]) -> tuple[float, ...]:
         return astuple(item[1].sampling)
 
-    # The samples of one prompt stand together; the longest prompts come first, so that buffers grow once.
+    # Samples of one prompt stay together. The longest prompts come first, so that buffers grow once.
     ordered = sorted(enumerate(requests), key=lambda item: (settings(item), -len(item[1].text), item[1].text, item[0]))
     kind = Blocks if drafted else Stepwise
     failed = Failures(len(requests)) if failures is None else failures
@@ -291,7 +284,7 @@ def generate(
 
 
 def _drafts_for_guide(pair: Pair, requests: Sequence[Request], batch_size: int, block_size: int | None) -> bool:
-    """Whether there is a base beside the guide that can draft for it, and drafts are fixed or worth their cost."""
+    """Whether a base can draft for the guide, and drafts are fixed or worth their cost."""
     if pair.base is None or pair.guide is None or not requests:
         return False
     rows = min(batch_size, len(requests))

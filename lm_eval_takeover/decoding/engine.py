@@ -1,6 +1,6 @@
-"""Chooses the loop: `lockstep` for `block_size=1` and for models that cannot be read in blocks, else `blockwise.generate`.
+"""Chooses the engine: `lockstep` for `block_size=1` and for models that cannot be read in blocks, else `blockwise`.
 
-`blockwise` drafts where the donor's distribution decides and goes `stepwise` elsewhere. All write the same texts.
+`blockwise` drafts if the donor's distribution decides, else it goes `stepwise`. All write the same texts.
 """
 
 import logging
@@ -38,14 +38,13 @@ def generate(
 ) -> Iterator[tuple[int, Generation]]:
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
-    A prompt is prefilled once per model for all its samples. `batch_size` counts samples. `block_size` is the length of a draft
-    in tokens; 1 is the lockstep loop, which `auto` also takes for models that cannot be read in blocks. Every policy of a pair
-    writes the shared vocabulary and ends at the end tokens of both models. `traced` fills `Generation.observed`. `count_tokens`
-    gets the number of tokens as they are emitted. A request that a model cannot answer does not stop the others; it is raised,
-    named, at the end.
+    A prompt is prefilled once per model for all its samples. batch_size: in samples. block_size: the length of a draft in tokens;
+    1 is the lockstep loop, which `auto` also uses for models that cannot be read in blocks. Every policy writes the shared
+    vocabulary and ends at the end tokens of both models. traced: fills `Generation.observed`. count_tokens: gets the number of
+    tokens as they are emitted. A request that a model cannot answer does not stop the others; its error is raised at the end.
     """
     for role in policy.roles:
-        check_member(pair.member(role))  # what cannot be served is no failure of a request
+        check_member(pair.member(role))  # a model that cannot be served fails before any request
     failures = Failures(len(requests))
     in_blocks = block_size != 1 and _reads_blocks(pair, policy, block_size, batch_size)
 
@@ -65,7 +64,7 @@ def generate(
 
 
 def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size: int) -> bool:
-    """Whether the models can be read in blocks; where `auto` finds that they cannot, it says why."""
+    """Whether the models can be read in blocks. If not, `auto` logs the reason and a number raises it."""
     try:
         for role in policy.roles:
             verify_pass(pair.member(role), batch_size)
@@ -80,9 +79,9 @@ def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size:
 def write_after_donor(
     write: Write, policy: Policy, requests: Sequence[Request], traced: bool, *, at_once: int
 ) -> Iterator[tuple[int, Generation]]:
-    """Generate by a policy that needs the length of the donor's own answers. These come first and count among the passes.
+    """Generate by a policy that needs the length of the donor's own answers. They are written first; their passes count, too.
 
-    `at_once` requests at a time, so that the first samples are finished soon.
+    at_once: requests at a time, so that the first samples finish soon.
     """
     assert policy.donor is not None
     for start in range(0, len(requests), at_once):
@@ -105,12 +104,12 @@ def _isolate(
     failures: Failures,
     batch_size: int,
 ) -> Iterator[tuple[int, Generation]]:
-    """What `write(requests, begun=…, batch_size=…)` yields. Rows that were in flight when it failed go on from there.
+    """The samples of `write(requests, begun=…, batch_size=…)`. After a failure, unfinished rows go on from their last token.
 
-    If memory runs out, half as many rows go at a time until the rows that were too many are finished. After another failure the
-    rest is halved until the failing request is alone.
+    If memory runs out, the batch size is halved until the rows that were too many are finished. After another failure the rest
+    is halved until the failing request is alone.
     """
-    parts = [(list(range(len(requests))), batch_size)]  # what is left, the next part last, and how many rows at a time
+    parts = [(list(range(len(requests))), batch_size)]  # unfinished requests and their batch size, the next part last
     at_once = batch_size
     while parts:
         part, size = parts.pop()

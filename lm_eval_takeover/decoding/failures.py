@@ -1,4 +1,4 @@
-"""Requests that a model could not answer. All others are finished."""
+"""Collects the requests that a model could not answer, while all others are finished."""
 
 import logging
 import traceback
@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Counts failures. `add` raises after so many in a row that no other prompt is expected to succeed."""
+    """Counts failures. `add` raises after `GIVE_UP` failed prompts in a row."""
 
     GIVE_UP = 32  # prompts
 

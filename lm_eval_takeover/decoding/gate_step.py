@@ -1,6 +1,6 @@
-"""Who writes the next tokens and which: equations (5) and (6) on the rows of one batch, in fixed shapes.
+"""Equations (5) and (6) on the rows of one batch, in fixed shapes: who writes the next tokens, and which tokens.
 
-Blocks of the transformers engines and the gate inside vLLM are decided by it. Nothing here waits for the device.
+Used by blocks on transformers and by the gate inside vLLM. Nothing here waits for the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,17 +22,17 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows as draw
 from lm_eval_takeover.method.sampling import drawing
 
-# Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens; all scores of calibrations take more.
+# Columns of a record. From `REST` on: `OBSERVED` for traces, `FORCED` for forced tokens, or more columns for all scores.
 SCORE, TAKEN, REST = 0, 1, 2
 FORCED = ("log_prob", "greedy")
 _WORDS = 64
 _PIECE = 2**18  # logits of a model that a CPU works on at a time
-_LARGE_PIECE = 2**26  # and a GPU, where a score or a mix in torch makes copies of them
+_LARGE_PIECE = 2**26  # the same on a GPU, where a score or a mix in torch copies them
 COLUMNS = REST + max(len(OBSERVED), len(FORCED))
 
 
 def count_scored(compared: bool) -> int:
-    """Columns of the records of `score_all` or `compare_forced`; plug-ins' scores among them."""
+    """The number of columns in records of `score_all` or `compare_forced`, with plug-ins' scores."""
     return REST + len(registered.names()) + compared * len(COMPARED)
 
 
@@ -58,16 +58,16 @@ def emit(
     live: Tensor | None = None,
     traced: bool = False,
 ) -> Emitted:
-    """The tokens of positions `block.positions` `[rows, k]`, decided from left to right as if all before them stood.
+    """The tokens of positions `block.positions` `[rows, k]`, each decided as if all tokens before it stood.
 
-    rules: how each row draws. host and donor: raw logits `[rows, k, vocab]`, None if the policy has no such model. `block.scores`
-    is not read. at: the words `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew, if known. forced
-    `[rows, k]`: what is emitted whatever is drawn, recorded with its log-probability under the model that writes. live
-    `[rows, k]`: where tokens are asked for; elsewhere any may come.
+    rules: sampling of each row. host, donor: raw logits `[rows, k, vocab]`, None if the policy has no such model. block: its
+    scores are not read. at: the words `[rows, k]`, int64. drafted `[rows, k]`: the host's draws, if known. forced `[rows, k]`:
+    tokens to emit whatever is drawn, recorded with their log-probability under the model that writes. live `[rows, k]`: the
+    positions that count; elsewhere tokens are arbitrary.
     """
     if host is not None and drafted is None and forced is None:
         drafted = draw_rows(host, at, rules)
-    hosted = drafted if forced is None else forced  # a text that stands is what the host draws
+    hosted = drafted if forced is None else forced  # forced tokens stand for the host's draws
     scores = _by_pieces(policy.scores, host, donor, hosted if policy.needs_token else None)
     taken = policy.decide(replace(block, scores=scores, tokens=hosted))
     records = torch.full((*scores.shape, COLUMNS), torch.nan, device=scores.device)
@@ -75,7 +75,7 @@ def emit(
         tokens = forced
         records[..., REST : REST + len(FORCED)] = _judge(policy, taken, host, donor, forced)
     else:
-        # Of the donor; None: of it alone, everywhere.
+        # Where the donor draws; None: everywhere.
         drawn_rows = live if host is None else taken if live is None else taken & live
         replace_taken = partial(_replace_taken, policy, rules)
         tokens = _by_pieces(replace_taken, rules.table, host, donor, drafted, drawn_rows, at)
@@ -93,31 +93,31 @@ def emit(
 
 
 def share(logits: Tensor, vocab: int) -> Tensor:
-    """Logits `[..., vocab]` of the tokens that both models have: kernels read them as they are, all else as float32."""
+    """Logits `[..., vocab]` of the shared vocabulary. Float32 unless kernels read them."""
     logits = logits[..., :vocab]
     return logits if kernels.uses_kernels(logits) else logits.float()
 
 
 def list_logits(logits: Tensor, base_logits: Tensor | None, roles: Sequence[str], vocab: int) -> dict[str, Tensor]:
-    """By role, `[rows, 1, vocab]`. `logits` are the guide's; without `base_logits`, those of the only model."""
+    """Logits by role, `[rows, 1, vocab]`. logits: the guide's, or without `base_logits` those of the only model."""
     by_role = {roles[0]: logits} if base_logits is None else {"base": base_logits, "guide": logits}
     return {role: share(own, vocab)[:, None] for role, own in by_role.items()}
 
 
 def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:
-    """Every registered score, in the order of their names' registry: `[rows, k, scores]` of logits `[rows, k, vocab]`."""
+    """All registered scores, in the order of their names: `[rows, k, scores]` from logits `[rows, k, vocab]`."""
     return torch.stack([score(host, donor, tokens) for score in registered], -1)
 
 
 def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
-    """As `emit`, for tokens `[rows, k]` that stand already: every registered score with the base as host, then `COMPARED`."""
+    """As `emit`, for given tokens `[rows, k]`. Records all registered scores with the base as host, then `COMPARED`."""
     taken = torch.zeros_like(forced, dtype=torch.bool)
     own = torch.full((*forced.shape, REST), torch.nan, device=forced.device)
     return Emitted(forced, taken, torch.cat([own, score_all(base, guide, forced), compare(forced, base, guide)], -1))
 
 
 def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = None) -> Tensor:
-    """The race: token ids `[rows, k]` of logits `[rows, k, vocab]` and words `[rows, k]` as int64; 0 where nobody asks."""
+    """The race: token ids `[rows, k]` from logits `[rows, k, vocab]` and words `[rows, k]`, int64. 0 where not asked."""
 
     def race(logits: Tensor, at: Tensor, table: Tensor, asked: Tensor | None) -> Tensor:
         words, count = at.flatten(), at.shape[1]
@@ -161,7 +161,7 @@ def _list_words(key: bytes, block: int) -> NDArray[np.uint64]:
 
 
 def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
-    """A function of rows, applied to a few at a time: they fit a CPU's cache, or take little of a GPU's memory."""
+    """Apply a function to a few rows at a time, which fit a CPU's cache or take little of a GPU's memory."""
     logits = next(part for part in rows if part is not None and part.dim() == 3)
     piece = _PIECE if logits.device.type == "cpu" else _LARGE_PIECE
     step = max(1, piece // max(1, logits[0].numel()))
@@ -181,7 +181,7 @@ def _replace_taken(
     asked: Tensor | None,
     at: Tensor,
 ) -> Tensor:
-    """The drafted tokens, and the donor's where it is asked for them: only those are drawn. table: of `rules` for these rows."""
+    """The drafted tokens, replaced by the donor's draws where asked. table: of `rules`, for these rows."""
     if donor is None or (donor.device.type == "cpu" and asked is not None and not bool(asked.any())):
         assert drafted is not None
         return drafted

@@ -1,6 +1,6 @@
-"""Algorithm 1 as the loop that it is: both models read every token, one of them writes it.
+"""Algorithm 1 as a plain loop: both models read every token, one of them writes it.
 
-This engine is the reference that every faster one is compared with, so it is kept short and plain.
+Every faster engine is compared with this one, so it stays short.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -36,7 +36,7 @@ def generate(
     traced: bool = False,
     count_tokens: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Generation]]:
-    """As `engine.generate`, which also knows `early` with a rate. `begun` are generations that go on, one for each request."""
+    """As `engine.generate`, but without `early` with a rate. begun: generations to continue, one for each request."""
     vocab, stops = pair.vocab_size, cache(partial(StopStrings, pair.tokenizer))
     begun = begun or [Generation.begin(request, traced) for request in requests]
     waiting = [
@@ -67,7 +67,7 @@ def _decode(
     ends: Collection[int],
     count_tokens: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, Generation]]:
-    """Algorithm 1, lines 5-14, on rows that share their sampling. `read` is what each model has read: all of every text."""
+    """Algorithm 1, lines 5-14, on rows that share their sampling. read: each model's cache of all texts."""
     while True:
         tokens = _write_token(policy, rows, read)
         if count_tokens is not None:
@@ -110,7 +110,7 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
     sound = [sequences.logits.amax(-1).isfinite().to(device) for sequences in read.values()]
     base = policy.choose_base(host, donor)
     observed = [observe(tokens, host, donor, base_logits=base, host_tokens=drawn)] if traced else []
-    # The one time that a token waits for a device.
+    # The only wait for the device.
     written, fired, scores, *rest = HostCopy(tokens, fire, score, *sound, *observed).fetch()
     for sequences, is_sound in zip(read.values(), rest, strict=False):
         if not bool(is_sound.all()):
@@ -124,15 +124,15 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
 
 
 def _device_of(read: dict[str, Sequences]) -> torch.device:
-    """Where the logits of both models are looked at."""
+    """The device on which the logits of both models are used."""
     return choose_device(next(iter(read.values())).logits.device)
 
 
 def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:
-    """Rows in groups that are prefilled together: samples of one prompt stay together, longest prompts first.
+    """Groups of rows that are prefilled together. Samples of one prompt stay together; the longest prompts come first.
 
-    A group fits into one batch, unless it is a single prompt with more samples. Its rows are at one position. Without `padded`,
-    its prompts have one length.
+    A group fits into one batch, unless one prompt has more samples. Its rows are at one position. Without `padded`, its prompts
+    have one length.
     """
 
     def settings(row: Row) -> tuple[object, ...]:

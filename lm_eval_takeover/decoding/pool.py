@@ -1,8 +1,8 @@
-"""Rows in slots: what every way of advancing them shares.
+"""Rows in slots, for blocks and for steps.
 
-A finished row's slot takes the next request at once. A pass that fails is tried on halves of its rows until the request that
-fails is alone. If memory runs out, half as many slots go on, and every row reads its text again; what was emitted stays. Once the
-rows that were too many are finished, the number of slots doubles again.
+A finished row's slot takes the next request at once. A failed pass is repeated on halves of its rows until the failing request is
+alone. If memory runs out, the number of slots is halved and every row reads its text again; emitted tokens stay. After the rows
+that were too many are finished, it doubles again.
 """
 
 import logging
@@ -36,7 +36,7 @@ _PREFILL_AT_ONCE = 2**14  # tokens, padding included, that are prefilled togethe
 
 
 class Pool(ABC):
-    """The rows of one kind of sampling: slots, the readers of the models that the policy asks, and the requests that wait."""
+    """Rows of one sampling: their slots, the readers of the policy's models, and the waiting requests."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Pool(ABC):
         self.sampling: Sampling = waiting[0][1].sampling
         rows = (Row(i, request, stops(request.until), Generation.begin(request, traced)) for i, request in waiting)
         self.waiting = deque(rows)
-        self.batch_size = self.size = min(batch_size, len(waiting))  # slots that were asked for, and slots there are
-        self._before_more = set[int]()  # indices of the rows that must be finished before there are more slots again
+        self.batch_size = self.size = min(batch_size, len(waiting))  # slots: as asked for, and as there are now
+        self._before_more = set[int]()  # indices of rows that must finish before the number of slots grows again
         longest = max(len(request.prompt) + request.max_new_tokens for _, request in waiting)
         self.columns = LONGEST + longest
         self.slots: list[Row] = []
@@ -93,17 +93,17 @@ class Pool(ABC):
 
     @abstractmethod
     def advance(self, slots: Sequence[int], finished: list[int]) -> None:
-        """Emit tokens of these slots; a slot whose text has ended joins `finished` at once.
+        """Emit tokens of these slots. A slot whose text has ended joins `finished` at once.
 
-        After a failed pass it can be called again for the slots that are left: nothing that was emitted, read or decided is lost.
+        After a failed pass it can be called again for the other slots: no emitted token and no decision is lost.
         """
 
     # Failures
 
     def _advance_all(self, finished: list[int], failed: list[int]) -> bool:
-        """Fill the slots and advance them. False where memory ran out; the frames that held it are gone then.
+        """Fill the slots and advance them. False if memory ran out; the failed frames are freed by then.
 
-        Slots that have ended or failed are entered at once, so that a later failure in the same round loses none.
+        Ended and failed slots are recorded at once, so a later failure in the same round loses none.
         """
         try:
             self.admit()
@@ -146,7 +146,7 @@ class Pool(ABC):
         self.size, self._before_more = self.batch_size, set()  # the others may be shorter
 
     def _restart(self, size: int) -> None:
-        """So many slots; their rows wait again with what they have written, before the others."""
+        """Change the number of slots. Rows in slots wait again, before the others, and keep their texts."""
         self.waiting.extendleft(reversed(self.slots))
         self._before_more = {row.index for row in islice(self.waiting, max(size, self.size))}
         self.slots, self.readers, self._prefilled, self.size = [], {}, {}, size
@@ -154,7 +154,7 @@ class Pool(ABC):
     # Slots
 
     def admit(self) -> None:
-        """Waiting rows into free slots. A prompt is prefilled once per model for all its samples."""
+        """Put waiting rows into free slots. A prompt is prefilled once per model for all its samples."""
         free = min(self.size - len(self.slots), len(self.waiting))
         if not free:
             return
@@ -172,7 +172,7 @@ class Pool(ABC):
 
     @staticmethod
     def _next_texts(entering: Sequence[Row]) -> list[tuple[int, ...]]:
-        """The texts of the first of these rows that are prefilled together: one, and more up to a number of tokens."""
+        """The first texts of these rows, which are prefilled together: one, and more up to a number of tokens."""
         texts: dict[tuple[int, ...], None] = {}
         for row in entering:
             text = row.text[:-1]
@@ -182,7 +182,7 @@ class Pool(ABC):
         return list(texts)
 
     def _place_prefilled(self, entering: deque[Row], broken: dict[tuple[int, ...], Exception]) -> None:
-        """Continue in slots what was prefilled; requests whose text cannot be read fail."""
+        """Put prefilled rows into slots. Requests whose text is broken fail."""
         while entering:
             text = entering[0].text[:-1]
             if text in broken:
@@ -202,7 +202,7 @@ class Pool(ABC):
         self._prefilled = {text: prefilled for text, prefilled in self._prefilled.items() if text == needed}
 
     def _prefill(self, texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Exception]:
-        """Read these texts, whose last token a row's first pass reads; returns what cannot be read, and why."""
+        """Prefill these texts but for the last token, which a row's first pass reads. Returns errors by text."""
         new = [text for text in texts if text not in self._prefilled]
         if not new:
             return {}
@@ -220,7 +220,7 @@ class Pool(ABC):
         return self._prefill(new[:half]) | self._prefill(new[half:])
 
     def release(self, slots: Sequence[int]) -> None:
-        """Free these slots; the last rows move into their places."""
+        """Free these slots. The last rows move into them."""
         for slot in sorted(slots, reverse=True):
             last = len(self.slots) - 1
             if slot != last:
@@ -244,9 +244,9 @@ class Pool(ABC):
         scores: Sequence[float],
         observed: NDArray[np.float32] | None,
     ) -> tuple[int, bool]:
-        """Append tokens until one ends the text: `(how many were emitted, whether the text has ended)`.
+        """Append tokens until one ends the text. Returns the number of appended tokens, and whether the text has ended.
 
-        `observed` `[tokens or more, OBSERVED]` goes into the trace, where there is one.
+        observed: `[tokens or more, OBSERVED]`, for the trace, if there is one.
         """
         row, generation = self.slots[slot], self.slots[slot].generation
         count, ended = row.stop.extend(generation.tokens, tokens, row.request.max_new_tokens, self.eos)
@@ -259,20 +259,20 @@ class Pool(ABC):
         return count, ended
 
     def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """Tokens of these rows that a model has not read yet, `[rows, longest]` right padded, and their numbers."""
+        """The tokens that a model has not read yet, `[rows, longest]`, right padded, and their numbers."""
         lengths = self.readers[role].lengths
         tokens = []
         for slot in slots:
             row = self.slots[slot]
-            # The last token once more, where this model has read it before another pass failed.
+            # If another pass failed after this model's, the last token is read again.
             start = lengths[slot] = min(lengths[slot], row.length - 1)
             tokens.append([row.token(place) for place in range(start, row.length)])
         return pad_right(tokens, self.device), [len(row) for row in tokens]
 
     def draw_first(self, role: str, groups: Sequence[Sequence[int]], at: Tensor) -> Drafted:
-        """The next token of groups of slots, by a model that first reads what it has skipped: one pass for each group.
+        """Read the skipped tokens of groups of slots, one pass for each group, and draw the next token of each row.
 
-        at: words `[rows]`, group after group. Under `drawing`. Leaves lengths before the last token: drawn tokens are read at
+        at: words `[rows]`, group after group. Under `drawing`. Lengths end before the last token: drawn tokens are read at
         offsets 1, 2, ….
         """
         reader, parts = self.readers[role], []

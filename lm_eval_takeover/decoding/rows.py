@@ -1,4 +1,4 @@
-"""Samples while they are written, and the blocks that a policy is shown."""
+"""Samples while they are written, and the blocks that policies decide on."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from lm_eval_takeover.method.sampling import Words, chances, request_digest, wor
 
 @dataclass(slots=True)
 class Decision:
-    """A takeover that the donor has not drawn yet: what follows from its score and, for a trace, what the host said there."""
+    """A takeover that the donor has not drawn yet: its score and, for a trace, the host's logits and draw."""
 
     score: float
     window: Tensor  # `[window]` behind that token
@@ -28,7 +28,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Row:
-    """A request, what was emitted for it, and its random numbers, which are made when it gets a slot."""
+    """A request, its emitted tokens, and its random numbers, which are made when it gets a slot."""
 
     index: int
     request: Request
@@ -40,7 +40,7 @@ class Row:
     due: Decision | None = None  # a takeover that the donor has not drawn yet
 
     def begin(self, policy: Policy, seed: int, device: torch.device) -> None:
-        """Random numbers and the window before the first token; a row that begins again keeps its own."""
+        """Set random numbers and window before the first token. A row that begins again keeps them."""
         if self.window is None:
             window = torch.zeros(policy.window, device=device)
             digest, count = request_digest(self.request.prompt), self.request.max_new_tokens
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def text(self) -> tuple[int, ...]:
-        """Prompt and all that was emitted."""
+        """Prompt and emitted tokens."""
         return (*self.request.prompt, *self.generation.tokens)
 
     @property

@@ -1,8 +1,8 @@
-"""Takeovers that are known without the donor (`entropy`, `random`, `early`, one model alone): nothing is verified.
+"""Policies that decide without the donor (`entropy`, `random`, `early`, one model alone), so nothing is verified.
 
-The model that writes a token first reads, in the same pass, what it has skipped. The same rows go on with the same model until
-one of them ends or is the other model's. Choice, draw and next token stay on the device: a GPU computes one token while the host
-enters the one before it.
+The model that writes a token first reads the tokens that it has skipped, in the same pass. The same rows continue with the same
+model until one of them ends or needs the other model. Choice, draw and next token stay on the device: a GPU computes one token
+while the host stores the one before.
 """
 
 import math
@@ -28,10 +28,10 @@ _UNREAD_AT_ONCE = 4096  # tokens, padding included, of a pass of several rows
 
 
 class Step(NamedTuple):
-    """One more token of each row on its way to the host: tokens and masses `[rows]`; takeovers and scores `[rows]` if the host's
-    distribution decides; and the numbers of a trace.
+    """One token of each row. copy: on its way to the host, tokens and masses `[rows]`; takeovers and scores `[rows]` if the
+    host's distribution decides; the numbers of a trace.
 
-    On the device stay the windows `[rows, window]` behind it, if there is a score, and the host's logits, for a trace.
+    windows `[rows, window]` after the token, if there is a score; the host's logits, for a trace.
     """
 
     copy: HostCopy
@@ -44,7 +44,7 @@ class Stepwise(Pool):
 
     @cached_property
     def _asks_host(self) -> bool:
-        """Whether its distribution decides. If not, takeovers are known beforehand."""
+        """Whether the host's distribution decides. If not, takeovers are known beforehand."""
         return self.policy.scorer is not None or self.policy.needs_token
 
     def advance(self, slots: Sequence[int], finished: list[int]) -> None:
@@ -57,7 +57,7 @@ class Stepwise(Pool):
                 self._write(groups, taken, min(count for takeover, count in ahead if takeover is taken), finished)
 
     def _look_ahead(self, slots: Sequence[int]) -> list[tuple[bool, int]]:
-        """Of each row whether the donor writes its next token, and of how many tokens, at most, the same can be said."""
+        """For each row: whether the donor writes its next token, and for how many tokens, at most, that holds."""
         rows = self.rows(slots)
         if self._asks_host:
             return [(row.due is not None, 1 if row.due is not None else min(row.remaining, LONGEST)) for row in rows]
@@ -73,9 +73,9 @@ class Stepwise(Pool):
         return ahead
 
     def _write(self, groups: Sequence[Sequence[int]], taken: bool, count: int, finished: list[int]) -> None:
-        """Up to `count` tokens of these rows, takeovers or not; fewer if one of them ends or becomes the donor's.
+        """Write up to `count` tokens of these rows, all takeovers or none. Stops when a row ends or becomes the donor's.
 
-        groups: slots that read what they skipped in one pass.
+        groups: slots that read their skipped tokens in one pass.
         """
         slots, role = [slot for group in groups for slot in group], self.policy.writes(taken)
         reader, judged = self.readers[role], self._asks_host and not taken
@@ -121,7 +121,7 @@ class Stepwise(Pool):
         return Step(HostCopy(*columns), windows, host_logits)
 
     def _observe(self, role: str, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
-        """For the trace `[rows, OBSERVED]`: what the models that were asked thought of these tokens."""
+        """The trace `[rows, OBSERVED]` of these tokens, from the models that were asked."""
         host: Tensor | None = logits
         donor: Tensor | None = None
         drawn: Tensor | None = tokens
@@ -133,7 +133,7 @@ class Stepwise(Pool):
         return observe(tokens, host, donor, base_logits=self.policy.choose_base(host, donor), host_tokens=drawn)
 
     def _enter(self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int], finished: list[int]) -> None:
-        """Append the tokens of the rows that stand. A row that ends, or whose token the donor is to write, stands no more."""
+        """Append the tokens of standing rows. A row stops standing if it ends or the donor is to write its token."""
         fetched = step.copy.fetch()
         observed = fetched.pop().numpy() if self.traced else None
         tokens, masses, *judged = (column.tolist() for column in fetched)
@@ -164,10 +164,7 @@ class Stepwise(Pool):
                 standing.remove(slot)
 
     def _group(self, due: Sequence[int]) -> list[list[int]]:
-        """Slots of the donor's next tokens, grouped by pass, those with the least to read first.
-
-        A row joins a pass until padding costs more than a pass of its own.
-        """
+        """Slots of the donor's next tokens by pass, least to read first. A pass grows until padding costs more than another."""
         lengths = self.readers[self.donor].lengths
         groups: list[list[int]] = []
         longest = 0

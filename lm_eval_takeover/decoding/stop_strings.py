@@ -20,9 +20,9 @@ class StopStrings:
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
         self.tokenizer = tokenizer
         self._strings = [string for string in strings if string]
-        # Some tokenizers take spaces away before what comes next, which only token by token shows.
+        # Some tokenizers remove a space when the next token comes. Only decoding token by token shows that.
         self._rewrites = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
-        # Every token but a part of a character is at least one byte long; the first few may be such parts.
+        # A token has at least one byte, but for parts of a character, of which the first few may be.
         self._lookback = max((len(string.encode()) for string in self._strings), default=0) + 4
 
     def found(self, tokens: Sequence[int]) -> bool:
@@ -39,7 +39,7 @@ class StopStrings:
         return self._in([*before[-self._lookback :], *new])
 
     def extend(self, tokens: list[int], new: Sequence[int], limit: int, ends: Collection[int]) -> tuple[int, bool]:
-        """Append new tokens up to the one that ends the text: how many, and whether there is one. `limit`: tokens of a text."""
+        """Append new tokens up to the one that ends the text: their number, and whether one did. limit: tokens of a text."""
         stops = self.may_end_in(tokens, new)
         for count, token in enumerate(new, 1):
             tokens.append(token)
@@ -63,7 +63,7 @@ def text_of(tokenizer: Any, tokens: Sequence[int], until: Sequence[str]) -> str:
 
 
 def _find_stop(text: str, strings: Sequence[str]) -> int | None:
-    """Where the first of the strings begins, thoughts left out; None where there is none."""
+    """The place of the first stop string outside thoughts, or None."""
     visible = _THOUGHTS.sub(lambda thoughts: "\0" * len(thoughts[0]), text)
     return min((start for start in map(visible.find, strings) if start >= 0), default=None)
 

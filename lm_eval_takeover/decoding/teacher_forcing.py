@@ -1,4 +1,4 @@
-"""Teacher forcing: scores, gate, log-probs and ranks along given texts, one forward pass per model and no decoding."""
+"""Teacher forcing: scores, gate, log-probs and ranks of given texts, in one forward pass per model."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """One continuation as the policy would have met it. All tensors are `[tokens]`; scores and log-probs in nats.
+    """One continuation under the policy. All tensors are `[tokens]`; scores and log-probs in nats.
 
-    greedy: whether a token is the likeliest of the model that writes there.
+    greedy: whether the model that writes a token finds it the likeliest.
     """
 
     scores: Tensor
@@ -44,8 +44,8 @@ def _read_blocks(
 ) -> Iterator[Tensor]:
     """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
 
-    Every prompt and continuation has a token or more. Rows are aligned at their ends: the last `len(continuation)` columns of all
-    blocks are a row's. Raises ModelOutputError with the row's label if its logits are no distribution.
+    Prompts and continuations are not empty. Rows are aligned at their ends: the last `len(continuation)` columns are a row's own.
+    Raises ModelOutputError with the row's label if its logits are no distribution.
     """
     most = max(map(len, continuations))
     if not choose_reading(member).padded and len(prompts) > 1:  # each row in a pass of its own
@@ -130,7 +130,7 @@ def force(
 def compare(
     pair: Pair, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Labels, most: int = BLOCK
 ) -> list[dict[str, NDArray[Any]]]:
-    """What base and guide think of every token of each continuation: arrays `[tokens]` by name, one dictionary per row.
+    """Scores and probabilities of each continuation's tokens under both models: arrays `[tokens]` by name, a dictionary per row.
 
     Scores by their names, with the base as host, in float32; then `COMPARED` of `observations.compare`, ranks and ids as int32.
     """

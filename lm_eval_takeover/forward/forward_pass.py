@@ -51,17 +51,13 @@ class ForwardPass:
     def __init__(self, member: Member) -> None:
         self.member, self.model = member, member.model
         config = member.model.config
+        name = f"{member.role}='{member.id.id}'"
         if member.cache_argument is None:
-            raise ArgumentError(f"{member.role}='{member.id.id}': it has no cache of keys and values; use block_size=1")
-        self.windows = read_layer_windows(config, f"{member.role}='{member.id.id}'")
+            raise ArgumentError(f"{name}: it has no cache of keys and values; use block_size=1")
+        self.windows = read_layer_windows(config, name)
         if member.device.type == "cpu" and self.model.dtype == torch.bfloat16 and not computes_bfloat16():
-            logger.warning(
-                "%s='%s' is loaded in bfloat16, in which this CPU cannot compute: %s=float32 reads several tokens at once "
-                "in less time, in up to twice the memory",
-                member.role,
-                member.path,
-                member.argument("dtype"),
-            )
+            advice = f"{member.argument('dtype')}=float32 reads several tokens at once in less time, in up to twice the memory"
+            logger.warning("%s is loaded in bfloat16, in which this CPU cannot compute: %s", name, advice)
         self.layers = len(self.windows)
         self._no_masks: list[Tensor | None] = [None] * len(self.windows)
         rotary = getattr(config.get_text_config(), "rope_parameters", None) is not None

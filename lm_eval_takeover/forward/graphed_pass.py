@@ -1,10 +1,10 @@
 """The lean pass over static tensors, which a GPU replays as a CUDA graph.
 
 Launching kernels takes most of a small model's eager pass: 28 layers of a 0.6B model take nearly as long as 36 of an 8B one. Here
-rows, new tokens and columns of a pass are rounded up to a few sizes. Positions are computed on the device, and a drafted token
-goes through the draw into the next pass while the CPU does not wait. The first slots take part. Those without a row compute
-along and write into columns at or behind `lengths[slot]`, which no query attends to. A pass attends to no more columns than its
-rows need. It is used on GPUs only; tests run the same code eagerly.
+the rows, new tokens and columns of a pass are rounded up to a few sizes. Positions are computed on the device. A drafted token
+goes from the draw into the next pass without the CPU. A pass covers the first slots. Slots without a row are computed, too, and
+write into columns from `lengths[slot]` on, which no query attends to. A pass attends only to the columns that its rows need.
+Used on GPUs only; tests run the same code eagerly.
 """
 
 import logging
@@ -37,24 +37,24 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # slots of a pass
 
 
 class CudaGraphs:
-    """CUDA graphs by key, captured when it first runs. Without a GPU, or where capturing fails, everything runs eagerly."""
+    """CUDA graphs by key, captured at the key's first run. Without a GPU, or if a capture fails, everything runs eagerly."""
 
     def __init__(self, device: torch.device) -> None:
         self.enabled = device.type == "cuda"
         self._captured: dict[Hashable, tuple[Any, Any]] = {}
         self._pool: Any = None
-        # A stream of its own: libraries keep a workspace per stream, which must not go away with another model's graphs.
+        # Libraries keep a workspace per stream. It must outlive another model's graphs.
         self._stream: Any = None
 
     def clear(self) -> None:
-        """Drop all graphs, since tensors that they read or write were replaced."""
+        """Drop all graphs, after tensors that they use were replaced."""
         if self._captured:
             torch.cuda.synchronize()
         self._captured.clear()
         self._pool = None
 
     def run(self, key: Hashable, function: Callable[[], Result]) -> Result:
-        """The result of `function`, in tensors that the next call overwrites. It uses static tensors and may run twice."""
+        """The result of `function`, which the next call overwrites. The function uses static tensors and may run twice."""
         if not self.enabled:
             return function()
         if key not in self._captured and not self._capture(key, function):
@@ -66,7 +66,7 @@ class CudaGraphs:
     def _capture(self, key: Hashable, function: Callable[[], Any]) -> bool:
         current = torch.cuda.current_stream()
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        # Once beside the stream, since libraries prepare themselves at a first call, which cannot be captured.
+        # Run once first: libraries initialise at a first call, which cannot be captured.
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             function()
@@ -100,7 +100,7 @@ class GraphedPlan(Plan):
 
 
 class GraphedPass:
-    """Passes of one model over all slots of one cache. Underscored tensors `[slots, ...]` are static: no call replaces them."""
+    """Passes of one model over the slots of one cache. Underscored tensors `[slots, ...]` are static: no call replaces them."""
 
     def __init__(self, forward: ForwardPass, cache: RaggedCache, vocab: int) -> None:
         assert forward.lean is not None
@@ -114,19 +114,15 @@ class GraphedPass:
         self._steps = torch.arange(LONGEST, device=device)
         self._logits_at = torch.zeros(slots, dtype=torch.long, device=device)
         self._words = torch.zeros(slots, dtype=torch.long, device=device)
-        # All passes leave their logits here, so that graphs of many sizes do not each hold their own.
-        self._logits = torch.zeros(slots, max(2, longest_draft(slots, vocab, device)), vocab, device=device)
+        # All passes write their logits here, so graphs of many sizes share one buffer.
+        self.longest = max(2, longest_draft(slots, vocab, device))  # new tokens of a row in a pass
+        self._logits = torch.zeros(slots, self.longest, vocab, device=device)
         self._uploaded_lengths = [0] * slots
-        self._replaceable: tuple[Any, ...] = ()  # tensors that graphs were captured with and their owners may replace
+        self._replaceable: tuple[Any, ...] = ()  # tensors that the graphs use and their owners may replace
         layer = self.lean.layers[0]
         nothing = torch.zeros(slots, 0, layer.kv_heads, layer.head_dim, dtype=self.lean.embed.dtype, device=device)
         for cached in cache.layers:
             cached.buffers = (nothing, nothing)
-
-    @property
-    def longest(self) -> int:
-        """New tokens a row of a pass, at most: 2 or more."""
-        return self._logits.shape[1]
 
     def read(
         self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int, logits_at: Tensor | None = None
@@ -156,14 +152,14 @@ class GraphedPass:
             return [_select_slots(result, slots) for result in results]
 
     def _on_device(self) -> Any:
-        """Streams, events and graphs belong to the device that is the current one."""
+        """Makes this device the current one, to which new streams, events and graphs belong."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _fill(self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int) -> tuple[int, int, int]:
-        """Fill the static tensors; `(rows, new, columns)`, all rounded up: few rows need few slots, which are the first ones."""
+        """Fill the static tensors. Returns `(rows, new, columns)`, rounded up; the rows are the first slots."""
         new = min(round_up(ids.shape[1]), self.longest)
         rows = min(next((size for size in _ROWS if size > max(slots)), self.cache.slots), self.cache.slots)
-        # All of the first slots write; those without a row may do so behind the columns of this pass.
+        # All of these slots write. Those without a row may write behind the columns of this pass.
         self.cache.reserve(max(lengths[:rows]) + offset + new)
         columns = min(_round_up_to_power(max(lengths[slot] for slot in slots) + offset + new), self.cache.columns)
         current = (self.lean.prepare_rotations(self.cache.columns)[0], self.cache.layers[0].buffers)

@@ -1,4 +1,4 @@
-"""Whether the kernels compute on this GPU what torch computes on a CPU. If not, they are not used, and a line says so."""
+"""Compares the kernels on a GPU with torch on a CPU. Kernels that differ are not used, and a line says so."""
 
 import logging
 from functools import cache
@@ -23,10 +23,10 @@ _NEAR_TIES = 2  # draws that a rounding may change
 
 @cache
 def check_kernels(device: torch.device) -> None:
-    """Compare them, once for each device; a CPU has none. Raises ArgumentError where Triton is missing."""
+    """Compare them once for each device; a CPU has none. Raises ArgumentError if Triton is missing."""
     fault = _find_fault(device) if device.type == "cuda" else None
     if fault is not None:
-        kernels.refuse(device)
+        kernels.REFUSED.add(device)
         logger.warning(
             "%s: the kernels for scores and draws are not used, since %s; the CPU computes them, which takes longer",
             device, fault,

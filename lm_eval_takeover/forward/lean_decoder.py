@@ -1,4 +1,4 @@
-"""A decoder's forward pass in as few operations as possible, for the architectures that most pairs have.
+"""A decoder's forward pass in few operations, for the architectures of most pairs.
 
 A small model spends more time in Python and small kernels than in arithmetic. Transformers' pass takes about sixty operations per
 layer, this one about twenty: projections of one input are one matrix, queries and keys are rotated together, and grouped queries
@@ -30,7 +30,7 @@ class RMSNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight, self.eps, self.size = weight, eps, weight.shape[-1]
-        # About half the kernels, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
+        # Half as many kernels on a CPU, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
         self.by_hypot = weight.device.type == "cpu"
         if self.by_hypot:
             self.root = torch.tensor(self.size**0.5)
@@ -79,7 +79,7 @@ class LeanDecoder:
         packed = packed_dtype(self.embed.dtype)
         copy_bytes = 0 if packed is None else sum(p.numel() for p in model.parameters()) * packed.itemsize
         pack = copy_bytes <= _PACKED_SHARE * psutil.virtual_memory().available
-        # Fused weights are no inference tensors: other users of the model may need gradients.
+        # No inference tensors: other users of the model may need gradients.
         with torch.inference_mode(False), torch.no_grad():
             self.norm = RMSNorm(inner.norm.weight, float(config.rms_norm_eps))
             self.layers = [LeanLayer(layer, config, pack=pack) for layer in inner.layers]
@@ -89,7 +89,7 @@ class LeanDecoder:
 
     @staticmethod
     def supports(model: Any) -> bool:
-        """Whether the model is one of the known architectures, its computation as the architecture has it."""
+        """Whether the model has a known architecture without changes to its computation."""
         config = model.config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
         linears = [module for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))]

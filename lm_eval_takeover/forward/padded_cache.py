@@ -1,6 +1,6 @@
-"""A left padded KV cache whose rows have one length. A step costs one column; transformers' own cache copies all of them.
+"""A left padded KV cache whose rows have one length. A step copies one column; transformers' own cache copies all.
 
-Lockstep and teacher forcing read with it, on any architecture, by transformers' own pass. Blocks use `ragged_cache`.
+For lockstep and teacher forcing, on any architecture, by transformers' own pass. Blocks use `ragged_cache`.
 """
 
 import copy
@@ -32,23 +32,16 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         held = self.get_seq_length()
         length = held + key_states.shape[-2]
         if self._buffers is None or self._buffers[0].shape[-2] < length:
-            self._buffers = (
-                self._grow(key_states, self.keys, held, length),
-                self._grow(value_states, self.values, held, length),
-            )
+            columns, states = round_up_columns(length), (key_states, value_states)
+            grown = [new.new_empty(*new.shape[:2], columns, new.shape[3]) for new in states]
+            if held:
+                for buffer, old in zip(grown, (self.keys, self.values), strict=True):
+                    buffer[..., :held, :] = old
+            self._buffers = (grown[0], grown[1])
         for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[..., held:length, :] = new
         self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
         return self.keys, self.values
-
-    @staticmethod
-    def _grow(new: Tensor, old: Tensor, held: int, length: int) -> Tensor:
-        """A buffer like `new` for `length` columns, rounded up, with the `held` columns of `old`."""
-        rows, heads, _, head_dim = new.shape
-        buffer = new.new_empty(rows, heads, round_up_columns(length), head_dim)
-        if held:
-            buffer[..., :held, :] = old
-        return buffer
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep these rows, in new buffers of the same length."""
@@ -66,9 +59,9 @@ def create_cache(config: Any) -> DynamicCache:
 
 
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
-    """A new cache with these rows, in this order; a row may be taken more than once. The original stays as it is.
+    """A new cache with these rows, in this order; rows may repeat. The original does not change.
 
-    Layers select keys, values and states by their `reorder_cache`. What a layer (DeepSeek V4's) leaves out is selected here.
+    A layer's `reorder_cache` selects keys, values and states. Tensors that it leaves out (DeepSeek V4) are selected here.
     """
     selected = copy.copy(cache)
     selected.layers = [_copy_layer(layer) for layer in cache.layers]
@@ -79,10 +72,7 @@ def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 
 
 def copy_cache(cache: DynamicCache) -> DynamicCache:
-    """A cache of its own: passes over either leave the other as it is.
-
-    States are copied, since passes write them in place. Keys and values are shared, since passes only append to them.
-    """
+    """An independent copy. States are copied, since passes write them in place. Keys and values are shared: they only grow."""
     copied = copy.copy(cache)
     copied.layers = [_copy_layer(layer) for layer in cache.layers]
     for layer in copied.layers:
@@ -93,7 +83,7 @@ def copy_cache(cache: DynamicCache) -> DynamicCache:
 
 
 def _copy_layer(layer: Any) -> Any:
-    """The layer with dictionaries of its own, in which those of linear attention keep their states; tensors are shared."""
+    """The layer with its own dictionaries, where linear attention keeps its states. Tensors are shared."""
     copied = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, dict):
@@ -138,14 +128,14 @@ class Sequences:
         self.read(ids, torch.ones_like(ids))
 
     def read(self, ids: Tensor, mask: Tensor) -> None:
-        """Read `ids` `[rows, new]` behind what was read; mask `[rows, new]` is 0 on padding, which stands before all text."""
+        """Read `ids` `[rows, new]` next. mask `[rows, new]`: 0 on padding, which stands before all text."""
         self.mask = torch.cat([self.mask, mask], dim=1)
         if self.ids is not None:
             ids = self.ids = torch.cat([self.ids, ids], dim=1)
         self.logits = self.member.compute_logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
 
     def select(self, rows: Sequence[int]) -> "Sequences":
-        """These rows, in this order; a row may be taken more than once. The original stays as it is."""
+        """These rows, in this order; rows may repeat. The original does not change."""
         index = torch.tensor(rows, device=self.member.device)
         return replace(
             self,

@@ -1,9 +1,9 @@
 """`x W^T + b` for a few tokens, in the layout that is fastest for their number.
 
-On a CPU, MKL takes several times as long for 2 to 60 tokens as for one, though it reads the same weights. Small weights are laid
-out as `[in, out]`, so that no product has to transpose them. Large ones are kept a second time in oneDNN's own layout: on two
-cores with AVX-512 that halves a float32 pass over 12 tokens; with AMX, any bfloat16 pass takes two thirds to three quarters. A
-CPU without bfloat16 arithmetic keeps float32 copies: torch's emulation, which rounds the same sums, takes three times as long.
+On a CPU, MKL takes several times as long for 2 to 60 tokens as for one, though it reads the same weights. Small weights are
+stored as `[in, out]`, so no product transposes them. Large ones have a second copy in oneDNN's layout: on two cores with AVX-512
+it halves a float32 pass over 12 tokens; with AMX, a bfloat16 pass takes two thirds to three quarters. A CPU without bfloat16
+arithmetic has float32 copies: torch's emulation rounds the same sums and takes three times as long.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from torch.nn import Parameter
 from torch.nn.functional import linear
 
 _SMALL = 2**19  # weights of a matrix that stays in a core's cache
-# Numbers of tokens for which a layout is the fastest: `[in, out]` for any in float32 and for few in bfloat16, oneDNN's for some
-# in float32 and for any in bfloat16.
+# Numbers of tokens for which a layout is the fastest. `[in, out]`: any in float32, few in bfloat16. oneDNN's: some in float32,
+# any in bfloat16.
 _ANY, _SOME, _FEW = range(1, 2**31), range(2, 257), range(1, 9)
 
 
@@ -36,8 +36,8 @@ def packed_dtype(dtype: torch.dtype) -> torch.dtype | None:
 class Projection:
     """Linear modules that read one input, as one matrix.
 
-    The modules keep views of it, so that no weight is held twice. A CPU holds a second copy of small weights that a view cannot
-    transpose or widen to float32, and with `pack` of large ones.
+    The modules keep views of it, so no weight is stored twice. A CPU stores a second copy of small weights if a view cannot
+    transpose them or widen them to float32, and of large ones with `pack`.
     """
 
     def __init__(self, modules: Sequence[Any], *, pack: bool = False) -> None:
@@ -64,20 +64,16 @@ class Projection:
     def __call__(self, x: Tensor) -> Tensor:
         """Of x `[tokens, in]`: `[tokens, out]`, contiguous."""
         if len(x) in self._counts_transposed:
-            if x.dtype == torch.float32:
-                return self._multiply_transposed(x)
-            return self._multiply_transposed(x.float()).to(x.dtype)
+            if x.dtype != torch.float32:
+                return self(x.float()).to(x.dtype)
+            assert self._transposed is not None
+            bias = self._float_bias
+            return torch.mm(x, self._transposed) if bias is None else torch.addmm(bias, x, self._transposed)
         if self._packed is not None and len(x) in self._counts_packed:
             if self._packed.dtype == x.dtype:
                 return _multiply_packed(x, self._packed, self.bias)
             return _multiply_packed(x.float(), self._packed, self._float_bias).to(x.dtype)
         return linear(x, self.weight, self.bias)
-
-    def _multiply_transposed(self, x: Tensor) -> Tensor:
-        assert self._transposed is not None
-        if self._float_bias is None:
-            return torch.mm(x, self._transposed)
-        return torch.addmm(self._float_bias, x, self._transposed)
 
     def add_to(self, sum_: Tensor, x: Tensor) -> Tensor:
         """`sum_ + self(x)`, sum_ `[tokens, out]`."""

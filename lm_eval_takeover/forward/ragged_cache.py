@@ -1,8 +1,8 @@
-"""A KV cache whose rows have their own lengths: written at each row's end, rolled back by subtraction, never realigned.
+"""A KV cache whose rows have their own lengths. A pass writes at each row's end; a roll-back subtracts from its length.
 
-Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`. The columns behind
-are free to overwrite, and no query of that row attends to them. So rolling back a draft costs nothing. Blocks need this, since
-each row accepts its own number of drafted tokens; lockstep and teacher forcing read with `padded_cache`.
+Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`. Later columns may be
+overwritten, and no query of that row attends to them. Blocks need this, since each row accepts its own number of drafted tokens.
+Lockstep and teacher forcing use `padded_cache`.
 """
 
 import weakref
@@ -22,7 +22,7 @@ COLUMN_STEP = 256  # columns are allocated in multiples of it
 LONGEST = 64  # tokens of a draft, at most
 _MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft that are always held: 256 MiB
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass that is padded
-_ANY = 2**31  # columns that a row may need where nothing is known of it
+_ANY = 2**31  # columns that a row may need, if unknown
 
 
 def round_up_columns(columns: int) -> int:
@@ -38,12 +38,12 @@ def longest_draft(rows: int, vocab: int, device: torch.device) -> int:
 
 
 def round_up(new: int) -> int:
-    """The length that a pass over these new tokens is padded to, so that few shapes occur."""
+    """The padded length of a pass over these new tokens, so that few shapes occur."""
     return next((size for size in _SIZES if size >= new), new)
 
 
 def are_contiguous(slots: Sequence[int]) -> bool:
-    """Whether these are slots 0, 1, 2 …, which a slice picks without gathering."""
+    """Whether these are slots 0, 1, 2 …, so that a slice selects them."""
     return list(slots) == list(range(len(slots)))
 
 
@@ -92,11 +92,11 @@ class Plan:
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
-    """The keys and values of one layer of full attention; a sliding window is a matter of the mask."""
+    """The keys and values of one attention layer. Sliding windows are in the mask."""
 
     def __init__(self, cache: "RaggedCache") -> None:
         super().__init__()
-        # Weakly, so that buffers are freed with their cache and not at some later collection of cycles.
+        # Weak, so that buffers are freed with their cache, not by the garbage collector later.
         self._cache: Any = weakref.proxy(cache)
         self.buffers: tuple[Tensor, Tensor] | None = None
 
@@ -106,7 +106,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2), plan)
 
     def write(self, keys: Tensor, values: Tensor, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
-        """Write keys and values `[rows, new, heads, head_dim]` of this pass; return all that its rows attend to, heads first."""
+        """Write keys and values `[rows, new, heads, head_dim]`. Returns all that the rows attend to, heads first."""
         plan = plan or self._cache.plan
         if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
             self.grow(plan.columns, (keys, values))
@@ -128,7 +128,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
         """Allocate this many columns or more; `like` are keys and values `[..., heads, head_dim]` of their kind.
 
-        Doubles what there was, so that few copies are made, up to what any row will need.
+        Doubles the size, so that few copies are made, up to the columns that any row will need.
         """
         allocated = 0 if self.buffers is None else self.buffers[0].shape[1]
         columns = round_up_columns(max(columns, min(2 * allocated, self._cache.most_columns)))
@@ -146,10 +146,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class RaggedCache(Cache):  # type: ignore[misc]
-    """The cache of one model for `slots` rows, the longest of which will need `most_columns`.
-
-    plan: of the pass that is running, or ran last.
-    """
+    """The cache of one model for `slots` rows of at most `most_columns`. plan: of the current or the last pass."""
 
     plan: Plan
 
@@ -181,7 +178,7 @@ class RaggedCache(Cache):  # type: ignore[misc]
 
 
 def list_layer_kinds(config: Any) -> set[type]:
-    """The kinds of layers of transformers' cache; empty where it has none, which `read_layer_windows` describes."""
+    """The kinds of layers of transformers' cache. Empty if there is no cache; `read_layer_windows` says why."""
     try:
         return {type(layer) for layer in DynamicCache(config=config).layers}
     except Exception:
@@ -189,14 +186,14 @@ def list_layer_kinds(config: Any) -> set[type]:
 
 
 def keeps_state(config: Any) -> bool:
-    """Whether some layers are recurrent or convolutions, of transformers' own kinds, whose states a pass writes over."""
+    """Whether layers of transformers' own kinds are recurrent or convolutions, whose states a pass overwrites."""
     kinds = list_layer_kinds(config)
     own = all(kind.__module__ == DynamicCache.__module__ for kind in kinds)
     return own and any(issubclass(kind, LinearAttentionCacheLayerMixin) for kind in kinds)
 
 
 def read_layer_windows(config: Any, name: str) -> list[int | None]:
-    """The attention window of each layer in tokens, None for all of them.
+    """The attention window of each layer in tokens, None for full attention.
 
     Raises ArgumentError if rows cannot have their own lengths: layers keep a state, or attention takes positions from the batch.
     """
@@ -204,7 +201,7 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     rope = getattr(text, "rope_parameters", None) or {}
     try:
         layers = DynamicCache(config=config).layers
-    except Exception as error:  # what a configuration leaves out, or has beyond what transformers' caches know
+    except Exception as error:  # a configuration that transformers' caches do not know
         raise ArgumentError(f"{name}: transformers has no cache for it ({error}); use block_size=1") from error
     kinds = {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
     reason = None

@@ -1,6 +1,6 @@
-"""What one model has read: rows with their own lengths, and forward passes over any of them.
+"""The rows that one model has read, each of its own length, and forward passes over any of them.
 
-A model whose layers keep a state is read one row at a time (`StateReader`).
+A model whose layers keep a state reads one row at a time (`StateReader`).
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,12 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
 
 PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
-_MOST_AGAIN = 32  # tokens that are read again with those that follow; of more, the state is copied behind them
+_MOST_AGAIN = 32  # tokens that are read again with the next ones; after more, the state is copied
 
 
 @dataclass(slots=True)
 class Drafted:
-    """One drawn token per row: logits `[rows, vocab]`, tokens and masses `[rows]` as `draw_rows` gives them.
-
-    A GPU overwrites them in its next pass.
-    """
+    """One drawn token per row: logits `[rows, vocab]`, tokens and masses `[rows]`. A GPU's next pass overwrites them."""
 
     logits: Tensor
     tokens: Tensor
@@ -44,18 +41,18 @@ class Reader:
         self._graphed = GraphedPass(forward, self.cache, vocab) if graphed and forward.graphed else None
 
     def leave(self) -> None:
-        """The run is over. The next one may take this reader (`take_reader`) if graphs were captured."""
+        """End the run. The next one may take this reader with its graphs (`take_reader`)."""
         if self._graphed is not None:
             self.forward.left_reader = self
 
     @property
     def pipeline_depth(self) -> int:
-        """How many drafted tokens may be on their way to the host while the next one is asked for."""
+        """The number of drafted tokens that may be on their way to the host while the next one is computed."""
         return 0 if self._graphed is None else 1
 
     @property
     def longest(self) -> int | None:
-        """New tokens a row of a pass that is replayed, at most; None where no pass is."""
+        """The most new tokens of a row in a replayed pass. None without graphs."""
         return None if self._graphed is None else self._graphed.longest
 
     @property
@@ -63,13 +60,13 @@ class Reader:
         return self.forward.member.device
 
     def padded_length(self, new: int) -> int:
-        """The padded length of a pass over `new` tokens: few shapes, few kinds of rounding. A replayed pass pads itself."""
+        """The padded length of a pass over `new` tokens, so few shapes occur. A replayed pass pads itself."""
         return new if self._graphed is not None else round_up(new)
 
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:
         """Logits `[rows, new, vocab]` after each of `ids` `[rows, new]`, read `offset` tokens behind each row's length.
 
-        Lengths stay as they are: what was read counts once the caller adds it. The next call may overwrite the logits.
+        Lengths do not change: the caller adds the tokens that count. The next call may overwrite the logits.
         """
         return self._run(slots, ids.to(self.device), offset)
 
@@ -109,7 +106,7 @@ class Reader:
         return reader
 
     def copy_row(self, source: "Reader", row: int, slot: int) -> None:
-        """Put what a row of `source` has read into `slot`, over whatever is there."""
+        """Copy a row of `source` into `slot`, over its contents."""
         self.cache.copy_row(source.cache, row, slot, source.lengths[row])
         self.lengths[slot] = source.lengths[row]
 
@@ -117,9 +114,9 @@ class Reader:
 class StateReader(Reader):
     """A `Reader` of one slot for a model whose layers keep a state.
 
-    A recurrent state cannot lose its last tokens, so it is copied where a block begins. After a roll-back, the tokens that stand
-    are read again from the copy, in the same pass as those that follow. A pass reads one row: padding would enter the states.
-    `_read` are the tokens that the cache holds; the copy holds the first `_kept` of them. No roll-back goes behind the copy.
+    A recurrent state cannot lose its last tokens, so it is copied where a block begins. After a roll-back, the accepted tokens
+    are read again from the copy, in the same pass as the next ones. A pass reads one row: padding would enter the states.
+    `_read` are the tokens in the cache. The copy has the first `_kept` of them. No roll-back goes before the copy.
     """
 
     forward: Any  # a StatePass

@@ -1,9 +1,9 @@
 """Checks each way of reading a model on this machine against plain passes without a cache.
 
-The texts are two continuations of each of two short prompts. Lockstep's way (a padded batch, two samples each, tokens that
-another model may have written, a second batch from the same prefill, a row that leaves) and that of blocks (rows of their own
-lengths, a draft rolled back, a row that moves) must give the plain logits at every token. If not, the next simpler way is taken
-and a line says so. Logits are compared, not draws, so that a wrong state is seen even where it changes no likely token.
+The texts are two continuations of each of two short prompts. Lockstep's way (a padded batch, two samples each, tokens of another
+model, a second batch from the same prefill, a row that leaves) and the way of blocks (rows of their own lengths, a draft rolled
+back, a row that moves) must give the plain logits at every token. If not, the next simpler way is used and a line says so. Logits
+are compared, not draws: they show a wrong state even if it changes no likely token.
 """
 
 import logging
@@ -74,11 +74,11 @@ def verify_pass(member: Member, rows: int = 1) -> ForwardPass | StatePass:
 
 
 class SelfCheck:
-    """The texts, their plain logits, and what was found; of one model."""
+    """One model's texts, their plain logits, and its faults."""
 
     def __init__(self, member: Member) -> None:
         self.name = name = f"{member.role}='{member.id.id}'"
-        _ = member.model  # which decides on the device
+        _ = member.model  # loading sets the device
         self.member, self.texts = member, _write_texts(member)
         try:
             plain = [logits for pair in (self.texts[:2], self.texts[2:]) for logits in self._read_plainly(pair)]
@@ -128,7 +128,7 @@ class SelfCheck:
 
     @cached_property
     def blocks_fault(self) -> str | None:
-        """The fault of blocks, in words; the lean pass is dropped where transformers' own is right."""
+        """The fault of blocks, in words. Drops the lean pass if transformers' own is right."""
         forward = prepare_pass(self.member)
         if isinstance(forward, StatePass):
             return self._fault(lambda: self._measure_states(forward))
@@ -147,7 +147,7 @@ class SelfCheck:
     @torch.inference_mode()
     def _fault(self, measure: Callable[[], list[Tensor]]) -> str | None:
         """The fault of this way of reading, in words."""
-        if not self.columns.any():  # the plain logits are no numbers, which the request that meets them reports
+        if not self.columns.any():  # plain logits are not finite; the first request reports it
             return None
         try:
             steps = measure()
@@ -205,7 +205,7 @@ class SelfCheck:
         return [*steps, self._compare(logits[:, 0], [3], 2)]
 
     def _measure_graphs(self, forward: ForwardPass) -> list[Tensor]:
-        """Captured passes and their replays against eager ones: other rows and lengths, and groups beside a longer row."""
+        """Captured passes and replays against eager ones, with other rows and lengths, and groups beside a longer row."""
         longest = min(_LONG, self.member.max_length or _LONG) - 4 * _NEW
         prompts = [(self.texts[0] * _LONG)[:longest], *self.texts[1:3]]
         rows, steps = [0, 1, 2], list[Tensor]()
@@ -227,7 +227,7 @@ class SelfCheck:
         return steps
 
     def _measure_states(self, forward: StatePass) -> list[Tensor]:
-        """Both samples of the first prompt, one after the other: a draft that is rolled back, then tokens one at a time."""
+        """Both samples of the first prompt: a draft that is rolled back, then tokens one at a time."""
         reader, steps = StateReader(forward, len(self.columns)), []
         filled = reader.prefill([self._prompt(0)])
         wrong = self._tokens([2], 1)
@@ -252,7 +252,7 @@ class SelfCheck:
         return torch.tensor([self.texts[row][step - 1 - _NEW] for row in rows], device=self.member.device)
 
     def _compare(self, logits: Tensor, rows: Sequence[int], step: int) -> Tensor:
-        """Distances `[rows]` of logits `[rows, vocab]` that follow so many tokens behind the prompts from the plain ones."""
+        """Distances `[rows]` from the plain logits of logits `[rows, vocab]` at this step after the prompts."""
         return self._distances(logits, torch.stack([self.plain[row][step - 1 - _NEW] for row in rows]))
 
     def _distances(self, logits: Tensor, plain: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ class SelfCheck:
 
 
 def _write_texts(member: Member) -> list[list[int]]:
-    """Two texts for each length of a prompt, which differ after it; without tokens for images or padding."""
+    """Two texts for each prompt length, which differ after the prompt. Without tokens for images or padding."""
     special = {*member.vocabulary.added, member.config.get_text_config().pad_token_id, *member.eos_ids}
     ids = sorted(i for i in set(member.vocabulary.names) - special if i < member.vocabulary.size) or [0]
     texts = []

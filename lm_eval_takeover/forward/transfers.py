@@ -1,4 +1,4 @@
-"""Small tensors on their way between host and device, neither of which waits; and rows padded with token 0 to one tensor."""
+"""Copies of small tensors between host and device, without waiting; and rows padded with token 0 to one tensor."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,19 +10,19 @@ from lm_eval_takeover.kernels import operations as kernels
 
 
 def choose_device(device: torch.device) -> torch.device:
-    """Where logits of a model on this device are looked at: there, or on the CPU where no kernels run (or mps has no float64)."""
+    """Where logits of a model on this device are used: there if kernels run, else on the CPU (mps has no float64)."""
     return device if kernels.run_on(device) else torch.device("cpu")
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
-    """These values of the host on a device. A GPU copies them from pinned memory, and the host goes on."""
+    """Copy values of the host to a device. A GPU copies from pinned memory, and the host does not wait."""
     if device.type != "cuda":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
 
 
 class HostCopy:
-    """Small tensors, copied to the host while the device goes on: one copy for all of them."""
+    """One copy of several small tensors to the host, which neither side waits for."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self._tensors: list[Tensor] = list(tensors)

@@ -1,17 +1,17 @@
 # ruff: noqa: RUF059 (to Triton a name has one type in a function, so what is left over has names, too)
-"""The race of `method.sampling` in Triton: exactly its tokens, but for races that end within a rounding of float32.
+"""The race of `method.sampling` in Triton. It gives the same tokens, except where a race ends within a rounding of float32.
 
-The nucleus need not be known before the race. A pass over all tokens finds the winner; the next one adds up what stands before
-it in the order of surprise and id. If that is less than the nucleus holds, the winner stands in it and has won there, too. If
-not, the race goes on among the tokens before it, whose winner the same pass has found: each judges one and finds the next.
+The nucleus need not be known before the race. The first pass over all tokens finds the winner. The next one adds up the mass of
+the tokens before it, in the order of surprise and id. If that is less than the nucleus holds, the winner is in the nucleus and
+wins there, too. If not, the race goes on among the tokens before it. The same pass has found their winner.
 
     start      of each tile of the vocabulary: its maximum, its mass, its winner
-    select     (top-k and top-p together) how surprising the last of the top-k tokens is: one byte of it a pass
+    select     (top-k and top-p together) the surprise of the last of the top-k tokens, one byte a pass
     judge      of each tile: mass and number of the tokens before the winner, and the winner among them
-    finish     the token; a program of its own goes on, tile by tile, with what `JUDGED` passes left open
+    finish     the token; one program a row goes on, tile by tile, if `JUDGED` passes did not decide
 
-A program is one tile of `ROWS` rows: of one on a GPU, which one row then fills as well as many do. Each adds up the parts that
-the tiles of the pass before have left. Within a tile keys are float32, between tiles float64 of the numbers that a CPU has.
+A program is one tile of `ROWS` rows: one row on a GPU. Each adds up the results of the last pass's tiles. Keys are float32 within
+a tile, and float64 between tiles, as on a CPU.
 Shapes: `R` rows of a program, `T` tokens of a tile, `S` tiles of a row, rounded up to a power of two.
 """
 
@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 2048  # tokens of a program
-JUDGED = 2  # passes; with top-p 0.95, one row in 800 is open behind the second
+JUDGED = 2  # passes; with top-p 0.95 they decide all rows but one in 800
 _BLOCK = 128  # words of a program
 _LEVELS = tl.constexpr(4)  # bytes of a surprise
 _PLANES = tl.constexpr(5)  # numbers that a tile leaves in each pass, float64
@@ -45,7 +45,7 @@ def _number(ids, word):
 
 @triton.jit
 def _wait(x):
-    """`E = -ln u` in float32, by `1 - u`, which winners have near 0."""
+    """`E = -ln u` in float32, from `1 - u`, which is near 0 for winners."""
     d = ((0xFFFFFFFF - x).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     s = d / (2.0 - d)
     z = s * s
@@ -63,7 +63,7 @@ def _key(ids, logits, word, top, temperature, greedy):
 
 @triton.jit
 def _pick(key, ids, logits):
-    """Id and logit `[R]` of the least key `[R, ...]`, the first of equal ones; -inf where all are infinite."""
+    """Id and logit `[R]` of the least key `[R, ...]`, the first of equal ones. The logit is -inf if all keys are infinite."""
     least, lane = tl.min(key, axis=1, return_indices=True)
     chosen = tl.arange(0, key.shape[1])[None, :] == lane[:, None]
     logit = tl.sum(tl.where(chosen, logits, 0.0), 1)
@@ -72,7 +72,7 @@ def _pick(key, ids, logits):
 
 @triton.jit
 def _place(asked, count, INDEXED: tl.constexpr, ROWS: tl.constexpr):
-    """The rows `[R]` of this program, the rows of logits that they draw from, and whether anybody asks for them."""
+    """The rows `[R]` of this program, the rows of logits that they draw from, and whether they are drawn at all."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = rows < count
     source = rows
@@ -125,7 +125,7 @@ def _leader(parts, live, turn, word, top, temperature, greedy, splits, SPLITS: t
 
 @triton.jit
 def _edge(counts, live, top_k, LEVELS: tl.constexpr):
-    """The first bytes `[R]` of the k-th least surprise, and how many tokens have lesser ones. counts: of `[levels, 256]`."""
+    """The first bytes `[R]` of the k-th least surprise, and the number of tokens with lesser ones. counts: `[levels, 256]`."""
     lanes = tl.arange(0, 256)[None, :]
     bits = top_k * 0
     skipped = top_k * 0
@@ -139,13 +139,13 @@ def _edge(counts, live, top_k, LEVELS: tl.constexpr):
 
 @triton.jit
 def _refuses(mass, count, target, top_p, top_k):
-    """Whether a winner behind so much and so many stands outside what is kept. False for NaN and for the first token."""
+    """Whether top-p or top-k cuts a winner that has `mass` and `count` tokens before it. False for NaN and the first token."""
     return (count > 0) & (((top_p < 1) & (mass >= target)) | ((top_k > 0) & (count >= top_k)))
 
 
 @triton.jit
 def _follow(parts, counts, live, word, rule, splits, TURNS: tl.constexpr, SELECTS: tl.constexpr, SPLITS: tl.constexpr):
-    """How the races of rows stand after so many judgements, `[R]` each: winner, its logit, refused or not, maximum, target."""
+    """The races after `TURNS` judgements, `[R]` each: winner, its logit, whether it is refused, maximum, target."""
     temperature, top_p, top_k, greedy = rule
     top = tl.max(_part(parts, live, 0, _TOP, splits, SPLITS, -float("inf")), 1).to(tl.float32)
     winner, logit = _leader(parts, live, 0, word, top, temperature, greedy, splits, SPLITS)

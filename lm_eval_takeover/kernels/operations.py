@@ -1,4 +1,4 @@
-"""The kernels as operations of torch: `draw` and `read_pair`, which CUDA graphs, `FakeTensorMode` and dispatch modes know."""
+"""The kernels as operations of torch, which CUDA graphs, `FakeTensorMode` and dispatch modes support."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,7 +33,7 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, samplings: Sequence[tuple[float, float, int]], device: torch.device) -> "Rules":
-        """One for all rows, or one a row. What it uploads is pinned: the host does not wait."""
+        """One sampling for all rows, or one a row. The upload is pinned, so the host does not wait."""
         table = torch.tensor(samplings, dtype=torch.float64, pin_memory=device.type == "cuda")
         drawn = [(top_p < 1, top_k > 0) for temperature, top_p, top_k in samplings if temperature and top_k != 1]
         return cls(table.to(device, non_blocking=True), any(map(any, drawn)), any(map(all, drawn)))
@@ -59,12 +59,7 @@ class PairRead(NamedTuple):
     donor: ModelRead
 
 
-REFUSED: set[torch.device] = set()  # GPUs where they compute something else than torch
-
-
-def refuse(device: torch.device) -> None:
-    """Use no kernel on this device from now on."""
-    REFUSED.add(device)
+REFUSED: set[torch.device] = set()  # GPUs where the kernels differ from torch, and are not used
 
 
 def run_on(device: torch.device) -> bool:
@@ -82,8 +77,8 @@ def uses_kernels(logits: Tensor) -> bool:
 def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The race of each word `[count]` (int64) over a row of logits `[..., vocab]`: ids int64, masses float64, both `[count]`.
 
-    rows: int64 `[count]`, the row of all that each word draws from, -1 for a token that nobody asks for (it is 0). A mass is
-    that of the row in units of its likeliest token's, before top-k and top-p, 1 where it is greedy, NaN of no distribution.
+    rows: int64 `[count]`, the row that each word draws from, -1 for no draw (its token is 0). A mass is the sum of the row's
+    weights in units of its likeliest token, before top-k and top-p; 1 if greedy, NaN if no distribution.
     """
     table, *cuts = rules
     asked = None if rows is None else rows.contiguous()
@@ -94,9 +89,9 @@ def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None
 
 
 def read_pair(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None = None) -> PairRead:
-    """The numbers that scores and traces need of logits `[..., vocab]` and tokens `[...]`; every logit is read once."""
+    """The numbers that scores and traces need of logits `[..., vocab]` and tokens `[...]`. Each logit is read once."""
     shape = host.shape[:-1]
-    flat = None if tokens is None else tokens.reshape(-1).contiguous()  # kernels know no stride of small tensors
+    flat = None if tokens is None else tokens.reshape(-1).contiguous()  # kernels read small tensors as contiguous
     columns = torch.ops.lm_eval_takeover.read_pair(_block(host), None if donor is None else _block(donor), flat)
     ce, rkl, *models = columns.view(*shape, 2 + 2 * _READ).unbind(-1)
     return PairRead(ce, rkl, ModelRead(*models[:_READ]), ModelRead(*models[_READ:]))
@@ -116,16 +111,13 @@ def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
 
 
 def _block(logits: Tensor) -> Tensor:
-    """`[blocks, width, vocab]`, of so many dimensions or two without a copy. The tokens of a row are neighbours."""
+    """Logits as `[blocks, width, vocab]`, without a copy for two or three dimensions. Tokens of a row are contiguous."""
     block = logits if logits.dim() == 3 else logits.reshape(-1, 1, logits.shape[-1])
     return block if block.stride(-1) == 1 else block.contiguous()
 
 
 def launch(name: str, *arguments: Any) -> Any:
-    """Run an operation by the function of its name, whose module the first call imports.
-
-    Triton launches on the current device, which here is that of the first argument.
-    """
+    """Run a kernel function by name, with its first argument's device as current. The first call imports its module."""
     module = "draws" if name in ("draw", "compute_words") else "readings"
     try:
         kernels = import_module(f"lm_eval_takeover.kernels.{module}")
@@ -137,7 +129,7 @@ def launch(name: str, *arguments: Any) -> Any:
         return getattr(kernels, name)(*arguments)
 
 
-_SHAPES: dict[str, Callable[..., Any]] = {  # what an operation returns, for `FakeTensorMode`
+_SHAPES: dict[str, Callable[..., Any]] = {  # empty results, for `FakeTensorMode`
     "draw": lambda logits, words, *rest: (torch.empty_like(words), torch.empty_like(words, dtype=torch.float64)),
     "read_pair": lambda host, *rest: host.new_empty(host.shape[:2].numel(), 2 + 2 * _READ, dtype=torch.float32),
     "jensen_shannon": lambda host, donor: host.new_empty(host.shape[:2].numel(), dtype=torch.float32),

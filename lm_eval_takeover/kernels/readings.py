@@ -1,12 +1,12 @@
 # ruff: noqa: RUF059 (to Triton a name has one type in a function, so what is left over has names, too)
-"""What scores and traces ask of one or two distributions, in Triton: each logit is read once.
+"""The numbers that scores and traces need of one or two distributions, in Triton. Each logit is read once.
 
     read       of each tile of the vocabulary: maxima, masses, and sums that are weighted by them
     add_up     of a row: log-sum-exps, and with them entropies, ce, rkl, log-probabilities, ranks
-    diverge    (js) of each tile its share of the divergence, which needs the masses of whole rows first
+    diverge    (js) of each tile: its share of the divergence, once the masses of whole rows are known
 
-Programs and shapes are those of `draws`. Sums of a tile are in units of its likeliest token; `add_up` brings them to one unit in
-float64. Logits that are no distribution (NaN, +inf, -inf everywhere) give NaN.
+Programs and shapes are those of `draws`. Sums of a tile are in units of its likeliest token. `add_up` converts them to one unit,
+in float64. Logits that are no distribution (NaN, +inf, -inf everywhere) give NaN.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lm_eval_takeover.kernels.draws import TILE, _find, _part, _place, _tile, are_aligned, kernel
 
-# What a tile leaves of each model, and of both behind them: float64.
+# Float64 results of a tile, for each model; then those of both models.
 _TOP, _MASS, _SLOPE, _ID, _REST, _SECOND, _RANK, _MODEL = map(tl.constexpr, range(8))
 _CROSS, _GAP, _SHARE = map(tl.constexpr, range(3))
 _PLANES = tl.constexpr(17)
@@ -46,7 +46,7 @@ def _chosen(begins, tokens, rows, live, TOKENS: tl.constexpr):
 
 @triton.jit
 def _leave(at, splits, ids, read, chosen, live):
-    """Store a tile's numbers of one model; its shifted logits and their weights."""
+    """Store a tile's numbers of one model. Returns its shifted logits and their weights."""
     top, lane = tl.max(read, 1, return_indices=True)
     shifted, weight = _weigh(read, top)
     rest = tl.arange(0, read.shape[1])[None, :] != lane[:, None]
@@ -87,7 +87,7 @@ def _read(
 
 @triton.jit
 def _unit(parts, live, splits, SPLITS: tl.constexpr):
-    """Of one model: the maximum of each row, the maxima of its tiles, what their units are in it, and in which it stands."""
+    """Of one model: the maximum of each row, the maxima of its tiles, their units in it, and the tile that has it."""
     tops = _part(parts, live, 0, _TOP, splits, SPLITS, -float("inf"))
     top, lane = tl.max(tops, 1, return_indices=True)
     return top, tops, tl.exp(tops - tl.where(top == -float("inf"), 0.0, top)[:, None]), lane
@@ -95,7 +95,7 @@ def _unit(parts, live, splits, SPLITS: tl.constexpr):
 
 @triton.jit
 def _log_mass(parts, live, splits, SPLITS: tl.constexpr):
-    """The weight of all tokens but the likeliest; the log of the whole mass, exact near 0; NaN of no distribution."""
+    """The weight of all tokens but the likeliest, and the log of the whole mass, exact near 0. NaN if no distribution."""
     top, tops, unit, lane = _unit(parts, live, splits, SPLITS)
     mass = _part(parts, live, 0, _MASS, splits, SPLITS, 0.0)
     first = tl.arange(0, SPLITS)[None, :] == lane[:, None]
@@ -147,7 +147,7 @@ def _add_up(
         rest, log_mass = _log_mass(own, live, splits, SPLITS)
         other_rest, other_log_mass = _log_mass(theirs, live, splits, SPLITS)
         mass = _part(own, live, 0, _MASS, splits, SPLITS, 0.0)
-        # A tile whose tokens the donor rules out has left sums in the donor's plain units.
+        # Where the donor rules out a whole tile, its sums are in plain units.
         behind = tl.where(other_tops == -float("inf"), 0.0, other_tops) - other_top[:, None]
         both = own + 2 * _MODEL * splits
         cross = _part(both, live, 0, _CROSS, splits, SPLITS, 0.0) + mass * behind

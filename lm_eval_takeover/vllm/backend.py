@@ -1,4 +1,4 @@
-"""vLLM as a backend, with the interface of `decoding.backend.TransformersBackend`, as jobs of one engine or of several."""
+"""vLLM as a backend: the interface of `decoding.backend.TransformersBackend`, by one engine or several."""
 
 import json
 from array import array
@@ -30,7 +30,7 @@ from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_version
 
-_AT_ONCE = 4096  # samples that are handed to vLLM together: its queue is long, and what it holds of each is small
+_AT_ONCE = 4096  # samples that vLLM gets together; its queue is long, and a waiting sample is small
 _NUMERIC = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")  # change texts
 
 
@@ -52,7 +52,7 @@ class VllmBackend:
 
     @property
     def identity(self) -> str:
-        """The backend, and those of its own arguments that can change a text."""
+        """The backend, and its own arguments that can change a text."""
         return f"vllm {json.dumps(self._arguments, sort_keys=True, default=str)}" if self._arguments else "vllm"
 
     def fit_rows(self, tokens: int) -> int:
@@ -70,7 +70,7 @@ class VllmBackend:
         count_tokens: Callable[[int], None] | None = None,
         policy: Policy | None = None,
     ) -> Iterator[tuple[int, Generation]]:
-        """As `decoding.engine.generate`; by another policy of the models that the engine holds where one is given."""
+        """As `decoding.engine.generate`. policy: another one, of models that the engine holds."""
         policy, failures = policy or self.policy, Failures(len(requests))
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
@@ -85,9 +85,9 @@ class VllmBackend:
     def roll_out(
         self, requests: Sequence[Request], *, seed: int
     ) -> Iterator[tuple[int, list[int], dict[str, NDArray[np.float32]]]]:
-        """`(index into requests, tokens, by name each registered score of its tokens)` of texts that the host writes alone.
+        """Texts that the host writes alone: `(index into requests, tokens, registered scores of its tokens by name)`.
 
-        Both models read every token, so the scores of the engine's direction come with the pass that writes.
+        Both models read every token, so one pass writes a token and scores it, in the engine's direction.
         """
         host = DIRECTIONS[self.policy.direction][0]
         names, failures = registered.names(), Failures(len(requests))
@@ -104,7 +104,7 @@ class VllmBackend:
         options: Mapping[str, Any],
         count_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, Generation]]:
-        """Every request to its end, in the order in which they end; `options` are further `RequestSettings`."""
+        """Generations as they finish. options: further `RequestSettings`."""
         jobs, named = [], name_policy(policy)
         recorded = len(registered.names()) if options.get("scored") else len(OBSERVED) if options.get("traced") else 0
         for index, request in enumerate(requests):
@@ -132,7 +132,7 @@ class VllmBackend:
     # Texts that stand already
 
     def force(self, prompts: Texts, continuations: Texts, *, seed: int, labels: Sequence[str]) -> list[Forced]:
-        """As `teacher_forcing.force`, token by token: the gate emits the continuation whatever is drawn."""
+        """As `teacher_forcing.force`, token by token. The gate emits the continuation, whatever is drawn."""
         options = {"seed": seed, "policy": name_policy(self.policy)}
         forced = []
         for table, label in zip(self._replay(prompts, continuations, options), labels, strict=True):
@@ -145,10 +145,7 @@ class VllmBackend:
     def compare(
         self, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Sequence[str]
     ) -> list[dict[str, NDArray[Any]]]:
-        """As `teacher_forcing.compare`, token by token, as `force`: vLLM hands a gate the logits of next tokens alone.
-
-        Raises ArgumentError where the engine's context is shorter than a text.
-        """
+        """As `teacher_forcing.compare`, token by token. Raises ArgumentError if a text is longer than the engine's context."""
         longest = max(len(prompt) + len(text) for prompt, text in zip(prompts, continuations, strict=True))
         if longest > (limit := self.engine.facts.max_model_len):
             raise ArgumentError(f"max_model_len={limit} is less than the {longest} tokens of a text; give at least {longest}")
@@ -163,7 +160,7 @@ class VllmBackend:
         return compared
 
     def _replay(self, prompts: Texts, continuations: Texts, options: Mapping[str, Any]) -> list[NDArray[np.float32]]:
-        """The records `[tokens, columns]` of each continuation, every token of which is emitted whatever is drawn."""
+        """The records `[tokens, columns]` of each continuation, which is emitted whatever is drawn."""
         jobs = []
         for number, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
             request = Request(tuple(prompt), max_new_tokens=len(continuation))
@@ -173,10 +170,7 @@ class VllmBackend:
 
 
 def _make_generation(request: Request, text: Text, policy: Policy, recorded: int) -> Generation:
-    """A finished sample from the gate's records, so many columns of which are `observed`.
-
-    In a fused engine every model reads every token but the last.
-    """
+    """A finished sample; `recorded` columns are observed. A fused engine's models read every token but the last."""
     begun, records = len(request.begun), text.records
     fused = len(text.tokens) - 1 - begun
     counted = text.passes if any(text.passes.values()) else dict.fromkeys(policy.roles, fused)

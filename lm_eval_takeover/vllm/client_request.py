@@ -104,10 +104,7 @@ def _parse_float(text: str) -> float:
 
 
 def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats, length: int) -> list[OneSample]:
-    """One request for each sample. `length` is the engine's context in tokens.
-
-    Raises ValueError for what the engine cannot honour, and for what is out of bounds.
-    """
+    """One request a sample. length: the engine's context in tokens. Raises ValueError for what the engine cannot honour."""
     body = dict(body)
     extra = _take(body, "vllm_xargs", dict) or {}
     run = extra.pop(f"{PREFIX}run", "")

@@ -1,10 +1,10 @@
 """Several vLLM engines that share the work, each in a process of its own: `data_parallel_size`.
 
-Jobs go to the engine that has the fewest, and texts come back as they finish. An engine that ends leaves its jobs to the others:
-a text is the same whichever engine writes it. The processes run on this machine, or wherever a Ray cluster has room
-(`data_parallel_backend=ray`). An engine is asked for a few steps at a time and answers with the texts that ended.
+Jobs go to the engine with the fewest. Texts come back as they finish. If an engine ends, the others take its jobs: every engine
+writes the same texts. The processes run on this machine or in a Ray cluster (`data_parallel_backend=ray`). Each call runs a few
+steps and returns the texts that ended.
 
-    python -m lm_eval_takeover.vllm.data_parallel FD      one engine, which is asked through this file descriptor
+    python -m lm_eval_takeover.vllm.data_parallel FD      one engine, which is called through this file descriptor
 """
 
 import logging
@@ -32,8 +32,8 @@ from lm_eval_takeover.vllm.settings import build_policy, describe_policy
 logger = logging.getLogger(__name__)
 
 _SIZE, _RANKS, _BACKEND = "data_parallel_size", "tensor_parallel_size", "data_parallel_backend"
-_ANSWERS_AFTER = 0.5  # seconds, where no text ends before
-_WAITING = 2  # jobs that an engine holds, in units of those that it writes at a time: its batch stays full meanwhile
+_ANSWERS_AFTER = 0.5  # seconds, if no text ends sooner
+_WAITING = 2  # batches of jobs that an engine holds, so that its batch stays full
 
 
 def open_engines(arguments: ModelArguments, policy: Policy) -> "Engines | None":
@@ -85,10 +85,7 @@ class Worker(VllmEngine):
 
 
 class Engines:
-    """Several engines with the interface of one `VllmEngine`. Each answers one call at a time.
-
-    Raises ArgumentError if one cannot start.
-    """
+    """Several engines behind the interface of one `VllmEngine`. Raises ArgumentError if one cannot start."""
 
     def __init__(self, group: "LocalGroup | RayGroup", size: int) -> None:
         self.group, self._alive = group, list(range(size))
@@ -102,7 +99,7 @@ class Engines:
             raise
 
     def _await(self, numbers: Sequence[int], method: str = "") -> Iterator[tuple[int, Any]]:
-        """The answers of these engines as they come. They are asked here if there is a method, else they were."""
+        """The answers of these engines as they come. method: called first; without one, the call was made before."""
         left = list(numbers)
         for number in left if method else ():
             self.group.ask(number, method)
@@ -142,7 +139,7 @@ class Engines:
         """Give new jobs to every engine that has answered."""
         room = _WAITING * self.facts.max_num_seqs
         for number in sorted(jobs.keys() - busy, key=lambda number: len(jobs[number])):
-            # As many as make it even with the others, so that the last jobs are shared, too.
+            # An even share, so that the last jobs are shared, too.
             even = -(-(len(waiting) + sum(map(len, jobs.values()))) // len(jobs))
             count = max(min(room, even) - len(jobs[number]), 0)
             new = [waiting.popleft() for _ in range(min(count, len(waiting)))]
@@ -187,7 +184,7 @@ class LocalGroup:
             if devices is not None:
                 environment["CUDA_VISIBLE_DEVICES"] = devices
             words = [sys.executable, "-m", __name__, str(theirs.fileno())]
-            # A session of its own: Ctrl-C is for this process, which ends them when it has kept what is finished.
+            # A session of its own: Ctrl-C reaches this process only, which saves finished texts and then ends them.
             process = subprocess.Popen(
                 words, env=environment, pass_fds=[theirs.fileno()], stdout=sys.stderr, start_new_session=True
             )
@@ -198,7 +195,7 @@ class LocalGroup:
 
     def ask(self, number: int, method: str, *arguments: Any) -> None:
         """Have engine `number` do this."""
-        with suppress(OSError):  # one that has ended is found when its answer is waited for
+        with suppress(OSError):  # `wait` reports an engine that has ended
             self._lines[number].send((method, arguments))
 
     def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
@@ -247,7 +244,7 @@ class RayGroup:
         except ImportError as error:
             raise ArgumentError(f"{_BACKEND}=ray needs Ray: pip install ray") from error
         self._ray = ray
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use unless it is told not to
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # by default Ray reports its use
         if not ray.is_initialized():
             ray.init(log_to_driver=True)
         gpus = ranks if ray.cluster_resources().get("GPU") else 0

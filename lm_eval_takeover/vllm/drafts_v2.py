@@ -1,7 +1,7 @@
 """Drafts on vLLM's model runner V2, which GPUs have: the host is vLLM's draft model, the donor its target.
 
-`drafts` decides which drafted tokens stand; this is what it needs of V2. All of it stays on the device, so vLLM schedules the
-next step before it knows how much of a draft stands.
+`drafts` decides which drafted tokens stand. Everything stays on the device, so vLLM schedules the next step before it knows how
+much of a draft stands.
 """
 
 from collections.abc import Sequence
@@ -38,21 +38,21 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 
 
 class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
-    """The host as drafter: it draws by the race, and keeps the logits that it draws from.
+    """The host as drafter: it draws by the race and keeps the logits of its draws.
 
-    All drafted tokens but the first are in CUDA graphs, which vLLM's own drafter of 0.32 and 0.33 does not have. vLLM's loop over
-    a draft prepares each token in static buffers; then a graph runs the model and draws. A graph may have more rows than the
-    batch: behind the batch the index of a request is -1, and a row has no tokens.
+    All drafted tokens but the first run in CUDA graphs, which vLLM's own drafter of 0.32 and 0.33 does not have. vLLM's loop over
+    a draft fills static buffers for each token; then a graph runs the model and draws. A graph may have more rows than the batch.
+    Behind the batch, the index of a request is -1 and a row has no tokens.
     """
 
     model_state: "DraftingModelState | None" = None
     num_speculative_steps: int
-    _has_read: InputBatch | None = None  # the batch whose tokens `read_next` has shown the host
+    _has_read: InputBatch | None = None  # the batch that `read_next` has shown the host
     _graphs: Any = None
     _drawn: Tensor  # `[max rows]`, by a graph
     _next: Any = None  # the graph that runs next
     _made_up = False  # whether vLLM's batch stands for no request
-    _replayed = False  # whether what vLLM asks for next is in `_drawn`
+    _replayed = False  # whether `_drawn` has the next token that vLLM asks for
 
     def set_attn(self, model_state: "DraftingModelState", *rest: Any) -> None:
         super().set_attn(model_state, *rest)
@@ -62,7 +62,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         """Drafts `[rows, block]`, `num_speculative_tokens` of them drawn. The first follows the token that was just emitted."""
         drafted: Tensor = self.draft_tokens[: len(input_batch.idx_mapping_np)]
         if num_speculative_tokens == 0 and self._has_read is input_batch:
-            return drafted  # the next step has no drafts, so the host reads there what is new
+            return drafted  # the next step has no drafts; the host reads new tokens there
         self._made_up = bool(options.get("dummy_run"))
         if self._made_up:
             options["skip_attn_for_dummy_run"] = True  # vLLM would write keys and values of the requests at these indices
@@ -84,7 +84,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         draft_step: Tensor,
         *rest: Any,
     ) -> Tensor:
-        """Ids `[rows]`. It reads tables on the device by vLLM's own index of a request, -1 for padding, so it can be captured."""
+        """Ids `[rows]`. Capturable: it reads tables on the device by vLLM's index of a request, -1 for padding."""
         if self._replayed:  # `_run_model` has given the ids
             self._replayed = False
             return hidden_states
@@ -93,16 +93,16 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
             return logits.argmax(-1)  # type: ignore[no-any-return]
         logits, slots = share(logits, state.settings.vocab), idx_mapping.long()
         if state.drafted is not None:
-            # As a scalar, the step would be an index that the host must know.
+            # Expanded, since the host would wait for a scalar index.
             state.drafted[state.kept_at[slots], draft_step.expand_as(slots)] = logits.to(state.drafted.dtype)
         return state.slots.draw(slots, state.slots.count_written(sample_src_positions, slots), logits)
 
     def read_next(self, batch: InputBatch, last: Tensor, behind: Sequence[int], drafted: Sequence[int]) -> None:
-        """Have the host read what the target has just read, and keep its logits behind the text of rows without a draft.
+        """Let the host read the target's tokens of this step. Keeps its logits behind the text of rows without a draft.
 
-        last: the place of each row's last token in the batch. behind: how many places follow it in its row, -1 for a row with a
-        draft; drafted: the slots of those, whose logits are kept already. vLLM's drafter reads the tokens that were not rejected,
-        then the emitted one; here the last token of a text stands for the emitted one.
+        last: the place of each row's last token in the batch. behind: the number of places after it in its row, -1 for a row with
+        a draft. drafted: the slots of those rows, whose logits are kept already. vLLM's drafter reads the accepted tokens, then
+        the emitted one; here the last token of a text takes its place.
         """
         state = self.model_state
         assert state is not None
@@ -135,7 +135,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         self._drawn[:rows] = self.sample_draft(hidden[:rows], positions[:rows], indices, None, None, self.current_draft_step)
 
     def _build_uniform_attn_metadata(self, batch_desc: Any, num_reqs: int, *rest: Any, **options: Any) -> Any:
-        """vLLM asks for this before each token: of the graph's shape where one has enough rows."""
+        """Called before each token. Has the shape of the smallest graph with enough rows, if there is one."""
         fitting = [graph for graph in self._graphs.graphs if graph.num_tokens >= num_reqs] if self._graphs else []
         if fitting:
             batch_desc = self._next = min(fitting, key=lambda graph: graph.num_tokens)
@@ -146,7 +146,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         if self._next is None:
             hidden: Tensor = super()._run_model(*arguments)
             return hidden
-        self.current_draft_step.add_(1)  # vLLM sets it behind the pass
+        self.current_draft_step.add_(1)  # vLLM sets it after the pass
         self._graphs.run_fullgraph(self._next)
         self._next, self._replayed = None, True
         return self._drawn
@@ -155,7 +155,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
 class DraftingModelState(TakeoverModelState):
     """The state of an engine with drafts.
 
-    drafted: logits `[slots, block, vocab]` of the host at each request's last draft. kept_at: by slot, where they are kept.
+    drafted: the host's logits `[slots, block, vocab]` at each request's last draft. kept_at: their row, by slot.
     """
 
     speculator: TakeoverSpeculator
@@ -176,7 +176,7 @@ class DraftingModelState(TakeoverModelState):
 
 
 class DraftSampler(Sampler):  # type: ignore[misc]
-    """vLLM's sampler becomes one of this class, and its rejection sampler, too: the policy decides what is emitted."""
+    """The class that vLLM's sampler and rejection sampler get: the policy decides which tokens are emitted."""
 
     enable_adaptive_verification = False  # vLLM asks its rejection sampler
     state: DraftingModelState
@@ -203,11 +203,11 @@ class DraftSampler(Sampler):  # type: ignore[misc]
         )
 
     def _describe_batch(self, batch: InputBatch, tracks: list[Track]) -> tuple[Batch, Tensor, list[int]]:
-        """The batch for `drafts`; the place of each row's last token without drafts; the number of places behind it."""
+        """The batch for `drafts`, the place of each row's last token before its draft, and the number of places behind it."""
         scheduled = batch.num_draft_tokens_per_req
         if scheduled is None:
             scheduled = np.zeros(len(tracks), np.int32)
-        # vLLM fills up with made-up drafts what it reads the last prompt token of.
+        # vLLM gives rows made-up drafts while it reads the last prompt token.
         drafts = np.where(batch.num_computed_tokens_np < batch.prefill_len_np, 0, scheduled)
         ends = batch.num_computed_tokens_np + batch.num_scheduled_tokens
         first = batch.cu_num_logits[:-1].long()

@@ -1,4 +1,4 @@
-"""One vLLM engine: jobs go in as they come, vLLM batches them, texts come out as they finish."""
+"""One vLLM engine. Jobs go in at any time, vLLM batches them, and texts come out as they finish."""
 
 import gc
 import logging
@@ -27,7 +27,7 @@ TESTED_PROMPTS, _TESTED_TOKENS = 4, 16
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A text to write. `number` is the caller's, `settings` what vLLM's workers are told of it."""
+    """A text to write. number: the caller's. settings: for vLLM's workers."""
 
     number: int
     request: Request
@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A job that is done. `records` is float32 `[tokens, columns]`, see `gate_step`; `passes` by role, 0 in a fused engine."""
+    """A finished job. records: float32 `[tokens, columns]` of `gate_step`. passes: by role, 0 in a fused engine."""
 
     number: int
     tokens: list[int]
@@ -89,7 +89,7 @@ class VllmEngine:
         self.facts = EngineFacts(model.dtype, model.max_model_len, places, drafts.longest)
 
     def _agrees_with_lockstep(self) -> bool:
-        """Whether a few texts are the same by whole drafts and by one token a pass; below float32 roundings may differ in one."""
+        """Whether a few texts are the same with drafts and without. Below float32, half of them may differ by roundings."""
         ids = tuple(self.pair.encode("1 2 3 4 5 6 7 8"))  # ordinary tokens
         prompts = [ids[: 2 + length] for length in range(TESTED_PROMPTS)]
         requests = [Request(prompt, sampling=GREEDY, max_new_tokens=_TESTED_TOKENS) for prompt in prompts]
@@ -107,7 +107,7 @@ class VllmEngine:
         gc.collect()
 
     def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
-        """Every job to its end, in the order in which they end. `count_tokens` is called with how many tokens a step wrote."""
+        """Texts as they finish. `count_tokens` gets the number of tokens of each step."""
         for job in jobs:
             self.add(job)
         try:
@@ -131,7 +131,7 @@ class VllmEngine:
         settings = replace(job.settings, id=name, policy=named)
         ends: frozenset[int] = frozenset() if settings.forced else self.pair.eos_ids
         params = SamplingParams(
-            temperature=0,  # the gate leaves one token, which greedy sampling takes
+            temperature=0,  # greedy sampling takes the one token that the gate leaves
             max_tokens=request.max_new_tokens - len(request.begun),
             stop_token_ids=sorted(ends),
             ignore_eos=True,
@@ -144,7 +144,7 @@ class VllmEngine:
         self._running[name] = _Written(job, stop, ends, list(request.begun))
 
     def step(self) -> tuple[list[Text], int]:
-        """One step of vLLM: the texts that have ended, and how many tokens were written."""
+        """Run one step of vLLM. Returns the texts that ended, and the number of tokens written."""
         ended, cut, tokens = [], [], 0
         for output in self._engine.step():
             written = self._running.get(output.request_id)
@@ -168,13 +168,13 @@ class VllmEngine:
         return texts, tokens
 
     def abort(self) -> None:
-        """Give up all jobs that are left."""
+        """Drop all unfinished jobs."""
         if self._running:
             self._engine.abort_request(list(self._running))
             self._running.clear()
 
     def _take_records(self, counts: dict[str, int]) -> dict[str, tuple[NDArray[np.float32], dict[str, int]]]:
-        """Of each text its records `[tokens, columns]`, and its passes. Raises RuntimeError if a worker's gate was not asked."""
+        """Each text's records `[tokens, columns]` and passes. Raises RuntimeError if a worker's gate was never asked."""
         records, wishes = {}, [(name, 0, count, True) for name, count in counts.items()]
         for worker in self.llm.collective_rpc("read_takeover_records", args=(wishes,)):
             for name, record in zip(counts, worker, strict=True):

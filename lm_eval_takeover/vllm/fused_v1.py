@@ -1,6 +1,6 @@
 """The gate of the fused pair on vLLM's model runner V1, which a CPU has: vLLM's public `LogitsProcessor`.
 
-vLLM shows it all rows of a batch after every pass, with half-read prompts among them. It leaves each row the token to emit.
+After every pass vLLM shows it all rows of a batch, half-read prompts included. It leaves each row one token.
 """
 
 import torch
@@ -15,7 +15,7 @@ from lm_eval_takeover.vllm.slots import Slots, Track, pairs, place_numbers
 
 
 class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Rows of the batch are places `0 .. n - 1`; each has a track, and the list of its tokens so far, which vLLM appends to."""
+    """The rows of the batch are `0 .. n - 1`. Each has a track and the list of its tokens, which vLLM extends."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.settings = EngineSettings.of(vllm_config.model_config)
@@ -24,7 +24,7 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse what no client may set: a ValueError, before it reaches a worker."""
+        """Raise a ValueError for settings that no client may set, before a worker sees them."""
         check_params(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
@@ -38,7 +38,7 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         for place, params, prompt, output in batch_update.added:
             self._leave(place)
             settings = RequestSettings.read(params, self.settings.seed)
-            # The parameters are an object of the request's own, which lives as long as its track does.
+            # Each request has a parameter object of its own. The track keeps it alive, so its id is unique.
             track = self.slots.enter(id(params), settings, prompt or ())
             track.held, self._rows[place] = params, (track, output)
         for start, end, direction in batch_update.moved:

@@ -1,7 +1,7 @@
 """The gate of the fused pair on vLLM's model runner V2, which GPUs have: the pair's own `ModelState` and its sampler.
 
-V2 keeps a request at one index of its state for as long as it is in the batch: its slot. A preempted request is removed like a
-finished one, and added again under the same name.
+V2 keeps a request at one index while it is in the batch: its slot. A preempted request is removed like a finished one, and added
+again under the same name.
 """
 
 from typing import Any
@@ -43,19 +43,19 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
             self.slots.leave(self._tracks.pop(index))
 
     def find_tracks(self, indices: np.ndarray[Any, Any]) -> list[Track] | None:
-        """The requests at these indices; None for made-up rows, by which vLLM measures its memory."""
+        """The requests at these indices. None for made-up rows, with which vLLM measures its memory."""
         tracks = [self._tracks.get(index) for index in indices.tolist()]
         return None if None in tracks else tracks  # type: ignore[return-value]
 
     def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, Any]:
-        """vLLM's sampler, which asks the gate where it drew. Log-probabilities that a client asks for stay the guide's."""
+        """vLLM's sampler, but the gate draws. Log-probabilities for clients stay the guide's."""
         sampler.__class__ = GateSampler
         sampler.state = self
         return sampler, None
 
 
 class GateSampler(Sampler):  # type: ignore[misc]
-    """vLLM's sampler becomes one of this class. state: where the requests are."""
+    """The class that vLLM's sampler gets. state: holds the requests."""
 
     state: TakeoverModelState
 
@@ -76,18 +76,16 @@ class GateSampler(Sampler):  # type: ignore[misc]
         if tracks is not None:
             return slots.decide(tracks, slots.count_written(pos, idx_mapping), both).tokens[:, 0], logits
         slots.rehearse(both)
-        drawn: tuple[Tensor, Tensor] = super().sample(
-            logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest, **options
-        )
-        return drawn
+        given = (logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest)
+        return super().sample(*given, **options)  # type: ignore[no-any-return]
 
 
 class RequestCheck(LogitsProcessor):  # type: ignore[misc]
-    """Processes nothing. vLLM asks it whether a request is sound before a worker sees it."""
+    """Checks requests before a worker sees them. Changes no logits."""
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse what no client may set: a ValueError."""
+        """Raise a ValueError for settings that no client may set."""
         check_params(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:

@@ -1,12 +1,11 @@
-"""Wider attention heads for vLLM on a CPU, which has few sizes of them: a Qwen3 model of another size is widened as it loads.
+"""Wider attention heads for vLLM on a CPU, which has few head sizes: a Qwen3 model of another size is widened as it loads.
 
-A head of `d` places becomes one of `D`: its two rotary halves stand at the start of the wider ones, the rest is 0. Rotary
-frequencies keep their values (theta becomes theta^(D/d)). The scale 1/sqrt(d) of scores, and the mean that the norms of queries
-and keys divide by, go into the weights of the norms. What is left is that the eps of these norms counts D/d.
+A head of `d` places becomes one of `D`. Its two rotary halves move to the start of the wider halves; the rest is 0. Rotary
+frequencies stay the same (theta becomes theta^(D/d)). The weights of the query and key norms take up the scale 1/sqrt(d) and the
+mean over fewer places. Only the eps of these norms changes: it counts D/d.
 """
 
 import math
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 
 def read_size(config: Any) -> int:
-    """Of a model's configuration."""
+    """The head size of a model's configuration."""
     config = config.get_text_config()
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
@@ -37,22 +36,19 @@ def widen_config(config: Any) -> dict[str, Any]:
     return {"head_dim": wide, "rope_parameters": config.rope_parameters | {"rope_theta": theta}}
 
 
-def widen_weights(weights: Iterable[tuple[str, Tensor]], size: int, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a model with heads of `size` for its widened configuration."""
-    wide, heads, groups = config.head_dim, config.num_attention_heads, config.num_key_value_heads
-    for name, weight in weights:
-        part = name.split(".")[-2]
-        if size == wide:
-            pass
-        elif part in ("q_norm", "k_norm"):
-            # The mean over `wide` places is smaller; the queries' share of that goes into the scale of the scores.
-            scale = 1.0 if part == "q_norm" else math.sqrt(size / wide)
-            weight = _widen(weight[:, None], 1, size, wide)[:, 0] * scale
-        elif part in ("q_proj", "k_proj", "v_proj"):
-            weight = _widen(weight, heads if part == "q_proj" else groups, size, wide)
-        elif part == "o_proj":
-            weight = _widen(weight.T, heads, size, wide).T.contiguous()
-        yield name, weight
+def widen_weight(name: str, weight: Tensor, size: int, config: Any) -> Tensor:
+    """A weight of a model with heads of `size`, for its widened configuration."""
+    wide, heads, groups = read_size(config), config.num_attention_heads, config.num_key_value_heads
+    part = name.split(".")[-2]
+    if size == wide:
+        return weight
+    if part in ("q_norm", "k_norm"):
+        # The mean over `wide` places is smaller; the queries' share of that goes into the scale of the scores.
+        scale = 1.0 if part == "q_norm" else math.sqrt(size / wide)
+        return _widen(weight[:, None], 1, size, wide)[:, 0] * scale
+    if part in ("q_proj", "k_proj", "v_proj"):
+        return _widen(weight, heads if part == "q_proj" else groups, size, wide)
+    return _widen(weight.T, heads, size, wide).T.contiguous() if part == "o_proj" else weight
 
 
 def _widen(weight: Tensor, heads: int, size: int, wide: int) -> Tensor:

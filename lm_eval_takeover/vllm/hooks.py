@@ -1,4 +1,4 @@
-"""Looks names up in vLLM's source, which is read and not imported: what another version has is known before it runs.
+"""Looks up names in vLLM's source without importing it, so other versions can be checked before they run.
 
 A hook is `(module, path, names)`, the names in one text. The path leads to
 
@@ -22,7 +22,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @cache
 def find_faults(root: Path, hooks: tuple[Hook, ...]) -> tuple[str, ...]:
-    """Hooks that the packages under `root` lack or have otherwise, a text for each name."""
+    """One text for each hook that the packages under `root` lack or have in another form."""
     source = _SourceTree(root)
     return tuple(fault for module, path, names in hooks for fault in _compare(source, module, path, names.split()))
 
@@ -86,7 +86,7 @@ class _SourceTree:
         return self._trees[module]
 
     def _find_name(self, module: str, name: str) -> _Found | None:
-        """A class or a function, in a module or where that has it from."""
+        """A class or a function of a module, or of the module that it is imported from."""
         tree = self._parse(module)
         for node in _list_statements(tree.body) if tree is not None else ():
             if isinstance(node, (ast.ClassDef, *_FUNCTIONS)) and node.name == name:
@@ -105,7 +105,7 @@ class _SourceTree:
         return resolve_name("." * node.level + (node.module or ""), module if is_package else module.rpartition(".")[0])
 
     def _list_members(self, module: str, node: ast.ClassDef) -> dict[str, _Found]:
-        """Attributes and methods of a class by name: what its bases have, what its methods set, and what its body says."""
+        """Attributes and methods of a class by name: of its bases, set by its methods, or named in its body."""
         if node in self._members:
             return self._members[node]
         members = self._members[node] = {}
@@ -126,7 +126,7 @@ class _SourceTree:
 
 
 def _list_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of a module, in branches of `if` and `try`, too: imports for type checkers stand there."""
+    """Statements of a module, also within `if` and `try`, where imports for type checkers stand."""
     for node in body:
         yield node
         if isinstance(node, (ast.If, ast.Try)):

@@ -26,7 +26,7 @@ EXTENSION = "lm_eval_takeover.vllm.slots.WorkerExtension"
 WORKER = "lm_eval_takeover.vllm.drafts_v2.TakeoverWorker"
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
 _MEMORY = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
-# Of vLLM's arguments those that this package sets, and how a user sets them.
+# vLLM arguments that this package sets, and what a user gives instead.
 _OURS: Mapping[str, str] = {
     "model": "base=… and guide=…",
     "tokenizer": "the guide's tokenizer",
@@ -39,7 +39,7 @@ _OURS: Mapping[str, str] = {
 
 
 def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
-    """How long drafts are; `auto` says it, and why. Raises ArgumentError for a number where no model can draft."""
+    """Choose the length of drafts; logs it with the reason. Raises ArgumentError for a number where no model can draft."""
     engine_arguments, block_size = arguments.engine_arguments, arguments.block_size
     usual = CONCURRENCY.get(pair.members[-1].device.type, CONCURRENCY["cpu"])
     most = int(engine_arguments.get("max_num_seqs", usual))
@@ -62,10 +62,7 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
 
 
 def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, drafts: Choice) -> dict[str, Any]:
-    """What vLLM's `EngineArgs` takes, with drafts of these lengths.
-
-    Raises ArgumentError for arguments that vLLM does not have, and for a pair that it cannot hold.
-    """
+    """vLLM's `EngineArgs`, with drafts of these lengths. Raises ArgumentError for arguments or pairs that it cannot have."""
     refuse_others(arguments)
     _check_dtypes(arguments, pair, policy)
     engine_options = _check_names(arguments.engine_arguments)
@@ -113,22 +110,19 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
 
 
 def _describe_drafter(member: Member, block: int, ranges: Any, devices: int) -> dict[str, Any]:
-    """vLLM's `speculative_config` of this draft model; `ranges` are lengths by the number of requests."""
+    """vLLM's `speculative_config` for this draft model. ranges: lengths by the number of requests."""
     names = {"method": "draft_model", "model": member.path, "revision": member.revision}
     sizes = {"num_speculative_tokens": block, "draft_tensor_parallel_size": devices}
     return names | sizes | ({} if ranges is None else {"num_speculative_tokens_per_batch_size": ranges})
 
 
 def choose_runner() -> bool:
-    """Whether vLLM's model runner V2 computes: on a GPU, or if a user asks. Tells all processes of vLLM.
-
-    On a CPU it would need an interpreter of Triton.
-    """
+    """Whether vLLM uses model runner V2: on a GPU, or if a user asks. Tells all processes of vLLM by a variable."""
     from vllm import envs
     from vllm.platforms import current_platform
 
     os.environ.setdefault(RUNNER, "0" if current_platform.is_cpu() else "1")
-    return bool(envs.environment_variables[RUNNER]())  # as it is now: vLLM keeps what it read for its first engine
+    return bool(envs.environment_variables[RUNNER]())  # read again: vLLM caches the value of its first engine
 
 
 def refuse_others(arguments: ModelArguments) -> None:
@@ -139,7 +133,7 @@ def refuse_others(arguments: ModelArguments) -> None:
 
 
 def _check_dtypes(arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
-    """Raises ArgumentError where the two models would be computed in different dtypes by `hf`."""
+    """Raises ArgumentError if `hf` would compute the two models in different dtypes."""
     if arguments.guide_dtype not in (None, arguments.dtype):
         raise ArgumentError(
             f"guide_dtype={arguments.guide_dtype} beside dtype={arguments.dtype}: backend=vllm has one dtype for both models; "
@@ -175,7 +169,7 @@ def _check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choose_length(arguments: ModelArguments, pair: Pair, options: dict[str, Any]) -> int | None:
-    """Tokens of context. Raises ArgumentError where more are asked for than the shorter of the two models can read."""
+    """Tokens of context. Raises ArgumentError for more than both models can read."""
     length = options.pop("max_model_len", None)
     if length is not None and arguments.max_length is not None:
         raise ArgumentError(f"max_model_len={length} and max_length={arguments.max_length} say the same; give one of them")
@@ -206,7 +200,7 @@ def _check_architectures(pair: Pair, policy: Policy) -> None:
 
 
 def _widen_heads(member: Member) -> dict[str, Any]:
-    """Changes to a configuration whose head size vLLM lacks on a CPU. Raises ArgumentError where none help."""
+    """Changes to a configuration whose head size vLLM lacks on a CPU. Raises ArgumentError if the head cannot be widened."""
     try:
         return widen_config(member.config)
     except LookupError as error:
@@ -227,14 +221,14 @@ def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:
 
 
 def explain(error: Exception) -> str:
-    """The first telling line of what vLLM raised, and what helps where that is known."""
+    """The first useful line of vLLM's error, with advice if there is any."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if type(error).__name__ == "ValidationError" and len(lines) > 1:  # pydantic's: the first line counts the errors
         refused = [line.removeprefix("Value error, ") for line in lines if line.startswith("Value error")]
         lines = refused or [": ".join(lines[1:3]).partition(" [type=")[0]]  # the field, and what is wrong with it
     line = lines[0] if lines else type(error).__name__
-    if "root cause above" in line:  # it is known to the process that ended, which has printed it
-        return f"its engine ended as it started, and its own error stands above; {_MEMORY} where that is memory"
+    if "root cause above" in line:  # the process that ended has printed it
+        return f"its engine ended as it started, and its own error stands above; if that is about memory, {_MEMORY}"
     if line.startswith("Model Runner V2 does not"):
         return f"{line}; V1 may, with {RUNNER}=0 in the environment"
     if any(word in str(error).lower() for word in ("memory", "kv cache", "cache blocks")):

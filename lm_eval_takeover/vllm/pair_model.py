@@ -17,13 +17,13 @@ from vllm.config.utils import replace
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 
-from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weights
+from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weight
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.slots import pairs
 
 
 class TakeoverPairForCausalLM(nn.Module):
-    """Any two decoders that vLLM has, of different depth, heads and widths; one alone where the settings name no base."""
+    """Any two decoders that vLLM has, of any depth, heads and widths. One alone if the settings name no base."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class TakeoverPairForCausalLM(nn.Module):
             architectures=settings.guide_architectures,
         )
         self.drafted_for = settings.block > 1
-        # By model: the head size of its checkpoint, and the configuration that it is widened to.
+        # By model: its checkpoint's head size, and its widened configuration.
         self.loaded = {"guide": (settings.guide_head or read_size(guide_config), guide_config)}
         self.base: Any = None
         self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
@@ -68,7 +68,7 @@ class TakeoverPairForCausalLM(nn.Module):
         ]
 
     def get_model_state_cls(self) -> type:
-        """Where model runner V2 keeps what belongs to requests: the gate."""
+        """The class in which model runner V2 keeps the state of requests, and with it the gate."""
         if self.drafted_for:
             from lm_eval_takeover.vllm.drafts_v2 import DraftingModelState as State
         else:
@@ -97,9 +97,7 @@ class TakeoverPairForCausalLM(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         named = ((name if name.startswith("base.") else f"guide.{name}", weight) for name, weight in weights)
         loaded: set[str] = AutoWeightsLoader(self).load_weights(
-            (name, wider)
-            for name, weight in named
-            for _, wider in widen_weights([(name, weight)], *self.loaded[name.partition(".")[0]])
+            (name, widen_weight(name, weight, *self.loaded[name.partition(".")[0]])) for name, weight in named
         )
         return loaded
 

@@ -1,6 +1,6 @@
 """The entry point `vllm.general_plugins`, which vLLM calls in each of its processes, any number of times.
 
-vLLM alone loads it, so it costs nothing where vLLM is not used; what it registers is a name, imported when a model asks for it.
+Only vLLM loads it. It registers a name; the model class is imported when an engine needs it.
 """
 
 ARCHITECTURE = "TakeoverPairForCausalLM"

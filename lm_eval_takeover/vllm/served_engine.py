@@ -61,10 +61,7 @@ class EngineEnded(Exception):
 
 
 class RecordReader:
-    """Reads records for all waiting requests with one call at a time.
-
-    call: takes a list of `(request, start, stop, last)`. Returns what each worker has.
-    """
+    """Batches reads of records. call: takes a list of `(request, start, stop, last)`, returns what each worker has."""
 
     def __init__(self, call: Callable[[list[Any]], Awaitable[Sequence[Sequence[Found]]]]) -> None:
         self._call, self._lock = call, asyncio.Lock()

@@ -1,8 +1,8 @@
-"""What vLLM's OpenAI-compatible server does beside its own for a guided pair: middleware on completions and chat completions.
+"""Middleware of vLLM's OpenAI-compatible server for a guided pair, on completions and chat completions.
 
-A request becomes requests of one sample each, whose draws are ours (`client_request`). Answers gain a field `takeover`
-(`served_engine`), streams are joined (`stream`), and `/` is a page to try it. The key is checked before a body is read. What
-changes anything goes through two routes; vLLM's others would generate without a gate, or with settings that nobody has checked.
+A request is split into requests of one sample each, and the gate draws (`client_request`). Answers gain a field `takeover`
+(`served_engine`), streams are joined (`stream`), and `/` is a page to try it. The key is checked before a body is read. Only two
+routes generate: vLLM's others would do it without a gate, or with unchecked settings.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from lm_eval_takeover.vllm.stream import Stream, answer, ask, hide_ids, refuse, 
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 _HELPERS = ("/tokenize", "/detokenize")  # nothing is generated
-_READING = ("GET", "HEAD", "OPTIONS")
+_READING = ("GET", "HEAD", "OPTIONS")  # methods
 _BODY_WITHIN = 60.0  # seconds
-_GONE = 499  # in the metrics: the client went
-_FOLDER = Path(__file__).parent / "page"  # loads nothing, and may speak with this server alone
-_TOKENS = 200  # that the page asks for at first
+_GONE = 499  # status in the metrics of a client that has disconnected
+_FOLDER = Path(__file__).parent / "page"  # the page loads nothing, and talks to this server only
+_TOKENS = 200  # the page's first setting
 
 
 class TakeoverMiddleware:
-    """ASGI middleware, which `vllm serve --middleware` takes by its path."""
+    """ASGI middleware for `vllm serve --middleware`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -69,7 +69,7 @@ class TakeoverMiddleware:
                 REQUESTS.labels(str(status)).inc()
 
     def _open_engine(self, scope: Scope) -> ServedEngine:
-        """Of the app, which has one from its start to its end."""
+        """The app's engine. An app has one engine."""
         if self._engine is None:
             self._engine = ServedEngine(scope["app"].state.engine_client)
         return self._engine
@@ -79,8 +79,12 @@ class TakeoverMiddleware:
         engine = self._open_engine(scope)
         try:
             async with asyncio.timeout(_BODY_WITHIN):
-                data = await _read_body(Request(scope, receive))
-            samples = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
+                data = bytearray()
+                async for part in Request(scope, receive).stream():
+                    data += part
+                    if len(data) > MOST_BYTES:
+                        raise _TooLong
+            samples = split_request(parse_body(bytes(data)), engine.settings, self._repeats, engine.length)
         except ClientDisconnect:
             return _GONE
         except TimeoutError:
@@ -115,13 +119,13 @@ class TakeoverMiddleware:
     async def _answer_all(
         self, engine: ServedEngine, samples: list[OneSample], scope: Scope, gone: asyncio.Event
     ) -> tuple[int, dict[str, Any]]:
-        """The status and the answer: of all samples, or of the first that vLLM refuses."""
+        """Status and answer of all samples, or of the first one that vLLM refuses."""
 
         async def answer_one(sample: OneSample) -> tuple[int, dict[str, Any]]:
             status, body = await ask(self.app, scope, sample.body, gone)
             if status == 200 and not gone.is_set():
                 (choice,) = body["choices"]
-                # At once: its records are fetched before others push them out.
+                # Fetched at once, before newer records replace them.
                 body["takeover"] = await engine.tell_whole(sample, body["usage"], choice.get("token_ids"))
                 hide_ids(sample, body)
             return status, body
@@ -134,21 +138,11 @@ class TakeoverMiddleware:
 
 
 class _TooLong(Exception):
-    """A body of more bytes than are read."""
-
-
-async def _read_body(request: Request) -> bytes:
-    """Raises _TooLong, or ClientDisconnect."""
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > MOST_BYTES:
-            raise _TooLong
-    return bytes(data)
+    """The body has more than `MOST_BYTES` bytes."""
 
 
 def _has_key(scope: Scope) -> bool:
-    """Whether a request has a key that the server was started with, by vLLM's own check; no key is asked for without one."""
+    """Whether a request has one of the server's keys, by vLLM's own check. True if the server has none."""
     tokens = _list_keys(scope)
     if not tokens:
         return True
@@ -165,7 +159,7 @@ def _list_keys(scope: Scope) -> list[str]:
 
 
 def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """One answer with the choices of all, in their order. Each says its takeovers; the answer those of its only one, or sums."""
+    """One answer with all choices, in order. Each choice has its takeovers; the answer has their sum."""
     parts = [part["takeover"] for part in answers]
     choices = [part["choices"][0] for part in answers]
     for index, choice in enumerate(choices):
@@ -209,7 +203,7 @@ def _read(name: str) -> str:
 
 
 def main() -> int:
-    """`lm-eval-takeover serve`: vLLM's server with options of `vllm serve`; one line where it cannot go on. Gives the status."""
+    """`lm-eval-takeover serve`: vLLM's server with options of `vllm serve`. An error is one line. Returns the exit status."""
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     try:

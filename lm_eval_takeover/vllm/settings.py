@@ -1,8 +1,8 @@
-"""What vLLM's workers are told: plain values, since they travel between processes.
+"""Settings for vLLM's workers: plain values, since they travel between processes.
 
-`EngineSettings` is what an engine was started for; it travels as `takeover` in vLLM's `hf_overrides`. `RequestSettings` is one
-sample; it travels in `SamplingParams.extra_args` as one text under a seal, which no client can make. What a client may set
-(`CLIENT`) has its name behind `takeover_`, a type and a range.
+`EngineSettings` describe an engine. They travel as `takeover` in vLLM's `hf_overrides`. `RequestSettings` describe a sample. They
+travel in `SamplingParams.extra_args` as one sealed text that no client can forge. A client's own settings (`CLIENT`) have the
+prefix `takeover_`, a type and a range.
 """
 
 import hmac
@@ -20,7 +20,7 @@ from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.request import Sampling
 
 PREFIX = "takeover_"
-# All settings of a request in JSON, and the proof that this process wrote it.
+# All settings of a request in JSON, and a signature of this process.
 SEALED, SEAL = f"{PREFIX}sealed", f"{PREFIX}seal"
 GATE, _RATES = ("tau", "kappa", "window"), ("rate", "early_tokens")
 
@@ -50,30 +50,27 @@ class EngineSettings:
 
     @classmethod
     def of(cls, model_config: Any) -> Self:
-        """Those that `hf_overrides` brought.
-
-        vLLM copies them to `hf_config`, which is part of its compile key. They leave it here: no graph depends on them.
-        """
+        """The settings in `hf_overrides`. Removes them from `hf_config`, where vLLM's compile key would contain them."""
         vars(model_config.hf_config).pop("takeover", None)
         return cls(**model_config.hf_overrides["takeover"])
 
     def load_policy(self) -> Policy:
-        """The policy, in a process that has loaded no plug-in yet."""
+        """The policy. Loads plug-ins first."""
         load_plugins(self.plugins)
         return build_policy(self.policy)
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
-    """A policy as plain values, its gate among them. Raises ArgumentError for one that vLLM cannot have."""
+    """A policy as plain values, gate included. Raises ArgumentError for a policy that vLLM cannot run."""
     if policy.reads_text:
         raise ArgumentError(
-            f"policy={policy.name} looks at the text so far, which backend=vllm does not show a policy; use backend=hf"
+            f"policy={policy.name} reads the text so far, which backend=vllm does not show a policy; use backend=hf"
         )
     return {"name": policy.name, **asdict(policy)}
 
 
 def name_policy(policy: Policy) -> str:
-    """The same as the text that `RequestSettings.policy` is."""
+    """A policy in JSON, for `RequestSettings.policy`."""
     return json.dumps(describe_policy(policy))
 
 
@@ -90,7 +87,7 @@ def build_policy(values: Mapping[str, Any]) -> Policy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestSettings:
-    """One sample: how its tokens are drawn and, where they differ from the engine's, its gate and policy.
+    """One sample: its sampling, and its gate and policy where they differ from the engine's.
 
     forced: tokens to emit whatever is drawn, for log-likelihoods. donor_length: read by `early` with a rate. lockstep: one token
     a pass in an engine with drafts. scored: record every registered score, in the engine's direction; compared (with `forced`):
@@ -124,16 +121,16 @@ class RequestSettings:
         return Sampling(self.temperature, self.top_p, self.top_k)
 
     def to_extra_args(self) -> dict[str, Any]:
-        """Settings that differ from the defaults, for `SamplingParams.extra_args` and `vllm_xargs`, under our seal."""
+        """Settings that differ from the defaults, sealed, for `SamplingParams.extra_args` and `vllm_xargs`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         text = json.dumps({name: value for name, value in values.items() if value != getattr(_DEFAULT, name)})
         return {SEALED: text, SEAL: _seal(text)}
 
     @classmethod
     def read(cls, params: Any, seed: int = 0) -> Self:
-        """Of vLLM's `SamplingParams`, `seed` being the engine's. Where no sampling rides on it, its own counts.
+        """Read vLLM's `SamplingParams`. seed: the engine's. Without our settings, vLLM's own sampling counts.
 
-        Raises ArgumentError for what a client may not set. A seal is checked by `check_params`, in the process that made it.
+        Raises ArgumentError for settings that no client may set. `check_params` checks the seal in the process that made it.
         """
         extra = params.extra_args or {}
         if SEALED in extra:
@@ -144,9 +141,9 @@ class RequestSettings:
         return cls(seed=seed if params.seed is None else params.seed, **own, **read_client_settings(extra))
 
     def choose_policy(self, engine: Policy, *, strict: bool = True) -> Policy:
-        """The engine's policy with this request's settings, or another of its models.
+        """The engine's policy with this request's settings, or another policy of the same models.
 
-        Raises ArgumentError for settings that the policy does not read or cannot have; ignores them unless `strict`.
+        Raises ArgumentError for settings that the policy does not read or refuses. Without `strict` they are ignored.
         """
         if self.policy:
             other = build_policy(json.loads(self.policy))
@@ -173,7 +170,7 @@ class RequestSettings:
 
 
 _DEFAULT = RequestSettings()
-_KEY = secrets.token_bytes(32)  # of this process, which checks what it sealed; workers get what was checked
+_KEY = secrets.token_bytes(32)  # of this process, which seals and checks; workers get checked settings
 _LARGEST = 2**31 - 1
 # What a client may set, by name: its type, and the least and largest value.
 CLIENT: Mapping[str, tuple[type, float, float]] = {
@@ -191,7 +188,7 @@ def _seal(text: str) -> str:
 
 
 def check_params(params: Any) -> None:
-    """Refuse what no client may send, before a worker sees it: `validate_params` of vLLM. Raises ArgumentError."""
+    """vLLM's `validate_params`: raises ArgumentError for settings that no client may send, before a worker sees them."""
     extra = params.extra_args or {}
     if SEALED in extra:
         if not hmac.compare_digest(str(extra.get(SEAL)), _seal(str(extra[SEALED]))):
@@ -201,7 +198,7 @@ def check_params(params: Any) -> None:
 
 
 def read_client_settings(extra_args: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's settings; names without our prefix are others'. Raises ArgumentError for other names, types and ranges."""
+    """A client's settings. Ignores names without our prefix. Raises ArgumentError for unknown names, wrong types and ranges."""
     settings = {}
     for prefixed, value in extra_args.items():
         if not prefixed.startswith(PREFIX):

@@ -4,8 +4,8 @@ A request keeps its slot while vLLM moves it in the batch; on model runner V2 th
 of scores, the keys of its words, how it draws, and where its text begins, so a draw needs nothing of the host. Slot -1 is a row
 that nobody reads: vLLM's mark of padding.
 
-Records go to the host and stay there when a request leaves the batch, finished or preempted. If it returns, its window is made of
-them. They are kept by position and written over, since the gate sees positions of a partial or repeated prefill again.
+Records go to the host and stay there when a request leaves the batch, finished or preempted. They restore the window of a request
+that returns. They are overwritten by position, since a partial or repeated prefill shows the gate a position again.
 """
 
 from collections import OrderedDict, deque
@@ -20,18 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.decoding.gate_step import (
-    COLUMNS,
-    REST,
-    SCORE,
-    Emitted,
-    compare_forced,
-    compute_words,
-    count_scored,
-    draw_rows,
-    emit,
-    score_all,
-)
+from lm_eval_takeover.decoding import gate_step
+from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, SCORE, Emitted
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.forward.transfers import HostCopy, upload
@@ -41,13 +31,13 @@ from lm_eval_takeover.method.request import GREEDY
 from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 
-# Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out, except
-# those of as many requests as a batch has: vLLM may have preempted them.
+# Numbers that a request outside the batch counts for, at least. The oldest records are dropped, since a plain vLLM user fetches
+# none. As many requests as fill a batch keep theirs: vLLM may have preempted them.
 LEAST_PARKED = 2**11
 _RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
 _STREAMS = ("token", CHANCE)
-# The model of each engine in this process, by the engine's key. vLLM shows no gate its model. Its own `instance_id` will not do:
-# an engine's process changes that after the model is loaded.
+# The model of each engine in this process, by the engine's key, since vLLM shows no gate its model. vLLM's own `instance_id` will
+# not do: an engine's process changes it after the model is loaded.
 pairs: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
@@ -65,12 +55,12 @@ class Track:
     held: Any = None  # an object whose `id` is the key
     forced: Tensor | None = None
     parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
-    # By the position of its first token, how long a draft was: 1, too, where both models read on without one.
+    # Lengths of drafts by the position of their first token. 1 where both models read one token without a draft.
     drafts: dict[int, int] = field(default_factory=dict)
 
     @cached_property
     def kind(self) -> str:
-        """Rows of one kind are decided together: of one policy, and alike in what is recorded."""
+        """Policy and records. Rows of one kind are decided together."""
         settings = self.settings
         return f"{self.policy}{settings.traced}{settings.scored}{settings.compared}{bool(settings.forced)}"
 
@@ -80,12 +70,12 @@ class Track:
 
     @property
     def keys(self) -> NDArray[np.uint64]:
-        """Of its streams: `[streams, 2]`."""
+        """The keys of its streams: `[streams, 2]`."""
         seed, sample = self.settings.seed, self.settings.sample
         return np.stack([stream_key(seed, self.digest, sample, stream) for stream in _STREAMS])
 
     def write(self, position: int, records: NDArray[np.float32]) -> None:
-        """Records `[k, columns]` of positions from this one on."""
+        """Store records `[k, columns]` from this position on."""
         end = position + len(records)
         if end > len(self.table):
             self.table = np.concatenate([self.table, np.zeros((max(end, 64), self.table.shape[1]), np.float32)])
@@ -100,7 +90,7 @@ class Slots:
 
     @classmethod
     def open(cls, config: Any, settings: EngineSettings, device: torch.device) -> Self:
-        """Those of the engine with this configuration of vLLM's. Raises ArgumentError where kernels compute something else."""
+        """The slots of an engine, for its gate. Raises ArgumentError if the kernels give wrong results on this device."""
         check_kernels(device)
         if device.type == "cuda" and not kernels.run_on(device):
             raise ArgumentError(f"{device}: backend=vllm needs the kernels for scores and draws; use backend=hf")
@@ -110,7 +100,7 @@ class Slots:
 
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device, most_parked: int = 2**23) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
-        # By position, a ring; behind it what nobody reads.
+        # A ring by position, and behind it a column that nobody reads.
         self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
         self.keys = torch.zeros(capacity + 1, len(_STREAMS), 2, dtype=torch.int64, device=device)
         rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)  # temperature, top_p, top_k
@@ -120,18 +110,18 @@ class Slots:
         self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
         self._by_id: dict[str, Track] = {}
         self.most_parked, self._parked = most_parked, 0  # the sum over tracks
-        # Records on their way to the host, and the lengths of the drafts that they were decided with.
+        # Records on their way to the host, and the lengths of their drafts.
         self._arriving: deque[tuple[list[Track], Sequence[int], HostCopy]] = deque()
 
     # Requests come and go
 
     def enter(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int], slot: int | None = None) -> Track:
-        """A request that joins the batch, for the first time or once more, in this slot where one is given."""
+        """Let a request join the batch, for the first time or again. slot: a free one by default."""
         track = self._tracks.get(key)
         if track is None:
             track = self._meet(key, settings, prompt)
         elif track.slot is None:
-            self._collect(wait=True)  # its window is among what may not have arrived
+            self._collect(wait=True)  # its window may still be on its way
             self._parked -= track.parked
             track.parked = 0
         if track.slot is None:
@@ -146,7 +136,7 @@ class Slots:
 
     def _meet(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int]) -> Track:
         begun = settings.begun
-        columns = max(COLUMNS, count_scored(settings.compared)) if settings.compared or settings.scored else COLUMNS
+        columns = max(COLUMNS, gate_step.count_scored(settings.compared)) if settings.compared or settings.scored else COLUMNS
         records = np.zeros((begun, columns), np.float32)
         if scores := settings.begun_scores[-begun:] if begun else ():
             records[begun - len(scores) :, SCORE] = scores
@@ -160,7 +150,7 @@ class Slots:
         return track
 
     def _restore(self, track: Track) -> None:
-        """The window of a request that has one."""
+        """Upload the window of a request that has one."""
         ring = self.scores.shape[1] - 1
         recent = track.records[-ring:, SCORE]
         if len(recent):
@@ -169,7 +159,7 @@ class Slots:
             self.scores[track.slot] = upload(torch.from_numpy(scores), self.device)
 
     def leave(self, track: Track) -> None:
-        """A request that left the batch. Its slot is free; its records stay until they are taken, or are the oldest of many."""
+        """Let a request leave the batch and free its slot. Its records stay until they are taken, or are the oldest of many."""
         if track.slot is None:
             return
         if track.key in self._tracks:
@@ -212,7 +202,7 @@ class Slots:
     def read(self, request_id: str, start: int, stop: int) -> tuple[bytes, dict[str, int]] | None:
         """Records of positions `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes of drafts until then.
 
-        A draft is one pass of the model that verifies it, and one of the other for each token. None if the request is not known.
+        A draft costs one pass of the verifier, and one of the drafter for each token. None for an unknown request.
         """
         track = self._by_id.get(request_id)
         if track is None:
@@ -224,14 +214,14 @@ class Slots:
         return records.tobytes(), {drafting: sum(drafts), verifying: len(drafts)}
 
     def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
-        """As `read`, the first `count` positions; forgets the request."""
+        """`read` the first `count` positions and forget the request."""
         records = self.read(request_id, 0, count)
         if records is not None:
             self._forget(self._by_id[request_id])
         return records
 
     def _collect(self, *, wait: bool = False) -> None:
-        """Take in the records that have arrived, or all."""
+        """Store the records that have arrived. wait: all of them."""
         while self._arriving and (wait or self._arriving[0][2].arrived):
             tracks, drafts, copy = self._arriving.popleft()
             positions, records = copy.fetch()
@@ -252,11 +242,11 @@ class Slots:
         drafted: Tensor | None = None,
         drafts: Sequence[int] = (),
     ) -> Emitted:
-        """What the policy of each row emits: rows in the order of `tracks`.
+        """The tokens that the policy of each row emits, in the order of `tracks`. Stores their records.
 
         positions `[rows]`: tokens of the text before, negative where a row only reads. logits: `[rows, k, vocab]` by role.
-        drafted `[rows, k]`: the host's tokens, if it has drafted. drafts: how many of them are a row's own, -1 for a step without
-        a draft; empty if nobody drafts. Enters records; those behind the first other token of a draft will be written over.
+        drafted `[rows, k]`: the host's tokens, if it has drafted. drafts: the number of each row's own drafted tokens, -1 without
+        a draft; empty if nobody drafts. Records behind the first replaced token of a draft are overwritten later.
         """
         drafts = drafts or [0] * len(tracks)
         groups: dict[str, list[int]] = {}
@@ -293,19 +283,19 @@ class Slots:
         slots = self.place(tracks)
         places = positions[:, None] + torch.arange(count, device=self.device)
         if tracks[0].settings.compared:
-            emitted = compare_forced(logits["base"], logits["guide"], self._forced(tracks, places))
+            emitted = gate_step.compare_forced(logits["base"], logits["guide"], self._forced(tracks, places))
         else:
             emitted = self._emit(tracks, slots, places, logits, drafted)
         ring = self.scores.shape[1] - 1  # scores of positions before a text go where nobody reads
         self.scores[slots[:, None], torch.where(places >= 0, places % ring, ring)] = emitted.records[..., SCORE]
-        self._arriving.append((list(tracks), drafts, HostCopy(places[:, 0], emitted.records)))  # nobody waits for it
+        self._arriving.append((list(tracks), drafts, HostCopy(places[:, 0], emitted.records)))  # no wait
         self._collect()
         return emitted
 
     def _emit(
         self, tracks: Sequence[Track], slots: Tensor, places: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
     ) -> Emitted:
-        """slots `[rows]`; here: the positions `[rows, k]`."""
+        """`emit` for rows of one kind. slots `[rows]`; places: positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
         samplings = [track.settings.sampling for track in tracks]
         truncates = any(how.top_p < 1 or how.top_k for how in samplings)
@@ -317,7 +307,7 @@ class Slots:
             as_chances(self._words(slots, places, CHANCE)) if policy.uses_chance else None,
             place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
-        emitted = emit(
+        emitted = gate_step.emit(
             policy,
             kernels.Rules(self.rules[slots], truncates, selects),
             logits.get(policy.host or ""),
@@ -330,29 +320,29 @@ class Slots:
         )
         if settings.scored:
             host, donor = (logits[role] for role in DIRECTIONS[self.policy.direction])
-            scores = score_all(host, donor, emitted.tokens)
+            scores = gate_step.score_all(host, donor, emitted.tokens)
             emitted = replace(emitted, records=torch.cat([emitted.records[..., :REST], scores], -1))
         return emitted
 
     def draw(self, slots: Tensor, positions: Tensor, logits: Tensor, asked: Tensor | None = None) -> Tensor:
-        """Draws of one model: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`; 0 where not asked. Capturable."""
-        rules = kernels.Rules(self.rules[slots], truncates=True, selects=True)  # rows that do not are passed over
+        """Draw ids `[rows]` from logits `[rows, vocab]` at positions `[rows]`; 0 where not asked. Capturable."""
+        rules = kernels.Rules(self.rules[slots], truncates=True, selects=True)  # kernels skip other rows
         at = self._words(slots, positions[:, None])
-        return draw_rows(logits[:, None], at, rules, None if asked is None else asked[:, None])[:, 0]
+        return gate_step.draw_rows(logits[:, None], at, rules, None if asked is None else asked[:, None])[:, 0]
 
     def count_written(self, read: Tensor, slots: Tensor) -> Tensor:
-        """Tokens written `[rows]` of the texts in these slots, whose last token is at vLLM's position `read`.
+        """The number of tokens `[rows]` of the texts in these slots, whose last token is at vLLM's position `read`.
 
-        Negative while a prompt is read in parts, the first time or again after a preemption.
+        Negative while a prompt is read in parts, for the first time or after a preemption.
         """
         return read.long() + 1 - self.starts[slots.long()]
 
     def _words(self, slots: Tensor, places: Tensor, stream: str = "token") -> Tensor:
-        """Of positions `[rows, k]`, negative ones anything: int64 `[rows, k]`."""
-        return compute_words(self.keys[slots, _STREAMS.index(stream)], places.clamp(min=0))
+        """The words of positions `[rows, k]`: int64 `[rows, k]`. Those of negative positions mean nothing."""
+        return gate_step.compute_words(self.keys[slots, _STREAMS.index(stream)], places.clamp(min=0))
 
     def _forced(self, tracks: Sequence[Track], places: Tensor) -> Tensor:
-        """The given tokens at positions `[rows, k]`; behind a text, its last."""
+        """The forced tokens at positions `[rows, k]`. Behind the end of a text: its last token."""
         texts = [track.forced for track in tracks if track.forced is not None]
         ends = np.cumsum([len(text) for text in texts])
         first = place_numbers([0, *ends[:-1].tolist()], self.device)[:, None]
@@ -360,7 +350,7 @@ class Slots:
         return torch.cat(texts)[torch.minimum(first + places.clamp(min=0), last)]
 
     def place(self, tracks: Sequence[Track]) -> Tensor:
-        """`[rows]`; all of them are in the batch."""
+        """The slots `[rows]` of requests in the batch."""
         return place_numbers([-1 if track.slot is None else track.slot for track in tracks], self.device)
 
     def _windows(self, slots: Tensor, position: Tensor, size: int, count: int) -> Tensor:
@@ -380,16 +370,16 @@ class Slots:
 
 
 def place_numbers(values: Sequence[int], device: torch.device) -> Tensor:
-    """Copy numbers to the device as int64 without waiting: a plain copy waits for all its work."""
+    """Numbers on the device as int64. The host does not wait."""
     return upload(torch.tensor(values, dtype=torch.int64), device)
 
 
 class WorkerExtension:
-    """Calls of the user's process to vLLM's workers: `worker_extension_cls`, through `collective_rpc`."""
+    """Methods of vLLM's workers, which `collective_rpc` calls: `worker_extension_cls`."""
 
     vllm_config: Any
 
     def read_takeover_records(self, wishes: list[tuple[str, int, int, bool]]) -> list[tuple[bytes, dict[str, int]] | None]:
-        """For each `(request, start, stop, last)` the records of these positions, and its passes; `last` forgets them."""
+        """`Slots.read` for each `(request, start, stop, last)`. `last` forgets the request."""
         slots = Slots._opened[EngineSettings.of(self.vllm_config.model_config).key]
         return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]

@@ -1,4 +1,4 @@
-"""Which vLLM this was written for: what is used of it is looked up at the start, not met as a traceback later."""
+"""The vLLM versions that are supported. Every name that is used is looked up at the start, so none fails later."""
 
 import logging
 import os
@@ -11,15 +11,15 @@ from lm_eval_takeover.vllm.hooks import Hook, find_faults
 logger = logging.getLogger(__name__)
 
 TESTED = (0, 32)
-# By version what is known of it. `scripts/check_next_vllm.py` reads another one.
+# What is known of each version. `scripts/check_next_vllm.py` reads another one.
 KNOWN = {TESTED: "tested on CPUs", (0, 33): "its source was read, it was not run"}
 INSTALL = "pip install '.[vllm]', on a machine without a GPU as in docs/vllm.md"
 
-# What is used of vLLM behind its public interfaces (`LLM`, `EngineArgs`, `SamplingParams`, the registry of models, both
-# `LogitsProcessor`s), by module; `hooks` says how to read it. Always:
+# Names of vLLM beyond its public interfaces (`LLM`, `EngineArgs`, `SamplingParams`, the registry of models, both
+# `LogitsProcessor`s), by module, in the form of `hooks`. Used by every engine:
 HOOKS: tuple[Hook, ...] = (
     ("vllm", "", "__version__"),
-    ("vllm", "LLMEngine", "step"),
+    ("vllm", "LLMEngine", "engine_core step vllm_config"),
     ("vllm", "LLMEngine.abort_request", "request_ids ..."),
     ("vllm", "LLMEngine.add_request", "request_id prompt params ..."),
     ("vllm.compilation.backends", "set_model_tag", "tag ..."),
@@ -39,7 +39,6 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm.plugins", "", "vllm.general_plugins"),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackend", "get_supported_head_sizes"),
     ("vllm.v1.engine.core_client", "EngineCoreClient", "shutdown"),
-    ("vllm.v1.engine.llm_engine", "LLMEngine", "engine_core vllm_config"),
 )  # fmt: skip
 SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.engine.protocol", "EngineClient", "errored model_config"),
@@ -99,8 +98,8 @@ EVERY_HOOK = (*HOOKS, *SERVER_HOOKS, *RUNNER_V2_HOOKS, *DRAFT_HOOKS)
 
 
 def check_version() -> None:
-    """Raises ArgumentError where vLLM is missing or of a version that is not known; tells of one that was not run."""
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # vLLM reports its use unless it is told not to
+    """Raises ArgumentError if vLLM is missing or its version unknown. Warns of a version that was not run."""
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # by default vLLM reports its use
     try:
         import vllm
 
@@ -115,12 +114,12 @@ def check_version() -> None:
 
 
 def list_known() -> str:
-    """The versions, and what is known of each."""
+    """The versions, each with what is known of it."""
     return ", ".join(f"{major}.{minor} ({what})" for (major, minor), what in KNOWN.items())
 
 
 def check_hooks(*, drafts: bool, runner_v2: bool = False, server: bool = False) -> None:
-    """Raises ArgumentError where something that is used of vLLM is not there or takes other arguments."""
+    """Raises ArgumentError if a name of vLLM is missing or takes other arguments."""
     import vllm
 
     asked = ((RUNNER_V2_HOOKS, runner_v2), (DRAFT_HOOKS, drafts), (SERVER_HOOKS, server))

@@ -143,7 +143,7 @@ def test_what_helps_is_said_where_it_is_known():
     v1 = explain(RuntimeError("Model Runner V2 does not yet support: overlap"))
     assert v1.endswith("overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment")
     ended = explain(RuntimeError("Engine core initialization failed. See root cause above."))
-    assert "its own error stands above; give a smaller max_model" in ended
+    assert "its own error stands above; if that is about memory, give a smaller max_model" in ended
 
 
 def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):

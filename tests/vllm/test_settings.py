@@ -62,7 +62,7 @@ def test_what_a_policy_does_not_read_is_an_error_where_it_can_be_told_and_never_
 
 
 def test_a_policy_that_reads_the_text_is_refused_at_the_start_and_by_request():
-    said = "policy=segment looks at the text so far, which backend=vllm does not show a policy; use backend=hf"
+    said = "policy=segment reads the text so far, which backend=vllm does not show a policy; use backend=hf"
     with pytest.raises(ArgumentError, match=said):
         describe_policy(METHODS["segment"])
     with pytest.raises(ArgumentError, match=said):
