@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
-from lm_eval_takeover.forward.projection import computes_bfloat16
+from lm_eval_takeover.forward.projection import SMALL, computes_bfloat16
 from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up
 
 
@@ -20,9 +20,10 @@ class Machine:
     """Speeds of one kind of device.
 
     launch: seconds a layer, whatever it reads. weights, cache: bytes a second, of weights and of cached keys and values.
-    arithmetic: floating point operations a second. draw: seconds a draw, of any number of rows; row: seconds more for each row;
-    entries: entries of the vocabulary a second. several: extra time of a pass over several tokens, in shares of reading the
-    weights.
+    arithmetic: floating point operations a second; token: seconds a byte of a token's keys and values, for what is no matrix of
+    weights. draw: seconds a draw of any number of rows, with the host's books of it; row: seconds more for each row; entries:
+    entries of the vocabulary a second. block: seconds of the host's work on a block that is verified. several: extra time of a
+    pass over several tokens, in shares of reading the large weights (`projection` lays out small ones for any number).
     """
 
     launch: float
@@ -33,15 +34,16 @@ class Machine:
     entries: float
     several: float = 0.0
     row: float = 0.0
+    token: float = 0.0
+    block: float = 0.0
 
 
-# CPUs are measured: two cores, with and without matrix instructions for the dtype. Only their `cache` is chosen. Passes of one
-# token read 5 to 13 GB/s of keys and values on one core, 7 in the median. With 7e9 the schedule drafts for a guide at 32 short
-# rows, which takes 1.1 times as long as no drafts. GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the
-# arithmetic, 16 kernels of 2 microseconds a layer, a draw of two passes over float32 logits.
+# CPUs are measured: one core, with and without matrix instructions for the dtype; small models spend most of a block in Python.
+# GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the arithmetic, 16 kernels of 2 microseconds a layer, a
+# draw of two passes over float32 logits; the host's time there was never measured.
 MACHINES = {
-    "cpu": Machine(4e-5, 17e9, 4e10, 1.7e11, 2e-5, 2e8, 0.5, 6e-6),
-    "cpu with matrices": Machine(4e-5, 17e9, 4e10, 1.4e12, 2e-5, 2e8, 0.0, 6e-6),
+    "cpu": Machine(7e-5, 17e9, 1e10, 1.7e11, 1.25e-4, 2e8, 0.5, 6e-6, 7e-9, 1.2e-3),
+    "cpu with matrices": Machine(7e-5, 17e9, 1e10, 1.4e12, 1.25e-4, 2e8, 0.0, 6e-6, 1.4e-8, 1.2e-3),
     "H200": Machine(3.3e-5, 4.2e12, 4.2e12, 6e14, 2e-5, 5e11),
     "H100": Machine(3.3e-5, 2.9e12, 2.9e12, 6e14, 2e-5, 3.6e11),
     "A100": Machine(3.3e-5, 1.75e12, 1.75e12, 1.9e14, 2e-5, 2.2e11),
@@ -64,7 +66,7 @@ class PassCost:
 
     fixed: a pass (launches, weights read once). per_token: arithmetic. per_column: cached keys and values of one token. draw,
     per_draw: drawing one token of each row. several: extra of a pass over several tokens. padded: such passes have few lengths
-    (`round_up`).
+    (`round_up`). block: the host's work on a block that this model verifies.
     """
 
     fixed: float
@@ -74,6 +76,7 @@ class PassCost:
     per_draw: float = 0.0
     padded: bool = True
     several: float = 0.0
+    block: float = 0.0
 
     @classmethod
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
@@ -86,12 +89,14 @@ class PassCost:
     def of_model(cls, model: Any, machine: Machine, *, layers: int, padded: bool) -> "PassCost":
         """Of transformers' model, which may be without weights, in its dtype."""
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-        parameters = sum(p.numel() for p in model.parameters())
+        sizes = [p.numel() for p in model.parameters()]
+        parameters = sum(sizes)
         if head is not None and head.weight is not embedding:
             parameters -= embedding.numel()  # of which a pass reads a row per token
         return cls.on(
             machine,
             parameters=parameters,
+            large=sum(size for size in sizes if size > SMALL),
             layers=layers,
             itemsize=model.dtype.itemsize,
             column_bytes=count_column_bytes(model.config.get_text_config(), layers, model.dtype.itemsize),
@@ -110,16 +115,18 @@ class PassCost:
         column_bytes: int,
         vocab: int,
         padded: bool = True,
+        large: int | None = None,
     ) -> "PassCost":
-        """The costs of a model with this many parameters read in a pass."""
+        """The costs of a model with this many parameters read in a pass, so many of them (None: all) in large matrices."""
         return cls(
             fixed=layers * machine.launch + parameters * itemsize / machine.weights,
-            per_token=2 * parameters / machine.arithmetic,
+            per_token=2 * parameters / machine.arithmetic + column_bytes * machine.token,
             per_column=column_bytes / machine.cache,
             draw=machine.draw,
             per_draw=machine.row + vocab / machine.entries,
             padded=padded,
-            several=machine.several * parameters * itemsize / machine.weights,
+            several=machine.several * (parameters if large is None else large) * itemsize / machine.weights,
+            block=machine.block,
         )
 
     def seconds(self, tokens: float, columns: float = 0.0) -> float:
@@ -140,8 +147,8 @@ class StepCosts:
 
     fused: the drafter in one model with the target; None if the target writes alone without drafts. ends: `g`, how often a
     position ends a draft. columns: cached tokens of a row. bonus: whether a draft that stands gives one token more. rereads: in
-    vLLM the target also reads the token before the draft, and the drafter what the target has read. Numbers of drafted tokens may
-    be arrays.
+    vLLM the target also reads the token before the draft, and the drafter what the target has read; its host works meanwhile.
+    Numbers of drafted tokens may be arrays.
     """
 
     drafter: PassCost
@@ -166,7 +173,7 @@ class StepCosts:
         read: Any = self.count_read(drafted)
         reading = self.target.seconds(rows * read, columns)
         looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
-        return drafting + again + reading + looking  # type: ignore[no-any-return]
+        return drafting + again + reading + looking + self.target.block * (not self.rereads)  # type: ignore[no-any-return]
 
     def token_seconds(self, drafted: Count, rows: int) -> Count:
         """Of a token of each row."""

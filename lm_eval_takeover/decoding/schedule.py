@@ -22,7 +22,9 @@ _MASS = 1 - np.exp(-np.exp((np.arange(_BUCKETS) + 0.5) / 4 - 4))  # of all token
 _PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = 0.05, 0.1, 100.0  # assumed before the first position; the weight in positions
 _BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
 _ALONE_WEIGHT = 25.0  # of the prior, where a guide may as well write alone
-_LEAST_GAIN = 0.97  # of its time alone: costs are modelled
+# The time in drafts of the best fixed length, over that alone, up to which drafts pay. A draft that ends where the drafter is unsure
+# is faster; one of several rows is as long as the longest row's.
+_MOST_SECONDS, _MOST_SHARED_SECONDS = 1.05, 0.9
 _PROBE = 2  # tokens of its drafts until _ALONE_WEIGHT positions were seen: what they cost may be lost
 _LENGTHS = np.arange(1, LONGEST + 1)
 
@@ -103,8 +105,8 @@ class Schedule:
     def drafts_pay(self, rows: int, columns: int = 0) -> bool:
         """Whether the donor that writes alone is slower, as far as is known of how often drafts end."""
         costs = replace(self._at(columns), ends=self.rates.estimate(_ALONE_WEIGHT))
-        drafted = costs.token_seconds(_LENGTHS, rows).min()
-        return self.fixed is not None or bool(drafted < _LEAST_GAIN * costs.fused_seconds(rows))
+        drafted, most = costs.token_seconds(_LENGTHS, rows).min(), _MOST_SECONDS if rows == 1 else _MOST_SHARED_SECONDS
+        return self.fixed is not None or bool(drafted < most * costs.fused_seconds(rows))
 
     def _at(self, columns: int) -> StepCosts:
         """The costs of a step, by what is known of drafts now."""

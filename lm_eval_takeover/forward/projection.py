@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import linear
 
-_SMALL = 2**19  # weights of a matrix that stays in a core's cache
+SMALL = 2**19  # weights of a matrix that stays in a core's cache
 # Numbers of tokens for which a layout is the fastest. `[in, out]`: any in float32, few in bfloat16. oneDNN's: some in float32,
 # any in bfloat16.
 _ANY, _SOME, _FEW = range(1, 2**31), range(2, 257), range(1, 9)
@@ -47,7 +47,7 @@ class Projection:
         bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
         self._transposed: Tensor | None = None  # float32 `[in, out]`
         self._counts_transposed = range(0)  # numbers of tokens for which it is used
-        if packed is not None and weight.numel() <= _SMALL:
+        if packed is not None and weight.numel() <= SMALL:
             self._transposed = weight.t().float().contiguous()
             self._counts_transposed = _ANY if first.dtype == torch.float32 else _FEW
             if first.dtype == torch.float32 and len(modules) > 1:
