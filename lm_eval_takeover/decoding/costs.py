@@ -3,7 +3,7 @@
 `benchmarks/pass_costs.py` prints the line of this table for the machine that it runs on.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -93,10 +93,10 @@ class PassCost:
         parameters = sum(sizes)
         if head is not None and head.weight is not embedding:
             parameters -= embedding.numel()  # of which a pass reads a row per token
+        large = sum(size for size in sizes if size > SMALL)
         return cls.on(
-            machine,
+            replace(machine, several=machine.several * large / parameters),
             parameters=parameters,
-            large=sum(size for size in sizes if size > SMALL),
             layers=layers,
             itemsize=model.dtype.itemsize,
             column_bytes=count_column_bytes(model.config.get_text_config(), layers, model.dtype.itemsize),
@@ -115,9 +115,8 @@ class PassCost:
         column_bytes: int,
         vocab: int,
         padded: bool = True,
-        large: int | None = None,
     ) -> "PassCost":
-        """The costs of a model with this many parameters read in a pass, so many of them (None: all) in large matrices."""
+        """The costs of a model with this many parameters read in a pass."""
         return cls(
             fixed=layers * machine.launch + parameters * itemsize / machine.weights,
             per_token=2 * parameters / machine.arithmetic + column_bytes * machine.token,
@@ -125,7 +124,7 @@ class PassCost:
             draw=machine.draw,
             per_draw=machine.row + vocab / machine.entries,
             padded=padded,
-            several=machine.several * (parameters if large is None else large) * itemsize / machine.weights,
+            several=machine.several * parameters * itemsize / machine.weights,
             block=machine.block,
         )
 
@@ -147,8 +146,8 @@ class StepCosts:
 
     fused: the drafter in one model with the target; None if the target writes alone without drafts. ends: `g`, how often a
     position ends a draft. columns: cached tokens of a row. bonus: whether a draft that stands gives one token more. rereads: in
-    vLLM the target also reads the token before the draft, and the drafter what the target has read; its host works meanwhile.
-    Numbers of drafted tokens may be arrays.
+    vLLM the target also reads the token before the draft, and the drafter what the target has read. Numbers of drafted tokens may
+    be arrays. `block` counts for a lone guide, which may as well write alone; in vLLM the host works meanwhile.
     """
 
     drafter: PassCost
@@ -173,7 +172,8 @@ class StepCosts:
         read: Any = self.count_read(drafted)
         reading = self.target.seconds(rows * read, columns)
         looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
-        return drafting + again + reading + looking + self.target.block * (not self.rereads)  # type: ignore[no-any-return]
+        host = self.target.block * (self.bonus and not self.rereads)
+        return drafting + again + reading + looking + host  # type: ignore[no-any-return]
 
     def token_seconds(self, drafted: Count, rows: int) -> Count:
         """Of a token of each row."""

@@ -21,11 +21,11 @@ _BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on
 _MASS = 1 - np.exp(-np.exp((np.arange(_BUCKETS) + 0.5) / 4 - 4))  # of all tokens but the most probable one, by bucket
 _PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = 0.05, 0.1, 100.0  # assumed before the first position; the weight in positions
 _BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
-_ALONE_WEIGHT = 25.0  # of the prior, where a guide may as well write alone
-# The time in drafts of the best fixed length, over that alone, up to which drafts pay. A draft that ends where the drafter is unsure
-# is faster; one of several rows is as long as the longest row's.
+_ALONE_WEIGHT = 10.0  # of the prior, where a guide may as well write alone
+# Of its time alone, what drafts of the best fixed length may take. Drafts that end where the drafter is unsure are faster than
+# those; with several rows a draft is as long as the longest row's.
 _MOST_SECONDS, _MOST_SHARED_SECONDS = 1.05, 0.9
-_PROBE = 2  # tokens of its drafts until _ALONE_WEIGHT positions were seen: what they cost may be lost
+_PROBE, _PROBED = 2, 25  # tokens of its drafts until so many positions were seen: what they cost may be lost
 _LENGTHS = np.arange(1, LONGEST + 1)
 
 
@@ -84,7 +84,7 @@ class Schedule:
         if self.fixed is not None:
             return self.fixed
         longest = longest_draft(rows, vocab, device)
-        return min(_PROBE, longest) if self._costs.bonus and self.rates.seen < _ALONE_WEIGHT else longest
+        return min(_PROBE, longest) if self._costs.bonus and self.rates.seen < _PROBED else longest
 
     def break_even_rows(self, rows: int, drafting: int, columns: int = 0) -> list[float]:
         """By length of a draft: how many rows must be expected to stand for a longer one to pay.
@@ -103,8 +103,10 @@ class Schedule:
         return [0.0, *(speed * seconds * positions / expect_tokens(positions, costs.ends)).tolist(), float(rows)]
 
     def drafts_pay(self, rows: int, columns: int = 0) -> bool:
-        """Whether the donor that writes alone is slower, as far as is known of how often drafts end."""
-        costs = replace(self._at(columns), ends=self.rates.estimate(_ALONE_WEIGHT))
+        """Whether the donor that writes alone is slower, as far as is known of how often drafts end: within a standard error."""
+        ends = self.rates.estimate(_ALONE_WEIGHT)
+        error = math.sqrt(ends * (1 - ends) / (self.rates.seen + _ALONE_WEIGHT))
+        costs = replace(self._at(columns), ends=max(ends - error, min(ends, _PRIOR_RATE)))
         drafted, most = costs.token_seconds(_LENGTHS, rows).min(), _MOST_SECONDS if rows == 1 else _MOST_SHARED_SECONDS
         return self.fixed is not None or bool(drafted < most * costs.fused_seconds(rows))
 

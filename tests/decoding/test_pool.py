@@ -221,6 +221,6 @@ def test_one_command_repeats_itself_in_bfloat16(prompts, name):
 
 def test_the_guide_needs_a_fraction_of_its_passes_with_a_base_beside_it(demo_pair, prompts):
     requests = [Request(prompt, j, 60, SAMPLED) for prompt in prompts for j in range(2)]
-    made = dict(engine.generate(demo_pair, GuideAlone(), requests, batch_size=4))
+    made = dict(engine.generate(demo_pair, GuideAlone(), requests))
     tokens, passes = (sum(len(g.tokens) for g in made.values()), sum(g.guide_passes for g in made.values()))
     assert passes < 0.3 * tokens

@@ -8,6 +8,7 @@ from transformers import GPT2Config, Qwen3Config
 from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.decoding.costs import MACHINES, PassCost, count_column_bytes, find_machine
 from lm_eval_takeover.decoding.schedule import Schedule
+from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.member import Member
@@ -27,8 +28,11 @@ def test_the_guide_is_drafted_for_where_some_block_beats_it_alone(per_token, row
     assert Schedule(drafter, donor, None, bonus=True).drafts_pay(rows) == pay
 
 
-def test_a_guide_whose_passes_are_full_is_not_drafted_for(demo_pair, prompts):
-    """32 rows of the demo pair: as many tokens in a pass as its arithmetic takes; the text is the same."""
+def test_a_guide_is_drafted_for_by_a_length_that_is_given_or_where_drafts_are_faster(demo_pair, prompts):
+    """Of the demo pair: one row, where a block costs the guide about one pass. The text is the same."""
+    base, guide = (PassCost.of(prepare_pass(member)) for member in demo_pair.members)
+    paying = [rows for rows in (1, 2, 8, 32, 400) if Schedule(base, guide, None, bonus=True).drafts_pay(rows)]
+    assert paying == [1] and Schedule(base, guide, 8, bonus=True).drafts_pay(400)
     requests = [Request(prompts[0], j, 4, Sampling(0.6, 0.95)) for j in range(32)]
     alone = dict(blockwise.generate(demo_pair, GuideAlone(), requests, batch_size=32))
     assert not any(one.base_passes for one in alone.values())
