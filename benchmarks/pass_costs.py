@@ -3,8 +3,10 @@
     python benchmarks/pass_costs.py [--device cuda] [--dtype bfloat16] [--pair demo]
 
 Random weights stand for models. `launch` is from many small layers, `weights` from one token through large ones, `arithmetic`
-and `cache` from what more tokens and more columns take there, `draw` and `entries` from draws of one row and of several. On one
-thread of a CPU, seconds are of processor time. Medians of `--rounds`.
+and `cache` from what more tokens and more columns take there, `token` from what more tokens take in the small layers, `draw` and
+`entries` from draws of one row and of several. With grouped queries `token` is larger; `draw` leaves out the host's books, and
+`block` is missing: the table has what passes and runs of the demo pair take. On one thread of a CPU, seconds are of processor
+time. Medians of `--rounds`.
 """
 
 import argparse
@@ -60,25 +62,31 @@ def measure(device: torch.device, dtype: torch.dtype, rounds: int) -> Machine:
     sizes = LARGE[device.type]
     with tempfile.TemporaryDirectory() as folder:
         small, large = (make(Path(folder) / str(number), size, device, dtype) for number, size in enumerate((SMALL, sizes)))
+        single, more = (time_pass(small, 1, new, 256, rounds) for new in (1, TOKENS))
         launch = time_pass(small, 1, 1, 64, rounds) / SMALL["num_hidden_layers"]
         few, many = 256, 2048
         one = time_pass(large, 1, 1, few, rounds)
         tokens = time_pass(large, 1, TOKENS, few, rounds)
         rows = 8
         short, long = (time_pass(large, rows, 1, columns, rounds) for columns in (few, many))
-    cost = PassCost.of(prepare_pass(large))
     table = find_machine(device, dtype)
-    read = (cost.fixed - sizes["num_hidden_layers"] * table.launch) * table.weights  # bytes of its weights
-    columns = rows * (many - few) * cost.per_column * table.cache  # bytes of its cache
-    flop = cost.per_token * table.arithmetic * (TOKENS - 1)
+    least, most = (PassCost.of(prepare_pass(member)) for member in (small, large))
+    read = (most.fixed - sizes["num_hidden_layers"] * table.launch) * table.weights  # bytes of its weights
+    columns = rows * (many - few) * most.per_column * table.cache  # bytes of its cache
+    written = [one.per_column * table.cache for one in (least, most)]  # bytes of a token's keys and values
+    flop = [
+        one.per_token - size * table.token for one, size in zip((least, most), written, strict=True)
+    ]  # seconds, by the table
+    token = ((more - single) / (TOKENS - 1) - flop[0]) / written[0]
     row, several = (time_draw(count, device, rounds) for count in (1, 8))
     return Machine(
         launch=launch,
         weights=read / max(one - sizes["num_hidden_layers"] * launch, 1e-9),
         cache=columns / max(long - short, 1e-9),
-        arithmetic=flop / max(tokens - one, 1e-9),
+        arithmetic=flop[1] * table.arithmetic / max((tokens - one) / (TOKENS - 1) - token * written[1], 1e-9),
         draw=time_draw(1, device, rounds, vocab=512),
         entries=7 * VOCAB / max(several - row, 1e-9),
+        token=token,
     )
 
 

@@ -38,7 +38,8 @@ class Machine:
     block: float = 0.0
 
 
-# CPUs are measured: one core, with and without matrix instructions for the dtype; small models spend most of a block in Python.
+# CPUs are measured: one core, with and without matrix instructions for the dtype. `token`, `draw` and `block` are from the demo's
+# passes and runs in float32.
 # GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the arithmetic, 16 kernels of 2 microseconds a layer, a
 # draw of two passes over float32 logits; the host's time there was never measured.
 MACHINES = {
@@ -89,11 +90,9 @@ class PassCost:
     def of_model(cls, model: Any, machine: Machine, *, layers: int, padded: bool) -> "PassCost":
         """Of transformers' model, which may be without weights, in its dtype."""
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-        sizes = [p.numel() for p in model.parameters()]
-        parameters = sum(sizes)
-        if head is not None and head.weight is not embedding:
-            parameters -= embedding.numel()  # of which a pass reads a row per token
-        large = sum(size for size in sizes if size > SMALL)
+        tied = head is None or head.weight is embedding  # if not, a pass reads a row of the embedding per token
+        sizes = [p.numel() for p in model.parameters() if tied or p is not embedding]
+        parameters, large = sum(sizes), sum(size for size in sizes if size > SMALL)
         return cls.on(
             replace(machine, several=machine.several * large / parameters),
             parameters=parameters,
