@@ -1,8 +1,8 @@
 """Runs of lm-eval's on the demo task, in this process."""
 
 
-def evaluate_demo(model, arguments, limit, **options):
-    """lm-eval's results of the demo task."""
+def evaluate_demo(model, arguments, limit, task="takeover_demo", task_folder=None, **options):
+    """lm-eval's results of the demo task, or of a task whose file is in this folder."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
@@ -11,9 +11,9 @@ def evaluate_demo(model, arguments, limit, **options):
     return simple_evaluate(
         model=model,
         model_args=arguments,
-        tasks=["takeover_demo"],
+        tasks=[task],
         limit=limit,
-        task_manager=TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False),
+        task_manager=TaskManager(include_path=str(task_folder or TASK_CONFIGS), include_defaults=False),
         bootstrap_iters=0,
         **options,
     )

@@ -1,9 +1,9 @@
 """Preference pairs: what a row says, texts and ids, and that a model trained on them decides better."""
 
 import json
-import random
 import runpy
 from itertools import accumulate, chain
+from random import Random
 
 import numpy as np
 import polars as pl
@@ -11,8 +11,9 @@ import pytest
 import torch
 import trl
 from datasets import Dataset
-from puzzle import make_puzzle
-from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from helpers.demo_runs import run_demo
+from puzzle import HIGHEST, LOWEST, Puzzle, Rule
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from lm_eval_takeover.cli import main
@@ -21,17 +22,18 @@ from lm_eval_takeover.demo import DEMO, PROMPT
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
-TEXTS = ("prompt", "chosen", "rejected")
+
+def export(run, effects, folder):
+    """By form, the folder of its pairs."""
+    forms = {"whole": ["--effects", str(effects), "--confidence", "0.6"], "tokens": ["--tokens_only"]}
+    for form, options in forms.items():
+        assert main(["export", str(run), "--to", "pairs", *options, "--out", str(folder / form)]) == 0
+    return {form: folder / form for form in forms}
 
 
 @pytest.fixture(scope="module")
 def exported(strict_run, measured, tmp_path_factory):
-    """By form, the folder of its pairs."""
-    forms = {"whole": ["--effects", str(measured), "--confidence", "0.6"], "tokens": ["--tokens_only"]}
-    folders = {form: tmp_path_factory.mktemp(form) for form in forms}
-    for form, options in forms.items():
-        assert main(["export", str(strict_run), "--to", "pairs", *options, "--out", str(folders[form])]) == 0
-    return folders
+    return export(strict_run, measured, tmp_path_factory.mktemp("pairs"))
 
 
 def read(folder):
@@ -82,17 +84,13 @@ def test_single_tokens_are_those_of_the_takeovers(exported, strict_run):
         ([], "--effects is missing"),
         (["--effects", "nowhere"], "expected the --out of effects"),
         (["--tokens_only", "--min_effect", "2"], "--min_effect 2.0 or --confidence 0.9 is outside 0..1"),
+        (["--effects", "MEASURED", "--min_effect", "1", "--confidence", "0.999"], "has no pair; lower --min_effect, --confi"),
     ],
 )
-def test_refuses_in_a_line(strict_run, tmp_path, options, line):
+def test_refuses_in_a_line(strict_run, measured, tmp_path, options, line):
+    words = [str(measured) if word == "MEASURED" else word for word in options]
     with pytest.raises(ArgumentError, match=line):
-        main(["export", str(strict_run), "--to", "pairs", *options, "--out", str(tmp_path)])
-
-
-def test_nothing_known_is_no_pair(strict_run, measured, tmp_path):
-    words = f"--to pairs --effects {measured} --min_effect 1 --confidence 0.999 --out {tmp_path / 'none'}"
-    with pytest.raises(ArgumentError, match="has no pair; lower --min_effect, --confidence, or measure more"):
-        main(["export", str(strict_run), *words.split()])
+        main(["export", str(strict_run), "--to", "pairs", *words, "--out", str(tmp_path)])
 
 
 def test_texts_of_one_continuation_are_taken_where_both_came_to_their_end():
@@ -111,8 +109,6 @@ def sentencepiece(begin):
     vocabulary = {word: number for number, word in enumerate(words)}
     own = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     own.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    from tokenizers import Regex, pre_tokenizers
-
     own.pre_tokenizer = pre_tokenizers.Split(Regex("\u2581[a-zA-Z]+|:"), "isolated")
     own.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     if begin:
@@ -130,48 +126,52 @@ def test_a_leading_blank_survives_sentencepiece(begin):
     assert write_as_text(tokenizer, [3, 3], [[5], [6]])[1] is not begin  # the tokenizer would begin with <s>
 
 
-def held_out(tokenizer, count=40):
-    """Right solutions of puzzles that no run asks: their ids, and where their decisions stand."""
-    rng = random.Random(10_000)
-    for _ in range(count):
-        puzzle = make_puzzle(rng)
-        pieces = [PROMPT.format(problem=puzzle.text), *puzzle.solution(rng)]
-        ids = [tokenizer(piece)["input_ids"] for piece in pieces]
-        yield list(chain(*ids)), list(accumulate(map(len, ids)))[1:-1:2]
+TASK = """task: puzzles
+class: !function lm_eval_takeover.tasks.sampled.SampledTask
+dataset_path: json
+dataset_kwargs: {{data_files: {}}}
+test_split: train
+doc_to_text: "Problem: {{{{problem}}}}\\nSolution:"
+repeats: 3"""
 
 
 @torch.inference_mode()
-def right_decisions(model, texts):
-    """The mean probability of the right decision."""
-    log_p = [(model(torch.tensor([ids])).logits[0].log_softmax(-1), ids, places) for ids, places in texts]
-    return np.mean([rows[place - 1, ids[place]].exp().item() for rows, ids, places in log_p for place in places])
+def right_decisions(model, tokenizer, puzzles):
+    """The mean probability of the right decision, as the mean over animals: naming always the same one has a third."""
+    found = {}
+    for number, puzzle in enumerate(puzzles):
+        pieces = tokenizer([PROMPT.format(problem=puzzle.text), *puzzle.solution(Random(number))])["input_ids"]
+        ids, places = list(chain(*pieces)), list(accumulate(map(len, pieces)))[1:-1:2]
+        log_p = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        for place in places:
+            found.setdefault(ids[place], []).append(log_p[place - 1, ids[place]].exp().item())
+    return np.mean([np.mean(values) for values in found.values()])
 
 
-def test_trl_trains_on_the_ids_of_the_file(exported, tmp_path):
-    """By the script beside the pairs, decisions of other puzzles get better: more than by TRL on the texts of single tokens,
-    each of which gets an end token. The model is the guide with noise on its weights: the base does not know the rule."""
-    tokenizer, weak = AutoTokenizer.from_pretrained(DEMO["base"]), AutoModelForCausalLM.from_pretrained(DEMO["guide"])
-    generator, texts = torch.Generator().manual_seed(0), list(held_out(tokenizer))
-    with torch.no_grad():
-        for weights in (each for each in weak.parameters() if each.dim() == 2):
-            weights.add_(0.7 * weights.std() * torch.randn(weights.shape, generator=generator))
-    for one in (weak, tokenizer):
-        one.save_pretrained(tmp_path / "weak")
-    options = {"max_steps": 10, "per_device_train_batch_size": 8, "beta": 0.3, "learning_rate": 2e-4, "use_cpu": True}
-    options |= {"report_to": [], "save_strategy": "no", "bf16": False, "gradient_checkpointing": False}
-    found = {"before": right_decisions(weak, texts)}
-    for form, folder in exported.items():
+def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
+    """Decisions of puzzles with other starts get better by the script beside the pairs. TRL on the texts of single tokens, which
+    get an end token each, does less. All puzzles have the same three rules; the gate takes over at every wrong decision."""
+    rules = Rule("owl", 7, True), Rule("cat", 4, False), Rule("bee", 3, True)
+    puzzles = [puzzle for start in range(LOWEST, HIGHEST) if max((puzzle := Puzzle(rules, start, 3)).path()) <= HIGHEST]
+    Random(0).shuffle(puzzles)
+    rows = [json.dumps({"problem": puzzle.text, "answer": puzzle.answer}) for puzzle in puzzles[:30]]
+    (tmp_path / "puzzles.jsonl").write_text("\n".join(rows))
+    (tmp_path / "puzzles.yaml").write_text(TASK.format(tmp_path / "puzzles.jsonl"))
+    run_demo(tmp_path / "run", 30, {"tau": 3.0, "kappa": 0.0}, task="puzzles", task_folder=tmp_path)
+    size = ["--takeovers", "120", "--controls", "0", "--continuations", "4", "--include_path", str(tmp_path)]
+    assert main(["effects", str(tmp_path / "run"), "--out", str(tmp_path / "effects"), *size]) == 0
+    tokenizer, base = (kind.from_pretrained(DEMO["base"]) for kind in (AutoTokenizer, AutoModelForCausalLM))
+    options = {"per_device_train_batch_size": 8, "beta": 0.3, "learning_rate": 2e-3, "use_cpu": True, "report_to": []}
+    options |= {"save_strategy": "no", "bf16": False, "gradient_checkpointing": False}
+    trained, folders = {"before": base}, export(tmp_path / "run", tmp_path / "effects", tmp_path)
+    for (form, folder), steps in zip(folders.items(), (30, 20), strict=True):
         train = runpy.run_path(str(folder / "train_pairs.py"))["train"]
-        model = train(str(tmp_path / "weak"), folder / "pairs.parquet", str(tmp_path / form), **options)
-        found[form] = right_decisions(model, texts)
-    naive = trl.DPOTrainer(
-        str(tmp_path / "weak"),
-        args=trl.DPOConfig(str(tmp_path / "texts"), **options),
-        train_dataset=Dataset.from_list([{side: row[side] for side in TEXTS} for row in read(exported["tokens"])]),
-        processing_class=tokenizer,
-    )
+        trained[form] = train(str(DEMO["base"]), folder / "pairs.parquet", str(folder), max_steps=steps, **options)
+    texts = Dataset.from_list([{side: row[side] for side in ("prompt", "chosen", "rejected")} for row in read(folder)])
+    settings = trl.DPOConfig(str(tmp_path / "texts"), max_steps=steps, **options)
+    naive = trl.DPOTrainer(str(DEMO["base"]), args=settings, train_dataset=texts, processing_class=tokenizer)
     naive.train()
-    found["texts"] = right_decisions(naive.model, texts)
-    print({form: round(float(share), 3) for form, share in found.items()})
-    assert found["whole"] > found["before"] + 0.01 and found["tokens"] > found["before"] + 0.04
-    assert found["before"] - 0.02 < found["texts"] < found["tokens"] - 0.01
+    trained["texts"] = naive.model
+    found = {form: float(right_decisions(model.eval(), tokenizer, puzzles[30:50])) for form, model in trained.items()}
+    print({form: round(share, 3) for form, share in found.items()})
+    assert found["before"] + 0.05 < found["whole"] and found["before"] + 0.1 < found["tokens"] > found["texts"] + 0.05
