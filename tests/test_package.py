@@ -47,7 +47,7 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
     part.chmod(0o755)
     call = ["make", "-s", "--no-print-directory", "-o", "install", "test", f"MAKE={part}"]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["check runs", "suite runs", "test-vllm runs", "make test: FAILED: suite"]
+    assert done.stdout.splitlines() == ["suite runs", "check runs", "test-vllm runs", "make test: FAILED: suite"]
     assert done.returncode == 2
 
 
