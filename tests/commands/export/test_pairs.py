@@ -150,7 +150,7 @@ def right_decisions(model, tokenizer, puzzles):
 
 def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     """Decisions of puzzles with other starts get better by the script beside the pairs. TRL on the texts of single tokens, which
-    get an end token each, does less. All puzzles have the same three rules; the gate takes over at every wrong decision."""
+    get an end token each, does not help. All puzzles have the same three rules; the gate takes over at every wrong decision."""
     rules = Rule("owl", 7, True), Rule("cat", 4, False), Rule("bee", 3, True)
     puzzles = [puzzle for start in range(LOWEST, HIGHEST) if max((puzzle := Puzzle(rules, start, 3)).path()) <= HIGHEST]
     Random(0).shuffle(puzzles)
@@ -164,7 +164,7 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     options = {"per_device_train_batch_size": 8, "beta": 0.3, "learning_rate": 2e-3, "use_cpu": True, "report_to": []}
     options |= {"save_strategy": "no", "bf16": False, "gradient_checkpointing": False}
     trained, folders = {"before": base}, export(tmp_path / "run", tmp_path / "effects", tmp_path)
-    for (form, folder), steps in zip(folders.items(), (30, 20), strict=True):
+    for (form, folder), steps in zip(folders.items(), (60, 30), strict=True):
         train = runpy.run_path(str(folder / "train_pairs.py"))["train"]
         trained[form] = train(str(DEMO["base"]), folder / "pairs.parquet", str(folder), max_steps=steps, **options)
     texts = Dataset.from_list([{side: row[side] for side in ("prompt", "chosen", "rejected")} for row in read(folder)])
@@ -174,4 +174,4 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     trained["texts"] = naive.model
     found = {form: float(right_decisions(model.eval(), tokenizer, puzzles[30:50])) for form, model in trained.items()}
     print({form: round(share, 3) for form, share in found.items()})
-    assert found["before"] + 0.05 < found["whole"] and found["before"] + 0.1 < found["tokens"] > found["texts"] + 0.05
+    assert found["before"] + 0.05 < found["whole"] and found["before"] + 0.2 < found["tokens"] > found["texts"] + 0.1
