@@ -12,8 +12,8 @@ BIN := .venv/bin
 RUN_DIR ?= runs/demo
 REPORT ?= results/report
 REPORT_PROBLEMS ?= 50
-# One thread per test worker. Three workers keep two cores busy: one often waits, for a process that it kills or a lock.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+# One thread per test worker; two workers.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: install demo demo-full report test suite test-vllm check bench
 

@@ -73,17 +73,15 @@ def measure(device: torch.device, dtype: torch.dtype, rounds: int) -> Machine:
     least, most = (PassCost.of(prepare_pass(member)) for member in (small, large))
     read = (most.fixed - sizes["num_hidden_layers"] * table.launch) * table.weights  # bytes of its weights
     columns = rows * (many - few) * most.per_column * table.cache  # bytes of its cache
-    written = [one.per_column * table.cache for one in (least, most)]  # bytes of a token's keys and values
-    flop = [
-        one.per_token - size * table.token for one, size in zip((least, most), written, strict=True)
-    ]  # seconds, by the table
-    token = ((more - single) / (TOKENS - 1) - flop[0]) / written[0]
+    written = [cost.per_column * table.cache for cost in (least, most)]  # bytes of a token's keys and values
+    products = [cost.per_token - size * table.token for cost, size in zip((least, most), written, strict=True)]  # seconds
+    token = ((more - single) / (TOKENS - 1) - products[0]) / written[0]
     row, several = (time_draw(count, device, rounds) for count in (1, 8))
     return Machine(
         launch=launch,
         weights=read / max(one - sizes["num_hidden_layers"] * launch, 1e-9),
         cache=columns / max(long - short, 1e-9),
-        arithmetic=flop[1] * table.arithmetic / max((tokens - one) / (TOKENS - 1) - token * written[1], 1e-9),
+        arithmetic=products[1] * table.arithmetic / max((tokens - one) / (TOKENS - 1) - token * written[1], 1e-9),
         draw=time_draw(1, device, rounds, vocab=512),
         entries=7 * VOCAB / max(several - row, 1e-9),
         token=token,

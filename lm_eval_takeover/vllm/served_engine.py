@@ -110,6 +110,11 @@ class ServedEngine:
     def _pieces(self) -> Pieces:
         return Pieces(self._client.tokenizer)
 
+    @cached_property
+    def _unwritten(self) -> frozenset[int]:
+        """Special tokens, which vLLM leaves out of a text."""
+        return frozenset(self._client.tokenizer.all_special_ids)
+
     @property
     def example(self) -> str:
         """A prompt to try the models with: of the bundled pair, one that it was trained on."""
@@ -143,9 +148,8 @@ class ServedEngine:
             scores = [float(score) if math.isfinite(score) else None for score in records[:, SCORE]]
             trace: dict[str, Any] = {"score": scores, "takeover": [bool(taken) for taken in records[:, TAKEN]]}
             if tokens is not None:
-                pieces, special = self._pieces.split(tokens), set(self._client.tokenizer.all_special_ids)
-                # vLLM leaves special tokens out of a text.
-                trace["text"] = ["" if token in special else piece for token, piece in zip(tokens, pieces, strict=True)]
+                pieces = zip(tokens, self._pieces.split(tokens), strict=True)
+                trace["text"] = ["" if token in self._unwritten else piece for token, piece in pieces]
             summary |= self._list_takeovers(records, 0) | {"trace": trace}
         return summary
 

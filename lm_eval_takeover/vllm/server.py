@@ -79,12 +79,8 @@ class TakeoverMiddleware:
         engine = self._open_engine(scope)
         try:
             async with asyncio.timeout(_BODY_WITHIN):
-                data = bytearray()
-                async for part in Request(scope, receive).stream():
-                    data += part
-                    if len(data) > MOST_BYTES:
-                        raise _TooLong
-            samples = split_request(parse_body(bytes(data)), engine.settings, self._repeats, engine.length)
+                data = await _read_body(Request(scope, receive))
+            samples = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
         except ClientDisconnect:
             return _GONE
         except TimeoutError:
@@ -139,6 +135,16 @@ class TakeoverMiddleware:
 
 class _TooLong(Exception):
     """The body has more than `MOST_BYTES` bytes."""
+
+
+async def _read_body(request: Request) -> bytes:
+    """Raises _TooLong, or ClientDisconnect."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > MOST_BYTES:
+            raise _TooLong
+    return bytes(data)
 
 
 def _has_key(scope: Scope) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from helpers.demo_runs import evaluate_demo, run_demo
 from helpers.foreign_bodies import ROUTES, make_body, post
 from helpers.pairs import POLICIES, ROOT, SAMPLED
+from helpers.processes import wait_until
 
 from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.request import Request
@@ -43,7 +44,7 @@ def url(gate):
     server = subprocess.Popen([sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=sys.stderr)
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait(server, address)
+        wait_until(lambda: _is_healthy(address) or time.sleep(1), server, seconds=400)
         yield address
         _end_engine(server, address)
     finally:
@@ -72,12 +73,6 @@ def _end_engine(server, address):
     assert (status >= 500, '"error"' in events) == (True, True)
     assert not _is_healthy(address)
     server.wait(60)
-
-
-def _wait(server, address):
-    while not _is_healthy(address):
-        assert server.poll() is None, f"the server ended with {server.returncode}"
-        time.sleep(1)
 
 
 def _is_healthy(address):
