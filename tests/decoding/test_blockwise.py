@@ -57,7 +57,7 @@ def assert_equal(pair, policy, requests, sizes):
 @pytest.mark.parametrize(("name", "direction"), in_directions(POLICIES))
 def test_equals_lockstep(small_pair, prompts, name, direction, sampling):
     samples = (0, 1) if sampling is SAMPLED else (0,)
-    requests = [Request(p, j, 10 + 6 * i, sampling) for i, p in enumerate(prompts) for j in samples]
+    requests = [Request(p, j, 6 + 4 * i, sampling) for i, p in enumerate(prompts) for j in samples]
     policy = replace(POLICIES[name], direction=direction)
     if not policy.drafts and policy.host is not None:  # one token at a time, whatever the block
         sizes = [(1, None), (5, None), (16, None)]
@@ -300,7 +300,7 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
     """Whatever the batch: the samples of one prompt are left out, and the others get the texts that they get without it."""
     broken, token = struck_pair
     texts = [*prompts, (*prompts[0][:20], token, *prompts[0][20:])]
-    requests = [Request(p, j, 20, SAMPLED, label=f"doc {i}, sample {j}") for i, p in enumerate(texts) for j in range(2)]
+    requests = [Request(p, j, 10, SAMPLED, label=f"doc {i}, sample {j}") for i, p in enumerate(texts) for j in range(2)]
     sound = [i for i in range(len(requests)) if token not in requests[i].prompt]
     options = {"batch_size": 4, "block_size": block_size}
     expected = dict(engine.generate(demo_pair, POLICIES[name], [requests[i] for i in sound], **options))

@@ -45,7 +45,7 @@ def assert_equal(pair, policy, requests, batch_sizes=(16, 3, 1)):
 def test_equals_the_replay(small_pair, prompts, name, direction, sampling):
     policy = replace(POLICIES[name], direction=direction)
     samples = (0, 1, 2) if sampling is SAMPLED else (0,)
-    requests = [Request(p, j, 25 + 5 * i, sampling) for i, p in enumerate(prompts[:3]) for j in samples]
+    requests = [Request(p, j, 15 + 4 * i, sampling) for i, p in enumerate(prompts[:3]) for j in samples]
     taken = assert_equal(small_pair, policy, requests)
     assert any(taken) == (name != "base")
     assert all(taken) == (name == "guide")
@@ -72,7 +72,7 @@ def test_equals_the_replay_on_two_architectures(rough_pair, prompts, name, sampl
         "entropy": Entropy(gate=Gate(5.2, 1.0)),
         "random": POLICIES["random"],
     }[name]
-    requests = [Request(p, j, 24, sampling) for p in prompts for j in range(2)]
+    requests = [Request(p, j, 16, sampling) for p in prompts for j in range(2)]
     taken = assert_equal(rough_pair, policy, requests)
     assert 0.05 < sum(taken) / len(taken) < 0.95  # both models write, or the test would show little
 

@@ -21,7 +21,7 @@ GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5), "js": Gate(0.1, 0.0), "
 @pytest.fixture(scope="module")
 def requests(demo_pair):
     prompts = [tuple(demo_pair.encode(text)) for text in calibration_prompts()[:5]]
-    return [Request(prompt, j, 130, SAMPLED) for prompt in prompts for j in range(2)]
+    return [Request(prompt, j, 70, SAMPLED) for prompt in prompts for j in range(2)]
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])

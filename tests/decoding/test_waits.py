@@ -42,7 +42,7 @@ def counted_waits(pair, monkeypatch, kind):
 def test_each_drawn_token_is_waited_for_once_and_a_draft_once_more(own_pair, prompts, monkeypatch, name, traced):
     """Tokens one step late: while the host enters a token, the next one is computed already."""
     verified = name in ("disagreement", "js", "guide")
-    requests = [Request(p, 0, 12 + 4 * i, SAMPLED) for i, p in enumerate(prompts)]
+    requests = [Request(p, 0, 10 + 2 * i, SAMPLED) for i, p in enumerate(prompts)]
     expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=4))
     with counted_waits(own_pair, monkeypatch, blockwise.Blocks if verified else stepwise.Stepwise) as counted:
         options = {"batch_size": 4, "block_size": 6 if verified else None, "traced": traced}

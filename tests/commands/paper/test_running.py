@@ -67,10 +67,10 @@ def paper_here():
 
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory):
-    """All items of the bundled pair, on 3 problems, in this process."""
+    """All items of the bundled pair, on 2 problems, in this process."""
     run_dir = tmp_path_factory.mktemp("paper")
     with paper_here():
-        assert main(["paper", "--pair", "demo", "--limit", "3", "--run_dir", str(run_dir), *SMALL]) == 0
+        assert main(["paper", "--pair", "demo", "--limit", "2", "--run_dir", str(run_dir), *SMALL]) == 0
     return run_dir
 
 
@@ -211,8 +211,8 @@ def test_the_page_fits_its_window(paper, tmp_path, width, theme):
 @pytest.mark.slow
 def test_a_killed_command_goes_on_to_the_same_index(paper, tmp_path, forked):
     """Killed in its first row, between two rows, and behind its scores; each process goes on from the one before."""
-    words = ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--limit", "3", "--run_dir", str(tmp_path), *SMALL[:-2]]
-    words += ["8", "--quiet"]  # rows in three batches
+    words = ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--limit", "2", "--run_dir", str(tmp_path), *SMALL[:-2]]
+    words += ["6", "--quiet"]  # rows in three batches
     start = f"import sys\nsys.path += {[*sys.path, str(Path(__file__).parent)]!r}\nfrom test_running import main, paper_here\n"
     (tmp_path / "killed.py").write_text(f"{start}with paper_here():\n    main({words!r})\n")
     row, places = (
