@@ -1,18 +1,17 @@
 """`compare` from its first row to its tables: rows through the stock command, done ones kept, interrupted ones continued."""
 
 import json
-import os
 import shutil
 import signal
 import sqlite3
-import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from shlex import split
 
 import pytest
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
-from helpers.processes import TAKEOVER, environment, wait_until
+from helpers.processes import wait_until
 from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 
@@ -157,13 +156,15 @@ def test_refined_rates_are_run_and_a_stopped_refinement_ends_as_one_that_ran_thr
 
 
 @pytest.mark.slow
-def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_frontier(tmp_path):
-    """SIGKILL of the command and its worker. Seconds differ, since a clock ran; passes would if drafts learned lengths."""
+def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_frontier(tmp_path, forked):
+    """SIGKILL of the command, its worker inside. Seconds differ, since a clock ran; passes would if drafts learned lengths."""
     words = split("compare --tasks takeover_demo_graded --rows base,ce,random@0.3 --rates 0.1,0.3 --limit 2 --batch_size 4")
     words += split("--num_prompts 2 --num_held_out 3 --model_args block_size=4 --quiet --run_dir")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with comparing_here():
         assert main([*words, str(whole)]) == 0
+    code = "from helpers.stock import comparing_here\nfrom lm_eval_takeover.cli import main\nwith comparing_here():\n    main"
+    (tmp_path / "here.py").write_text(f"import sys\nsys.path += {sys.path!r}\n{code}({[*words, str(killed)]!r})\n")
     killed.mkdir()
     for path in whole.glob("calibration-*.json"):
         shutil.copy(path, killed)
@@ -176,10 +177,9 @@ def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_fron
         return 0
 
     def kill_at(condition):
-        process = subprocess.Popen([*TAKEOVER, *words, str(killed)], env=environment(), start_new_session=True)
+        process = forked.start(tmp_path / "here.py")
         wait_until(condition, process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        assert process.kill() == -signal.SIGKILL
 
     kill_at(lambda: count("ce@0.1"))
     assert 0 < count("ce@0.1") < 16 and not list(killed.glob("ce@0.1/results-*/call.json"))
