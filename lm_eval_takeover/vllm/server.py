@@ -210,10 +210,13 @@ def _read(name: str) -> str:
 
 def main() -> int:
     """`lm-eval-takeover serve`: vLLM's server with options of `vllm serve`. An error is one line. Returns the exit status."""
-    from vllm.entrypoints.launchers.api_server.entry import main as serve
-
     try:
+        from vllm.entrypoints.launchers.api_server.entry import main as serve
+
         serve()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
     except Exception as error:
         from lm_eval_takeover.vllm.launch import explain
 

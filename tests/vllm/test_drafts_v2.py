@@ -30,10 +30,10 @@ DRAFTED = ("disagreement", "entropy", "random", "lossy", "ensemble")
 @pytest.fixture(scope="module")
 def jobs(prompts, tight, random_folders, wide_folders):
     """By name: the model, how its engine is started, the requests, names of policies, and the policies of the reference."""
-    both = [Request(prompt, 0, 20, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
-    few = [replace(request, max_new_tokens=12) for request in both[:4]]
-    six = [replace(request, max_new_tokens=14 - 2 * number) for number, request in enumerate(both[:6])]
-    six[4] = Request((prompts[0] * 9)[:242], 0, 14, SAMPLED, label="to the end of the context")
+    both = [Request(prompt, 0, 14, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
+    few = [replace(request, max_new_tokens=8) for request in both[:4]]
+    six = [replace(request, max_new_tokens=12 - 2 * number) for number, request in enumerate(both[:6])]
+    six[4] = Request((prompts[0] * 9)[:244], 0, 12, SAMPLED, label="to the end of the context")
     gate, reverse = POLICIES["disagreement"], replace(POLICIES["disagreement"], direction="reverse")
     drafted = [(POLICIES | METHODS)[name] for name in DRAFTED]
     return {

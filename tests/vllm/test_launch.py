@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers.pairs import save_random_model
@@ -150,6 +151,8 @@ def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):
     monkeypatch.setattr("vllm.entrypoints.launchers.api_server.entry.main", lambda: 1 / 0)
     assert server.main() == 2
     assert capsys.readouterr().err == "error: vLLM's server cannot go on: division by zero\n"
+    monkeypatch.setattr("vllm.entrypoints.launchers.api_server.entry.main", Mock(side_effect=KeyboardInterrupt))
+    assert server.main() == 130 and capsys.readouterr().err == "stopped\n"
 
 
 def test_the_version_is_checked_and_told(monkeypatch, caplog):

@@ -227,10 +227,11 @@ def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, 
     served = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
     arguments = dict(one.split("=") for one in gate.split(","))
     engine = {"backend": "vllm", "enforce_eager": True, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**28}
+    options = {"log_samples": True, "gen_kwargs": "max_gen_toks=60"}
     found = [
-        run_demo(tmp_path / "hf", 2, arguments, log_samples=True),
-        run_demo(tmp_path / "vllm", 2, arguments | engine, log_samples=True),
-        evaluate_demo("local-completions", served, 2, log_samples=True),
+        run_demo(tmp_path / "hf", 2, arguments, **options),
+        run_demo(tmp_path / "vllm", 2, arguments | engine, **options),
+        evaluate_demo("local-completions", served, 2, **options),
     ]
     by_hf, by_vllm, by_server = ({row["doc_id"]: row["resps"] for row in one["samples"]["takeover_demo"]} for one in found)
     assert by_vllm == by_hf

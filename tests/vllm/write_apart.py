@@ -68,7 +68,11 @@ def write(values, asked, names=()):
         "block": backend.engine.facts.block,
         "passes": {"base": sum(one.base_passes for one in done), "guide": sum(one.guide_passes for one in done)},
     }
+    gc.freeze()
     backend.close()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # vLLM collects several times as it starts and ends
     return found
 
 
