@@ -15,6 +15,9 @@ REPORT_PROBLEMS ?= 50
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# A hundred processes of the tests import the same modules, compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo demo-full report test suite test-vllm check bench
 
 install: .venv/installed

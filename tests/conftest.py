@@ -116,12 +116,12 @@ def prompts(demo_pair):
 
 @pytest.fixture(scope="session")
 def demo_runs(shared_folder):
-    """Run_dirs of six demo problems by 8 samples: `base` and `guided` (both scored), `guide`. Tests that write copy them."""
+    """Run_dirs of four demo problems by 8 samples: `base` and `guided` (both scored), `guide`. Tests that write copy them."""
     policies = {"base": {"policy": "base"}, "guided": {"target_rate": 0.05}, "guide": {"policy": "guide"}}
 
     def make(folder):
         for name, arguments in policies.items():
-            run_demo(folder / name, 6, arguments)
+            run_demo(folder / name, 4, arguments)
         assert main(["score", str(folder / "base"), str(folder / "guided")]) == 0
 
     folder = made_once(shared_folder / "demo-runs", make)

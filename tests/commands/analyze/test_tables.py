@@ -150,7 +150,7 @@ def test_pairs_that_share_a_base_stand_beside_each_other(analysed, demo_runs, ch
     out, guide = tmp_path / "out", read_header(list_score_files(base)[0])[0].guide
     assert analyze(out, *pairs.values(), only="concentration,ranks,guides") == 0
     said = capsys.readouterr().err
-    assert "ours and noised share 16 texts of 48 and 16; iou is measured" in said and "share 0 texts of 16 and 8" in said
+    assert "ours and noised share 16 texts of 32 and 16; iou is measured" in said and "share 0 texts of 16 and 8" in said
     assert "other: ranks cannot be shown: it needs a run in which two" in said and guide["revision"] == checkpoints["step-20"]
     assert read(out / "ours", "concentration") == read(analysed, "concentration")
     for name, shown in (("concentration", list(pairs)), ("ranks", ["ours", "noised"])):
@@ -178,7 +178,7 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     gini = {(row["task"], row["score"]): row for row in read(tmp_path / "out", "concentration")}
     for score in ("ce", "entropy"):
         assert gini["twin", score]["gini"] == gini["takeover_demo", score]["gini"]
-        assert gini["mean", score]["samples"] == 96 - 2 * gini["twin", score]["skipped"]
+        assert gini["mean", score]["samples"] == 64 - 2 * gini["twin", score]["skipped"]
 
 
 def forget(run, rows):
@@ -205,9 +205,9 @@ def use_other_tokens(run):
         (lambda runs: plant(runs["guided"], "samples", part=None), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
         (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
         (lambda runs: forget(runs["base"], "verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
-         r"failure cannot be shown: \d+ of 48 samples of 'base' have no verdict: it was stopped before"),
-        (lambda runs: forget(runs["guided"], "samples WHERE doc_id = 5"), ["base", "guided"], None,
-         "40 of 48 samples are finished; wait for it, or run the same command again"),
+         r"failure cannot be shown: \d+ of 32 samples of 'base' have no verdict: it was stopped before"),
+        (lambda runs: forget(runs["guided"], "samples WHERE doc_id = 3"), ["base", "guided"], None,
+         "24 of 32 samples are finished; wait for it, or run the same command again"),
         (lambda runs: None, ["base"], "lorentz", "'lorentz' is not an analysis; did you mean 'lorenz'"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
          ["base", "twin"], "lorenz", "it needs one base run, or several seeds of it, and base, other have other models"),

@@ -46,7 +46,7 @@ def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
     assert (scores["base_logprob"] - traces["host_logprob"]).abs().max() < 2e-3
     assert (scores["base_rank"] == traces["donor_rank"]).mean() > 0.999
     assert pq.ParquetFile(path).num_row_groups == 1
-    assert len(read_header(path)[1]) == 48
+    assert len(read_header(path)[1]) == 32
 
 
 def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
@@ -56,18 +56,18 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     batches = []
 
     def look(role, ids, reads_prompt):
-        if role == "base" and len(ids) == 16:  # not a check of the model
+        if role == "base" and len(ids) == 8:  # not a check of the model
             batches.append(len(ids))
             if len(batches) == 3:
                 raise KeyboardInterrupt
 
     look_before_passes(monkeypatch, look)
-    assert main(["score", str(run), "--batch_size", "16"]) == 130
-    assert read(run, "scores").select("doc_id", "sample").n_unique() == 32
-    assert main(["score", str(run), "--batch_size", "16"]) == 0
-    assert batches == [16, 16, 16, 16]
+    assert main(["score", str(run), "--batch_size", "8"]) == 130
+    assert read(run, "scores").select("doc_id", "sample").n_unique() == 16
+    assert main(["score", str(run), "--batch_size", "8"]) == 0
+    assert batches == [8] * 5
     assert main(["score", str(run)]) == 0
-    assert len(batches) == 4
+    assert len(batches) == 5
 
 
 def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):

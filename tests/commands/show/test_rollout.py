@@ -57,7 +57,7 @@ def test_a_run_of_one_model_has_no_marks(demo_runs, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--doc", "99"], "--doc 99 is not there; task takeover_demo has 6 from 0 to 5"),
+        (["--doc", "99"], "--doc 99 is not there; task takeover_demo has 4 from 0 to 3"),
         (["--sample", "9"], "--sample 9 is not there; doc 0 has 0 to 7"),
         (["--task", "x"], "--task 'x' is not in the run, which has takeover_demo"),
     ],
