@@ -48,14 +48,23 @@ class Comparison:
         if verdict is not None:
             return verdict
         for compare in (
-            self._compare_unnamed, self._compare_unions, self._compare_lists, self._compare_intervals, self._compare_matrices,
-            self._compare_tuples, self._compare_equations, self._compare_ratios, self._compare_percentages,
-            self._compare_units, self._compare_bases,
+            self._compare_tuple_with_list, self._compare_unnamed, self._compare_unions, self._compare_lists,
+            self._compare_intervals, self._compare_matrices, self._compare_tuples, self._compare_equations,
+            self._compare_ratios, self._compare_percentages, self._compare_units, self._compare_bases,
         ):  # fmt: skip
             verdict = compare(gold, answer)
             if verdict is not None:
                 return verdict
         return self._compare_expressions(gold, answer)
+
+    def _compare_tuple_with_list(self, gold: str, answer: str) -> bool | None:
+        """`(p, q) = (3, 4)` is the list `3, 4`, in this order; so is a tuple without names that can be no interval."""
+        for swapped, (whole, other) in enumerate(((gold, answer), (answer, gold))):
+            bare, listed = notation.strip_name(whole), split_elements(other)
+            group, named = split_brackets(bare), bare != whole and whole[0] == "("
+            if group and group[0] == "(" and len(group[1]) == len(listed) and (named or _must_be_tuple(group[1], listed)):
+                return self._are_same_parts(*((listed, group[1]) if swapped else (group[1], listed)))
+        return None
 
     def _compare_unnamed(self, gold: str, answer: str) -> bool | None:
         """`x \\in [-2, 7]` is `[-2, 7]`, `(x, y) = (3, 2)` and `P(3, 2)` are `(3, 2)`."""
@@ -80,9 +89,6 @@ class Comparison:
             return self.equal(left[0], right[0])
         if not left or not right:
             return False
-        group = split_brackets(gold) if len(left) == 1 else None
-        if group and group[0] == "(" and len(group[1]) == len(right) and _must_be_tuple(group[1], right):
-            return self._are_same_parts(group[1], right)
         names = {split_top(part, "=")[0] for part in left if "=" in part}
         if len(names) == len(left) == len(right) and not any("=" in part for part in right):
             return self._are_same_parts(left, right)  # `x = 1, y = 2` answered by `1, 2`: in this order

@@ -8,14 +8,14 @@ from functools import lru_cache
 MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
-_SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots"
+_SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil"
 _UNICODE = str.maketrans(
-    dict(zip("−–—÷⁄，％（）º\u00a0\u2009\u202f", "---//,%()°   ", strict=True))
-    | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…", _SYMBOLS.split(), strict=True)}
+    dict(zip("−–—÷⁄，％（）º˚\u00a0\u2009\u202f", "---//,%()°°   ", strict=True))
+    | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉", _SYMBOLS.split(), strict=True)}
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
-    | {mark: f"^{digit}" for digit, mark in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
     | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
 )
+_SMALL = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "-+01234567890123456789")
 _NAMES = (
     r"dfrac=\frac tfrac=\frac cfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ rbrace=\} "
     r"langle=( rangle=) dots=\ldots cdots=\ldots dotsc=\ldots lg=\log_{10} infin=\infty infinity=\infty textdegree=° "
@@ -23,7 +23,10 @@ _NAMES = (
 )
 _RENAMED = dict(pair.split("=") for pair in _NAMES.split())
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
+_NESTED = r"\{((?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+)\}"  # braces in braces in braces
 _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
+    (re.compile("[₀-₉]+"), lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
     (re.compile(r"√\s*+(?=\()"), "sqrt"),
     (re.compile(r"√\s*+(\d+|[A-Za-z])"), r"\\sqrt{\1}"),
     (re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*+(?=\d{3}(?!\d))"), ""),
@@ -33,8 +36,10 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"^\s*+\](?=[^\[\],]+,[^\[\],]+[\[\]]\s*+$)"), "("),  # ]0, 1[
     (re.compile(r"^(\s*+[\[(][^\[\],]+,[^\[\],]+)\[\s*+$"), r"\1)"),
     (re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}"), " "),
-    (re.compile(r"\\(?:left|right|[bB]ig[lr]?|(?:display|text)style|limits|mathstrut)(?![A-Za-z])\s*+\.?"), ""),
-    (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol)\s*+\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\(?:left|right|[bB]ig[lr]?)(?![A-Za-z])\s*+\.?"), ""),
+    (re.compile(r"\\(?:(?:display|text)style|limits|mathstrut)(?![A-Za-z])"), ""),
+    (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol|bm)\s*+" + _NESTED), r"\1"),
+    (re.compile(r"^\s*+\\text\s*+\{[^{}]*(?::|\b(?:is|are))\s*+\}(?=.)"), ""),  # \text{The answer is } 5
     (re.compile(r"\\(?:color|[hv]?phantom)\s*+\{[^{}]*\}|\\(?:bf|it|rm)(?![A-Za-z{])|\\\\\s*+$"), ""),
     (re.compile(r"\\([A-Za-z]++)"), lambda match: _RENAMED.get(match[1], match[0])),
     (re.compile(r"[<>!]=|\.{3,}"), lambda match: _SIGNS[match[0][:2]]),
@@ -105,7 +110,7 @@ def tidy(answer: str) -> str:
     text = answer.translate(_UNICODE)
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
-    if (whole := _TEXT.fullmatch(text.strip())) and "=" in whole[1]:
+    if (whole := _TEXT.fullmatch(text.strip())) and re.search(r"[=\d]", whole[1]):
         text = whole[1]
     text = re.sub(r"\s++", " ", text).strip()
     while text.endswith((".", ",", ";", ":")) and not text.endswith(r"\,"):

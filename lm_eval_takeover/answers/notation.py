@@ -11,7 +11,8 @@ _ONE_NAME = re.compile(r"\s*+(\\?[A-Za-z]+)\s*+(?:_\s*+(\{[^{}]*\}|\w))?\s*+('*)
 _TERM = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
 _SUM_OF_NAMES = re.compile(rf"{_TERM}(?:(?:\s*+\+\s*+|\s++|(?=\\)){_TERM})*")
 _LABEL = re.compile(
-    r"\\?[A-Za-z]+(?:\s*+_\s*+(?:\{[^{}]*\}|\w))*'*\s*+\([^()=]*\)|\|[A-Za-z]+\||\\(?:max|min|angle)\s*+[\w{}() ]+"
+    r"\\?[A-Za-z]+(?:\s*+_\s*+(?:\{[^{}]*\}|\w))*'*\s*+\((?:[^()=]|\([^()=]*+\))*+\)|\|[A-Za-z]+\|"
+    r"|\[[A-Z]{3,}\]|\\(?:max|min|angle|overline)\s*+[\w{}() ]+"
 )
 _SIZE = rf"(?:{_TERM}|\[{_TERM}\]|\|{_TERM}\|)"  # with areas `[ABC]` and lengths `|AB|`
 _RATIO_OF_NAMES = re.compile(
@@ -30,7 +31,7 @@ _MATRIX = re.compile(r"\\begin\s*+\{([pb]?(?:small)?matrix|array)\}(?:\s*+\{[^{}
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 MIRRORED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
-_UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*")
+_UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*(?:\s*+\([A-Za-z]\))?")
 REALS = re.compile(r"\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z])")
 _NAMED = re.compile(
     r"\s*+(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\^\s*+\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*+\{\w+\}"
@@ -54,7 +55,7 @@ def is_name(text: str, ratio: bool = False) -> bool:
 
 def is_same_name(left: str, right: str) -> bool:
     """`M` and `M_{\\min}`, `f(x)` and `f`, `P(x)` and `p(x)`; `y` may stand for any function of `x`. Not `x_1` and `x_2`."""
-    if normalise(left) == normalise(right):
+    if normalise(left).replace("\\", "") == normalise(right).replace("\\", ""):  # M_{\\max} and M_{\\text{max}}
         return True
     first, second = (_ONE_NAME.match(side) for side in (left, right))
     if first is None or second is None:

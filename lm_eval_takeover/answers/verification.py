@@ -24,7 +24,7 @@ _DELIMITER = re.compile(r"[?:;=\n]|[.,](?=\s|$)|\$|\\[()\[\]]|\\(?:[gln]e|text)(
 _PROSE = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 # What an answer may add about its letters: for all x; k an integer; x at least 2; only.
 _CONDITION = re.compile(
-    r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
+    r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
     r"|(?<=[^\s,])\s*+,?\s*+(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"
     r"|(?<=[^\s,])\s*+,?\s*+\(?\s*+[A-Za-z]\s*+\\in\s*+\\mathbb\s*+\{?\s*+[ZNR]\s*+\}?\s*+(?:\^\+|_\+)?\)?$"
     r"|(?<=[^\s,])\s*+\(\s*+[A-Za-z]\s*+(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"
