@@ -22,7 +22,7 @@ TAIL = 10_000  # characters at the end of a response in which an answer without 
 # Before a problem in `task_configs/`. Stop strings and extraction both use these.
 HEADERS = ("Problem:", "Question:")
 
-_INVENTED = (*HEADERS, "Q:")  # which base models write, too
+_INVENTED = (*HEADERS, "Q:", "Human:", "User:")  # which base models write, too
 _HEADER = re.compile(rf"^[ \t]*+(?:{'|'.join(map(re.escape, _INVENTED))})", re.MULTILINE)
 # Announces that the problem is restated: before the header there is no answer.
 _ANNOUNCED = re.compile(
@@ -101,9 +101,9 @@ def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
 
 Span = tuple[int, int, str]  # start, end, what it holds
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
+_BOX = re.compile(r"(?:\\(?:boxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
 _EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{(?:[\s.…?]|\\[cl]?dots)*+\}")
-_PICTURE = re.compile(r"\[asy\](?:(?!\[/asy\]).)*+(?:\[/asy\])?", re.DOTALL)
+_PICTURE = re.compile(r"\[asy\](?:(?!\[/asy\]).)*+(?:\[/asy\])?|<<[^<>\n]*+>>", re.DOTALL)  # and calculations of GSM8K
 _BARE_BOX = re.compile(r"\\boxed\s*+([^\s{}$\\.,;]++)")  # \boxed 5, which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _EMPTY = re.compile(r"(?:[\s.…?]|\\[cl]?dots)*+")
@@ -212,7 +212,8 @@ def _is_bare(text: str) -> bool:
     first = _MATHEMATICAL.search(line)
     words = [match.start() for match in _WORDS.finditer(plain)]
     if first is None:
-        return len(words) == (" " not in line and len(line) <= _LONGEST_WORD) or (not words and "=" in line)
+        few = len(words) <= (" " not in line and len(line) <= _LONGEST_WORD)
+        return (few and any(map(str.isalpha, line))) or (not words and "=" in line)
     return len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
 
 
@@ -229,7 +230,7 @@ _DELIMITER = re.compile(
 )
 _CLOSED_BY = {r"\(": r"\)", r"\[": r"\]", "$": "$", "$$": "$$"}
 _TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
-_PROSE = re.compile(r"[A-Za-z]{3,}")
+_PROSE = re.compile(r"[A-Za-z][a-z]{2,}")  # the angle ABC is mathematics
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
 _UNKNOWN = re.compile(r"\\?(?!pi)[A-Za-z]++")
 _DIGITS = r"(?>\d{1,3}+(?:,\d{3})++(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
@@ -304,6 +305,7 @@ def _conclude(text: str) -> str | None:
     return numbers[-1].strip() if numbers else join_last(text, named) if named else None
 
 
+_NAMES = re.compile(r"(?<![\\A-Za-z])(?!pi)[A-Za-z]{1,3}")
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")
 _NO_VALUE = re.compile(r"(?s)(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+")
 
@@ -313,5 +315,7 @@ def _after_equals(maths: str) -> str:
     if sum("=" in part for part in split_top(maths, ",")) > 1:
         return maths
     sides = [_NO_VALUE.sub("", side).strip(" \n&") for side in _EQUALS.split(maths)]
+    if len(sides) > 1 and _NAMES.fullmatch(sides[-1]) and not _NAMES.search(sides[-2]):  # 5 = x
+        sides.pop()
     value = re.sub(r"(?:[\s.,;]|\\\\|\\(?=\s*$))++$", "", sides[-1])
     return maths if value == "0" and len(sides) == 2 else value
