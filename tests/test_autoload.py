@@ -15,6 +15,7 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 pytestmark = pytest.mark.slow
+HELPERS = str(ROOT / "tests" / "helpers")
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +25,8 @@ def python(tmp_path_factory):
     Path files inside that entry are not read, so what is found there of an editable install of ours stays unknown.
     """
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT], check=True, capture_output=True
-    )
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(build, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
@@ -56,12 +56,12 @@ def test_whatever_is_imported_first(python, first):
     assert run(python, f"import {first}; {known}; print('hf' in known, 'guided-takeover' in known)") == "True True"
 
 
-def test_the_model_and_tasks_are_found_from_the_wheel(python):
+def test_the_model_and_tasks_are_found_from_the_wheel(python, shared_folder):
     code = (
         "from lm_eval.api.registry import get_model; print(get_model('guided-takeover').__module__, get_model('hf').__name__); "
-        "from lm_eval.tasks import TaskManager; import lm_eval_takeover; "
-        "manager = TaskManager(); print(lm_eval_takeover.__file__); print('gsm8k' in manager.all_tasks, manager.include_path); "
-        "print(manager.task_index['takeover_demo'].yaml_path)"
+        f"import sys; sys.path.append({HELPERS!r}); from read_once import *; read_harness_once(Path({str(shared_folder)!r})); "
+        "import lm_eval_takeover; manager = tasks.TaskManager(); print(lm_eval_takeover.__file__); "
+        "print('gsm8k' in manager.all_tasks, manager.include_path); print(manager.task_index['takeover_demo'].yaml_path)"
     )
     models, where, theirs, path = run(python, code).splitlines()
     assert models == "lm_eval_takeover.model HFLM"

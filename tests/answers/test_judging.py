@@ -69,11 +69,11 @@ def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_no
 
 
 def test_the_clock_is_processor_time_and_a_worker_that_never_answers_gives_its_slot_back():
-    with Judge(1, time_limit=0.5) as judge:
+    with Judge(1, time_limit=1.0) as judge:
         judge(GOLD, "x")
         (worker,) = children()
         os.kill(worker, signal.SIGSTOP)
-        threading.Timer(1.0, os.kill, (worker, signal.SIGCONT)).start()  # waiting counts for nothing
+        threading.Timer(1.5, os.kill, (worker, signal.SIGCONT)).start()  # waiting counts for nothing
         assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
         os.kill(worker, signal.SIGSTOP)
         assert judge(GOLD, r"\sqrt{119}") == Verdict(False, "timed_out")
