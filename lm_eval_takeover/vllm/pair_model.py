@@ -84,7 +84,12 @@ class TakeoverPairForCausalLM(nn.Module):
     ) -> Tensor:
         """The hidden states of both, side by side: `[tokens, base width + guide width]`."""
         hidden: Tensor = self.guide(input_ids, positions)
-        return hidden if self.base is None else torch.cat([self.base(input_ids, positions), hidden], -1)
+        if self.base is None:
+            return hidden
+        both = hidden.new_empty(len(hidden), self.base_width + hidden.shape[1])
+        both[:, self.base_width :] = hidden  # before the base runs: its CUDA graphs use the memory of the guide's output again
+        both[:, : self.base_width] = self.base(input_ids, positions)
+        return both
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         """The guide's logits `[rows, guide's vocabulary]`; the base's are kept beside them."""

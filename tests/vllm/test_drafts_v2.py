@@ -126,10 +126,8 @@ def step(policy, device, place, monkeypatch, gpu=None):
     state = object.__new__(module.DraftingModelState)
     state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), Slots(policy, capacity=4, device=device)
     state.drafted, state.kept_at = kept if policy.host else None, columns
-    state._tracks = {
-        index: state.slots.enter(index, RequestSettings(id=str(index), temperature=0.8 * (index % 2)), (index,) * PROMPT, index)
-        for index in range(4)
-    }  # fmt: skip
+    asked = [RequestSettings(id=str(index), temperature=0.8 * (index % 2)) for index in range(4)]
+    state._tracks = {index: state.slots.enter(index, one, (index,) * PROMPT, index) for index, one in enumerate(asked)}
     drafter = state.speculator = object.__new__(module.TakeoverSpeculator)
     compute = SimpleNamespace(compute_logits=lambda hidden: hidden)
     vars(drafter).update(model=compute, model_state=state, draft_tokens=fresh, num_speculative_steps=BLOCK)
@@ -219,12 +217,8 @@ def make_drafter(slots, graphs):
 
     drafter = object.__new__(Drafter)
     table = torch.randn(VOCAB * 64, VOCAB, generator=torch.Generator().manual_seed(4)) * 3
-    buffers = SimpleNamespace(
-        input_ids=torch.zeros(4, dtype=torch.int32),
-        positions=torch.zeros(4, dtype=torch.int64),
-        seq_lens=torch.zeros(4, dtype=torch.int32),
-        query_start_loc=torch.full((5,), 99, dtype=torch.int32),
-    )
+    places, starts = torch.zeros(4, dtype=torch.int64), torch.full((5,), 99, dtype=torch.int32)
+    buffers = SimpleNamespace(input_ids=places.int(), positions=places, seq_lens=places.int(), query_start_loc=starts)
     vars(drafter).update(
         model=SimpleNamespace(compute_logits=lambda hidden: table[hidden]),
         model_state=state,
@@ -237,11 +231,8 @@ def make_drafter(slots, graphs):
         expanded_positions=torch.zeros(4, dtype=torch.int64),
         last_token_indices=torch.arange(4),
         arange_gpu=torch.arange(5, dtype=torch.int32),
-        temperature=None,
-        seeds=None,
-        draft_logits=None,
         kv_cache_config=object(),
-        attn_groups=None,
+        **dict.fromkeys(("temperature", "seeds", "draft_logits", "attn_groups")),
         block_tables=SimpleNamespace(compute_slot_mappings=lambda *given: None),
     )
     if graphs is not None:
@@ -285,6 +276,15 @@ def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, k
         assert drafters[0].input_buffers.query_start_loc.tolist() == [*range(len(rows)), *[len(rows)] * (5 - len(rows))]
         seen.update(map(tuple, eager))
     assert graphs.replays == 12 * (BLOCK - 1) and len(seen) > 12
+
+
+def test_the_guides_output_is_kept_before_the_base_runs():
+    """As in vLLM's graphs, which share memory: what a model returns is free for the next model's graphs."""
+    from lm_eval_takeover.vllm.pair_model import TakeoverPairForCausalLM as Model
+
+    pool = torch.zeros(3, 2)
+    pair = SimpleNamespace(guide=lambda *given: pool.fill_(2), base=lambda *given: pool.fill_(1), base_width=2)
+    assert Model.forward(pair, None, None).tolist() == [[1, 1, 2, 2]] * 3
 
 
 def test_a_batch_that_vllm_makes_up_between_requests_leaves_their_drafts(monkeypatch):
