@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 from vllm.compilation.backends import set_model_tag
 from vllm.config import VllmConfig
-from vllm.config.utils import replace
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 
@@ -108,11 +107,12 @@ class TakeoverPairForCausalLM(nn.Module):
 
 
 def _configure_base(config: VllmConfig, settings: EngineSettings, base_config: object) -> VllmConfig:
-    """The engine's configuration with the base's own quantization instead of the guide's."""
-    quantized = getattr(base_config, "quantization_config", None)
-    if config.quant_config is None and quantized is None:
+    """The engine's configuration with the base's own quantization, or none, instead of the guide's."""
+    if config.quant_config is None and getattr(base_config, "quantization_config", None) is None:
         return config
-    model = replace(
-        config.model_config, model=settings.base, revision=settings.base_revision, hf_overrides={}, quantization=None
-    )
-    return replace(config, quant_config=VllmConfig.get_quantization_config(model, config.load_config))
+    own, model = copy(config), copy(config.model_config)
+    model.model, model.revision, model.hf_config = settings.base, settings.base_revision, base_config
+    model.quantization, model.model_arch_config = None, model.get_model_arch_config()
+    model._verify_quantization()  # reads the checkpoint's
+    own.model_config, own.quant_config = model, VllmConfig.get_quantization_config(model, config.load_config)
+    return own

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from helpers.pairs import save_random_model
+from transformers import AutoConfig
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
@@ -117,6 +119,23 @@ def test_what_a_checkpoint_says_of_itself_is_checked(plan, tmp_path, changed, me
     (folder / "config.json").write_text(json.dumps(config | changed))
     with pytest.raises(ArgumentError, match=message):
         plan(base=str(folder))
+
+
+@pytest.mark.parametrize("quantized", ["base", "guide"])
+def test_each_model_has_the_quantization_of_its_own_checkpoint(plan, wide_folders, tmp_path, quantized):
+    from vllm.engine.arg_utils import EngineArgs
+
+    from lm_eval_takeover.vllm.pair_model import _configure_base
+
+    folder = shutil.copytree(wide_folders[quantized], tmp_path / "quantized")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    (folder / "config.json").write_text(json.dumps(config))
+    engine = EngineArgs(**plan(**{quantized: str(folder)}, dtype="bfloat16", block_size=1)).create_engine_config()
+    settings = EngineSettings.of(engine.model_config)
+    base = AutoConfig.from_pretrained(settings.base)
+    own = _configure_base(engine, settings, base).with_hf_config(base).quant_config
+    assert (engine.quant_config is None, own is None) == (quantized == "base", quantized == "guide")
 
 
 def test_heads_that_vllm_has_not_on_a_cpu_are_widened_or_named(plan, monkeypatch, tmp_path, caplog):
