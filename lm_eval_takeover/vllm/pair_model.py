@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from vllm.compilation.backends import set_model_tag
 from vllm.config import VllmConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
+from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, init_vllm_registered_model, maybe_prefix
 
 from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weight
 from lm_eval_takeover.vllm.settings import EngineSettings
@@ -33,7 +33,7 @@ class TakeoverPairForCausalLM(nn.Module):
             guide_config.vocab_size = settings.guide_rows
         self.guide = init_vllm_registered_model(
             vllm_config,
-            prefix=maybe_prefix(prefix, "guide"),
+            prefix=prefix,  # layers have the names by which the guide's checkpoint says how each is quantized
             hf_config=guide_config,
             architectures=settings.guide_architectures,
         )
@@ -115,4 +115,6 @@ def _configure_base(config: VllmConfig, settings: EngineSettings, base_config: o
     model.quantization, model.model_arch_config = None, model.get_model_arch_config()
     model._verify_quantization()  # reads the checkpoint's
     own.model_config, own.quant_config = model, VllmConfig.get_quantization_config(model, config.load_config)
+    if own.quant_config is not None:  # it names layers as the checkpoint does
+        own.quant_config.apply_vllm_mapper(WeightsMapper(orig_to_new_prefix={"": "base."}))
     return own

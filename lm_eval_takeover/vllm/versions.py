@@ -30,6 +30,8 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm.config", "ModelConfig.get_model_arch_config", ""),
     ("vllm.config", "VllmConfig.get_quantization_config", "model_config load_config ..."),
     ("vllm.envs", "", "environment_variables VLLM_USE_V2_MODEL_RUNNER"),
+    ("vllm.model_executor.layers.quantization.base_config", "QuantizationConfig.apply_vllm_mapper", "hf_to_vllm_mapper"),
+    ("vllm.model_executor.models.utils", "WeightsMapper", "orig_to_new_prefix"),
     ("vllm.model_executor.model_loader.default_loader", "", "secondary_weights"),
     ("vllm.model_executor.model_loader.default_loader", "DefaultModelLoader.Source",
         "fall_back_to_pt model_or_path prefix revision"),
