@@ -50,6 +50,8 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
         return Choice([], obstacle)
     if block_size != 1 and not choose_runner():
         choice = Choice([], "fused, since drafts need vLLM's model runner V2, which GPUs have; this engine has V1")
+    elif block_size != 1 and getattr(pair.member(DIRECTIONS[policy.direction][0]).config, "quantization_config", None):
+        choice = Choice([], "fused, since vLLM's draft models do not find the layers that a quantized checkpoint leaves out")
     elif block_size != 1 and _widen_heads(pair.member(DIRECTIONS[policy.direction][0])):
         choice = Choice([], "fused, since vLLM's draft models have few sizes of heads on a CPU")
     elif block_size != "auto":

@@ -49,7 +49,10 @@ def assert_same(backend, reference, policy, requests):
 
 @pytest.fixture(scope="module")
 def fused(open_vllm):
-    return open_vllm()
+    backend = open_vllm()
+    layers = backend.engine.llm.llm_engine.vllm_config.compilation_config.static_forward_context
+    assert {name.partition(".layers")[0] for name in layers} == {"model", "base.model"}  # as the guide's checkpoint has them
+    return backend
 
 
 @pytest.fixture(scope="module")

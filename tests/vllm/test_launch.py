@@ -39,8 +39,7 @@ def plan(wide_folders):
 def test_the_fused_pair_is_one_model_with_a_gate(plan, wide_folders):
     options = plan(tensor_parallel_size=2, block_size=1)
     settings = EngineSettings(**options["hf_overrides"]["takeover"])
-    assert options["tensor_parallel_size"] == 2
-    assert options["hf_overrides"]["architectures"] == ["TakeoverPairForCausalLM"]
+    assert (options["tensor_parallel_size"], options["hf_overrides"]["architectures"]) == (2, ["TakeoverPairForCausalLM"])
     assert settings.load_policy().gate.tau == 1.0 and settings.base == wide_folders["base"]
     options = plan(policy="guide", tau=None)  # one model alone is not fused
     assert options["model"] == wide_folders["guide"] and options["hf_overrides"]["takeover"]["base"] is None
@@ -122,20 +121,24 @@ def test_what_a_checkpoint_says_of_itself_is_checked(plan, tmp_path, changed, me
 
 
 @pytest.mark.parametrize("quantized", ["base", "guide"])
-def test_each_model_has_the_quantization_of_its_own_checkpoint(plan, wide_folders, tmp_path, quantized):
+def test_each_model_has_the_quantization_of_its_own_checkpoint(plan, wide_folders, tmp_path, monkeypatch, quantized):
     from vllm.engine.arg_utils import EngineArgs
 
     from lm_eval_takeover.vllm.pair_model import _configure_base
 
     folder = shutil.copytree(wide_folders[quantized], tmp_path / "quantized")
     config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["model.x"]}
     (folder / "config.json").write_text(json.dumps(config))
-    engine = EngineArgs(**plan(**{quantized: str(folder)}, dtype="bfloat16", block_size=1)).create_engine_config()
+    pair = {quantized: str(folder), "dtype": "bfloat16"}
+    engine = EngineArgs(**plan(**pair, block_size=1)).create_engine_config()
     settings = EngineSettings.of(engine.model_config)
     base = AutoConfig.from_pretrained(settings.base)
     own = _configure_base(engine, settings, base).with_hf_config(base).quant_config
-    assert (engine.quant_config is None, own is None) == (quantized == "base", quantized == "guide")
+    ignored = [getattr(one, "ignored_layers", None) for one in (own, engine.quant_config)]
+    assert ignored == ([["base.model.x"], None] if quantized == "base" else [None, ["model.x"]])
+    monkeypatch.setenv(RUNNER, "1")
+    assert ("speculative_config" in plan(**pair, block_size=4)) == (quantized == "guide")
 
 
 def test_heads_that_vllm_has_not_on_a_cpu_are_widened_or_named(plan, monkeypatch, tmp_path, caplog):
@@ -151,9 +154,7 @@ def test_heads_that_vllm_has_not_on_a_cpu_are_widened_or_named(plan, monkeypatch
 
 def test_too_little_memory_is_one_line_that_says_what_to_set(tight):
     values = tight | {"num_gpu_blocks_override": 3}
-    message = (
-        r"guide='demo-guide': To serve .* maximum model length is \d+; give a smaller max_model_len=… or another gpu_memory"
-    )
+    message = r"guide='demo-guide': To serve .* maximum model length is \d+; give a smaller max_model_len=… or another gpu"
     with pytest.raises(ArgumentError, match=message) as raised:
         start_engine(_plan(values), load_pair(ModelArguments.parse(values)))
     assert "\n" not in str(raised.value) and "Try" not in str(raised.value)

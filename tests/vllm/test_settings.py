@@ -57,8 +57,7 @@ def test_what_a_policy_does_not_read_is_an_error_where_it_can_be_told_and_never_
     assert settings.choose_policy(policy, strict=False).gate.tau == 3
     assert settings.choose_policy(POLICIES["random"], strict=False).rate == 0.5
     log_ratio = METHODS["log_ratio"]  # its gate has no window test
-    kappa = RequestSettings.read(params(takeover_kappa=2))
-    assert kappa.choose_policy(log_ratio, strict=False) == log_ratio
+    assert RequestSettings.read(params(takeover_kappa=2)).choose_policy(log_ratio, strict=False) == log_ratio
 
 
 def test_a_policy_that_reads_the_text_is_refused_at_the_start_and_by_request():
