@@ -3,6 +3,7 @@
 The pairs are the bundled one, and random weights with the same tokenizer.
 """
 
+import gc
 import os
 import shutil
 import sys
@@ -47,6 +48,7 @@ def shared_folder(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def _harness_is_read_once(shared_folder):
     read_harness_once(shared_folder)
+    gc.freeze()  # what is imported stays: `compare` collects after each row
 
 
 @pytest.fixture(autouse=True)

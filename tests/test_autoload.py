@@ -31,13 +31,12 @@ def python(tmp_path_factory):
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    dependencies = sysconfig.get_paths()["purelib"]
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet",
          "--disable-pip-version-check", wheel],
         check=True,
     )  # fmt: skip
-    (site / "zz_dependencies.pth").write_text(f"{dependencies}\n")
+    (site / "zz_dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     return python
 
 

@@ -173,5 +173,4 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     naive.train()
     trained["texts"] = naive.model
     found = {form: float(right_decisions(model.eval(), tokenizer, puzzles[30:50])) for form, model in trained.items()}
-    print({form: round(share, 3) for form, share in found.items()})
     assert found["before"] + 0.05 < found["whole"] and found["before"] + 0.2 < found["tokens"] > found["texts"] + 0.1
