@@ -88,14 +88,14 @@ _UNIT_NAMES = {name: words.split()[0] for words in _SPELLINGS.split(",") for nam
 _MEASURES = frozenset(_UNIT_NAMES.values())
 _UNIT_NAMES |= dict.fromkeys(("dollar", "buck", "usd", "unit", "per"), "")
 _UNIT_NAMES |= {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-_TRAILING = re.compile(r"(.*[\d})\]%])\s*+((?![A-KM-Zmgl](?![A-Za-z/]))[A-Za-z][A-Za-z./^\d{} ]*)")  # 5m: 5 times m
+_TRAILING = re.compile(r"(.*[\d})\]%])\s*+((?![A-KM-Zmgl](?![A-Za-z/]))[A-Za-z](?:[A-Za-z./^{} ]|(?<! )\d)*)")  # 5m: 5 times m
 _TEXT_UNIT = re.compile(
     r"(?:[\s/*]*(?:\\cdot\s*+)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{[^{}]*\}\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
 )
-_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)\s++([A-Za-z][A-Za-z' -]+)")
+_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)(\s++[^\W\d_](?:[^\W\d_]|[' -])+|\s*+[一-鿿]+)")  # 18 eggs, 18元
 # Words after a number that change its value or make it more than a number.
 _MEANT = re.compile(
-    r"n['’]t\b|\b(?:hundred|thousand|[a-z]*illion(?:th)?s?|dozen|score|gross|lakhs?|crores?|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
+    r"n['’]t\b|[十百千万亿半多余不非]|\b(?:hundred|thousand|[a-z]*illion(?:th)?s?|dozen|score|gross|lakhs?|crores?|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
     r"hundredths?|thousandths?|tenths?|more|less|fewer|greater|larger|smaller|least|most|below|above|negative|fold|am|pm|th|"
     r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|root|roots|not|if|wrong|incorrect|"
     r"false|maybe|base|and|or|e|i|x|y|n|k|d[rtuxyz])\b",

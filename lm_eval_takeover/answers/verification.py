@@ -31,11 +31,12 @@ _CONDITION = re.compile(
     r"|^((?:(?!\\[gln]e(?![a-z]))[^<>])+?)\s*+,\s*+[A-Za-z]\s*+(?:\\ge|>)\s*+\d+$"
     r"|\s*+\\text\s*+\{\s*+only\s*+\}$|\s++only$|^\\text\s*+\{\s*+[Aa]ll\b[^{}]*\}\s*+"
 )
+_MODULUS = re.compile(r"\s*+(?:\\pmod\s*+(?:\{[^{}]*\}|\d)|\(\s*+mod[^()]*\))$")
 _LETTER = re.compile(r"\(?[A-Z]\)?")
 _LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
-_CHOICE = re.compile(r"\(?([A-Z])\)(?:\s(?!(?:or|and)\b|.*\([A-Z]\)).*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?")
+_CHOICE = re.compile(r"(?i)\(?([A-Z])\)(?:\s(?!(?:or|and)\b|.*\([A-Z]\)).*)?|(?:(?:graph|option|choice|answer) )?\(?([A-Z])\)?")
 _WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
-_NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
+_NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due", "x"}
 
 
 _SIGNS = (r"\\\$|\bdollars?\b|\busd\b", r"\bcents?\b|¢", r"€|\beuros?\b", "£", r"¥|\byen\b", r"₹|\brupees?\b")
@@ -87,6 +88,8 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     if _has_same_words(gold, answer):
         return Verdict(True)
     left, right = (_CONDITION.sub(r"\1", tidy(text)) for text in (gold, answer))
+    if "mod" not in left:  # a remainder
+        right = tidy(_MODULUS.sub("", right))
     if not _LETTER.fullmatch(unwrap_text(left)) and (labelled := _LABELLED.fullmatch(unwrap_text(right))):
         right = labelled[1]
     if is_too_large(right):  # a fraction may be one character
@@ -108,7 +111,7 @@ def _has_same_words(gold: str, answer: str) -> bool:
     word, text = match[2].casefold(), unwrap_text(tidy(answer))
     if match[1] and len(word) == 1:
         choice = _CHOICE.fullmatch(text)
-        return choice is not None and word == (choice[1] or choice[2]).casefold()
+        return choice is not None and word == choice[choice.lastindex or 0].casefold()
     words = re.findall(r"[a-z]+", text.casefold())
     return len(word) > 1 and words.count(word) == 1 and set(words) - {word} <= _NEUTRAL
 
