@@ -129,6 +129,8 @@ class Pool(ABC):
                 for slot in left:
                     self.failures.add(self.slots[slot].request, error)
                     failed.append(slot)
+                    for reader in self.readers.values():
+                        reader.erase(slot)
                 return
         half = (len(left) + 1) // 2
         self._advance_or_halve(left[:half], finished, failed)

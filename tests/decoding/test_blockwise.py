@@ -10,7 +10,7 @@ import pytest
 import torch
 from differences import first_difference
 from helpers import pairs
-from helpers.pairs import GREEDY, SAMPLED, in_directions, look_before_passes, pass_as_on_a_gpu, save_random_model, texts
+from helpers.pairs import GREEDY, SAMPLED, in_directions, look_before_passes, pass_as_on_a_gpu, save_random_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -68,22 +68,6 @@ def test_equals_lockstep(small_pair, prompts, name, direction, sampling):
     taken = [fire for generation in expected.values() for fire in generation.taken_over]
     assert any(taken) == (name not in ("base", "never"))
     assert all(taken) == (name in ("guide", "always"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"), [("bloom", {}), ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2})]
-)
-def test_auto_falls_back_to_lockstep_where_blocks_cannot_be_had(random_pair, prompts, tmp_path, caplog, kind, options):
-    base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)
-    pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
-    requests = [Request(p, 0, 6, Sampling(1.0)) for p in prompts[:2]]
-    policy = Random(rate=0.3)
-    made = dict(engine.generate(pair, policy, requests, batch_size=2))
-    assert "takes positions from the columns" in caplog.text
-    expected = dict(lockstep.generate(pair, policy, requests, batch_size=2))
-    assert texts(made) == texts(expected)
-    with pytest.raises(ArgumentError, match="use block_size=1"):
-        list(engine.generate(pair, policy, requests, block_size=4))
 
 
 @pytest.mark.parametrize("block_size", [1, "auto"])
@@ -313,6 +297,7 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
         look_before_passes(monkeypatch, look)
     made = {}
     pair = demo_pair if kind == "raises" else broken
+    pairs.pass_as_on_a_gpu(pair, monkeypatch, graphed=block_size == "auto")  # slots attend to columns behind their texts
     told = f"2 of {len(requests)} requests failed; all others are finished"
     with pytest.raises(ModelOutputError, match=told) as failed:
         made.update(engine.generate(pair, POLICIES[name], requests, **options))
