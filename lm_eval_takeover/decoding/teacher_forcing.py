@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -40,28 +41,40 @@ class Forced:
 
 
 def _read_blocks(
-    member: Member, vocab: int, prompts: Texts, continuations: Texts, labels: Labels, columns: int
+    member: Member, vocab: int, prompts: Texts, continuations: Texts, labels: Labels, ends: Sequence[int]
 ) -> Iterator[Tensor]:
-    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
+    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]` that end at these columns.
 
     Prompts and continuations are not empty. Rows are aligned at their ends: the last `len(continuation)` columns are a row's own.
     Raises ModelOutputError with the row's label if its logits are no distribution.
     """
     most = max(map(len, continuations))
     if not choose_reading(member).padded and len(prompts) > 1:  # each row in a pass of its own
-        texts = zip(prompts, continuations, labels, strict=True)
-        alone = (next(_read_blocks(member, vocab, [tokens], [text], [label], most)) for tokens, text, label in texts)
-        yield torch.cat([torch.nn.functional.pad(row, (0, 0, most - row.shape[1], 0)) for row in alone])
+        before = [most - len(text) for text in continuations]
+        alone = [
+            _read_blocks(member, vocab, [prompt], [text], [label], [end - skipped for end in ends if end > skipped])
+            for prompt, text, label, skipped in zip(prompts, continuations, labels, before, strict=True)
+        ]
+        for start, end in pairwise([0, *ends]):
+            begun = {place: next(row) for place, row in enumerate(alone) if end > before[place]}
+            empty = next(iter(begun.values()))[:, :0]
+            blocks = [begun.get(place, empty) for place in range(len(alone))]
+            yield torch.cat([torch.nn.functional.pad(block, (0, 0, end - start - block.shape[1], 0)) for block in blocks])
         return
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
     longest = max(map(len, rows))
     ids, mask = pad_left(rows, member.device)
-    cache = create_cache(member.model.config) if columns < most else None
-    read = 0
-    for start in range(longest - most, longest, columns):
-        end = min(start + columns, longest)
-        logits = member.compute_logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
-        read = end
+    cache, read = None, 0
+    for start, end in pairwise(longest - most + end for end in (0, *ends)):
+        turn = min(max(member.rotation_length or end, start), end)  # from there on every token is rotated otherwise
+        parts = []
+        for begin, stop in pairwise(sorted({start, turn, end})):
+            if cache is None or member.rotates_again(read, stop):
+                cache, read = create_cache(member.model.config) if len(ends) > 1 else None, 0
+            passed = member.compute_logits(ids[:, read:stop], mask[:, :stop], cache=cache, keep=stop - begin)
+            parts.append(passed[..., :vocab])
+            read = stop
+        logits = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         member.check_logits(logits, labels.__getitem__, mask[:, start:end].bool())
         yield logits
 
@@ -80,9 +93,9 @@ def read_aligned(
     tokens = torch.tensor([[0] * (length - len(c)) + list(c) for c in continuations])
     columns, column = max(1, most // (len(prompts) * pair.vocab_size)), 0
     for reading in map(choose_reading, members):
-        if not (reading.cached and reading.chunked and (reading.padded or len(prompts) == 1)):
+        if not (reading.cached and reading.chunked):
             columns = length  # at once
-    texts = (pair.vocab_size, prompts, continuations, labels, columns)
+    texts = (pair.vocab_size, prompts, continuations, labels, [*range(columns, length, columns), length])
     for blocks in zip(*(_read_blocks(member, *texts) for member in members), strict=True):
         device = blocks[0].device
         chosen = tokens[:, column : column + blocks[0].shape[1]].to(device)

@@ -55,14 +55,17 @@ class ForwardPass:
         if member.cache_argument is None:
             raise ArgumentError(f"{name}: it has no cache of keys and values; use block_size=1")
         self.windows = read_layer_windows(config, name)
+        if member.outgrows_rotation:
+            reason = f"it rotates texts of more than {member.rotation_length} tokens otherwise, and a pass by its longest row"
+            raise ArgumentError(f"{name}: {reason}; use block_size=1")
         if member.device.type == "cpu" and self.model.dtype == torch.bfloat16 and not computes_bfloat16():
             advice = f"{member.argument('dtype')}=float32 reads several tokens at once in less time, in up to twice the memory"
             logger.warning("%s is loaded in bfloat16, in which this CPU cannot compute: %s", name, advice)
         self.layers = len(self.windows)
         self._no_masks: list[Tensor | None] = [None] * len(self.windows)
         rotary = getattr(config.get_text_config(), "rope_parameters", None) is not None
-        # A table of positions has an end. Rotations have none.
-        self._last_position = 2**31 if rotary else (member.max_length or 2**31) - 1
+        # A table of positions has an end. Most rotations have none.
+        self._last_position = ((member.rotation_length if rotary else member.max_length) or 2**31) - 1
         self.lean = LeanDecoder(self.model) if LeanDecoder.supports(self.model) else None
         self.graphed = self.lean is not None and choose_device(member.device).type == "cuda"
         self.left_reader: Any = None  # of the last run: its graphs read its own tensors

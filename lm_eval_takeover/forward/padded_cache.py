@@ -104,7 +104,8 @@ def _select_shared(values: dict[Any, Any], copied: dict[Any, Any], rows: Tensor)
 class Sequences:
     """Rows that one model has read: its cache, left padded, and the logits of the next token.
 
-    mask `[rows, length]`, logits `[rows, vocab]`. Without a cache, ids `[rows, length]` are read again at every token.
+    mask `[rows, length]`, logits `[rows, vocab]`. Without a cache, ids `[rows, length]` are read again at every token; with one,
+    where the rotation changes.
     """
 
     member: Member
@@ -118,7 +119,8 @@ class Sequences:
     def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]], *, cached: bool = True) -> "Sequences":
         ids, mask = pad_left(prompts, member.device)
         cache = create_cache(member.model.config) if cached else None
-        sequences = cls(member, vocab, cache, None if cached else ids[:, :0], mask[:, :0], torch.empty(0))
+        again = None if cached and member.rotation_length is None else ids[:, :0]
+        sequences = cls(member, vocab, cache, again, mask[:, :0], torch.empty(0))
         sequences.read(ids, mask)
         return sequences
 
@@ -129,9 +131,13 @@ class Sequences:
 
     def read(self, ids: Tensor, mask: Tensor) -> None:
         """Read `ids` `[rows, new]` next. mask `[rows, new]`: 0 on padding, which stands before all text."""
-        self.mask = torch.cat([self.mask, mask], dim=1)
+        before, self.mask = self.mask.shape[1], torch.cat([self.mask, mask], dim=1)
         if self.ids is not None:
-            ids = self.ids = torch.cat([self.ids, ids], dim=1)
+            self.ids = torch.cat([self.ids, ids], dim=1)
+            if self.cache is None:
+                ids = self.ids
+            elif self.member.rotates_again(before, self.mask.shape[1]):
+                self.cache, ids = create_cache(self.member.model.config), self.ids
         self.logits = self.member.compute_logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
 
     def select(self, rows: Sequence[int]) -> "Sequences":

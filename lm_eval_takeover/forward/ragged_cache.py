@@ -198,7 +198,6 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     Raises ArgumentError if rows cannot have their own lengths: layers keep a state, or attention takes positions from the batch.
     """
     text = config.get_text_config()
-    rope = getattr(text, "rope_parameters", None) or {}
     try:
         layers = DynamicCache(config=config).layers
     except Exception as error:  # a configuration that transformers' caches do not know
@@ -211,8 +210,6 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
         reason = "its attention is by chunks"
     elif getattr(text, "alibi", False) or text.model_type in ("bloom", "gpt_neo"):
         reason = "its attention takes positions from the columns of the batch"
-    elif "longrope" in str(rope):
-        reason = "its longrope rotation depends on the longest row of a pass"
     if reason:
         raise ArgumentError(f"{name}: {reason}; use block_size=1")
     windows = [None if type(layer) is DynamicLayer else int(layer.sliding_window) for layer in layers]

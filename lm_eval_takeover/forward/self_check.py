@@ -115,6 +115,8 @@ class SelfCheck:
         if any(kind.__module__ != DynamicCache.__module__ for kind in list_layer_kinds(self.member.model.config)):
             # The architecture's own layers may fill windows whose places padding would shift.
             padded_fault: str | None = "its cache has layers of its own kind"
+        elif self.member.outgrows_rotation:
+            padded_fault = "a pass rotates by its longest row"
         else:
             padded_fault = self._fault(lambda: self._measure_lockstep([0, 1, 2, 3]))
         if padded_fault is None:

@@ -175,6 +175,28 @@ class Member:
             lengths.append(self.tokenizer.model_max_length)
         return next((int(length) for length in lengths if length), None)
 
+    @cached_property
+    def rotation_length(self) -> int | None:
+        """The longest text in tokens whose positions are rotated as usual. A longer one is rotated otherwise, from its begin on.
+
+        So it is with longrope and dynamic NTK; None for all others.
+        """
+        text = self.config.get_text_config()
+        rope = getattr(text, "rope_parameters", None) or {}
+        kinds = {kind.get("rope_type"): kind for kind in (rope, *rope.values()) if isinstance(kind, dict)}
+        lengths = [kinds["longrope"]["original_max_position_embeddings"]] if "longrope" in kinds else []
+        return min([*lengths, *[text.max_position_embeddings] * ("dynamic" in kinds)], default=None)
+
+    @property
+    def outgrows_rotation(self) -> bool:
+        """Whether texts may be longer than `rotation_length`: passes then rotate by their longest row."""
+        longest = self.given.max_length or self.max_length or 0
+        return self.rotates_again(0, longest)
+
+    def rotates_again(self, before: int, length: int) -> bool:
+        """Whether a cache of `before` tokens is rotated otherwise than a text of `length` tokens."""
+        return self.rotation_length is not None and before <= self.rotation_length < length
+
 
 def _list_hub_files(name: str, revision: str | None) -> list[str]:
     """The files of a repository; none where the hub cannot be asked: loading says what is wrong then."""

@@ -4,9 +4,9 @@ import re
 
 import pytest
 import torch
-from architectures import check_architecture, save_model
+from architectures import check_architecture, plain_passes, save_model
 from differences import first_difference
-from helpers.pairs import ROOT, save_random_model
+from helpers.pairs import save_random_model
 from transformers import AutoTokenizer
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
@@ -40,6 +40,7 @@ PAIRS = {
 
 # By architecture: whether they can be had.
 BLOCKS = dict.fromkeys(("llama", "mistral", "gpt_neox", "gpt2", "gemma2"), "^yes$")
+BLOCKS |= dict.fromkeys(("bloom", "gpt_neo"), "takes positions from the columns")
 STATES = ("falcon_h1", "qwen3_next", "lfm2", "mamba", "recurrent_gemma")
 BLOCKS |= dict.fromkeys(STATES, "at batch_size=1 only|plain passes|fail")
 
@@ -105,9 +106,23 @@ def test_any_pair_writes_in_blocks_what_it_writes_in_lockstep(tmp_path, prompts,
         torch.testing.assert_close(one.log_probs, other.log_probs, rtol=1e-3, atol=1e-3 if exact else 0.3)
 
 
-def test_a_table_of_many_architectures_and_none_is_wrong():
-    page = (ROOT / "docs" / "architectures.md").read_text()
-    rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \| ([^|]*) \|$", page, re.MULTILINE)
-    names = re.findall(r"`([\w-]+)`", " ".join(names for names, _ in rows))
-    assert len(set(names)) == len(names) >= 60
-    assert not [cells for _, cells in rows if "wrong" in cells]
+LONGROPE = {"short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0], "original_max_position_embeddings": 24}
+
+
+@pytest.mark.parametrize("role", ["base", "guide"])
+@pytest.mark.parametrize(("kind", "rope", "blocks"), [("longrope", LONGROPE, (1,)), ("dynamic", {"factor": 4.0}, (1, 5))])
+def test_a_rotation_that_changes_with_the_length_asks_no_other_row(tmp_path, prompts, role, kind, rope, blocks):
+    """longrope: texts that outgrow it, in batches or read again, are as in plain passes. Dynamic NTK: so are texts at its end."""
+    options = {"rope_parameters": rope | {"rope_type": kind, "rope_theta": 1e4}, "head_dim": 8, "max_position_embeddings": 40}
+    folders = {name: save_random_model(tmp_path / name, vocab_size=512, seed=5) for name in ("base", "guide")}
+    folders[role] = save_random_model(tmp_path / kind, vocab_size=512, seed=6, kind="llama", **options)
+    pair = Pair(*(Member(name, str(folder)) for name, folder in folders.items()))
+    policy, lengths = Disagreement(gate=Gate(7.0)), (9, 22, 30, 36)
+    requests = [Request(prompts[0][:length], j, 40 - length, Sampling(1.0)) for length in lengths for j in range(2)]
+    with plain_passes(pair):
+        expected = dict(lockstep.generate(pair, policy, requests))
+    for block_size in blocks:
+        made = dict(engine.generate(pair, policy, requests, batch_size=5, block_size=block_size))
+        assert [made[i].tokens for i in range(8)] == [expected[i].tokens for i in range(8)], block_size
+    forced = force(pair, policy, [r.prompt for r in requests], [made[i].tokens for i in range(8)], most=8 * 512 * 7)
+    assert all(one.scores.tolist() == pytest.approx(expected[i].scores, rel=1e-3) for i, one in enumerate(forced))
