@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 from vllm.compilation.backends import set_model_tag
