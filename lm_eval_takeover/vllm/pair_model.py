@@ -36,7 +36,7 @@ class TakeoverPairForCausalLM(nn.Module):
             hf_config=guide_config,
             architectures=settings.guide_architectures,
         )
-        self.drafted_for = settings.block > 1
+        self.drafted_for, self.load_format = settings.block > 1, vllm_config.load_config.load_format
         # By model: its checkpoint's head size, and its widened configuration.
         self.loaded = {"guide": (settings.guide_head or read_size(guide_config), guide_config)}
         self.base: Any = None
@@ -102,6 +102,8 @@ class TakeoverPairForCausalLM(nn.Module):
         loaded: set[str] = AutoWeightsLoader(self).load_weights(
             (name, widen_weight(name, weight, *self.loaded[name.partition(".")[0]])) for name, weight in named
         )
+        if self.base is not None and not any(name.startswith("base.") for name in loaded):
+            raise ValueError(f"load_format={self.load_format} reads one checkpoint, and a fused pair has two; leave it out")
         return loaded
 
 

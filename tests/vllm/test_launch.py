@@ -160,6 +160,12 @@ def test_too_little_memory_is_one_line_that_says_what_to_set(tight):
     assert "\n" not in str(raised.value) and "Try" not in str(raised.value)
 
 
+def test_a_loader_that_reads_one_checkpoint_of_two_is_refused(tight, monkeypatch):
+    monkeypatch.setattr("vllm.model_executor.model_loader.default_loader.cast", lambda kind, value: ())
+    with pytest.raises(ArgumentError, match=r"load_format=auto reads one checkpoint, and a fused pair has two; leave it out"):
+        start_engine(_plan(tight), load_pair(ModelArguments.parse(tight)))
+
+
 def test_what_helps_is_said_where_it_is_known():
     v1 = explain(RuntimeError("Model Runner V2 does not yet support: overlap"))
     assert v1.endswith("overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment")

@@ -27,15 +27,11 @@ def new_slots(**options):
     return Slots(POLICY, capacity=4, device=torch.device("cpu"), **options)
 
 
-def records(slots):
-    return np.frombuffer(slots.take("a", 24)[0], np.float32).reshape(-1, COLUMNS)
-
-
 def write_alone(logits):
     slots = new_slots()
     track = slots.enter("a", SAMPLED, (1, 2, 3))
     tokens = [slots.decide([track], torch.tensor([t]), logits[t]).tokens.item() for t in range(24)]
-    return tokens, records(slots)
+    return tokens, np.frombuffer(slots.take("a", 24)[0], np.float32)
 
 
 def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
@@ -60,7 +56,7 @@ def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
         both = {role: torch.cat([logits[(t + 3) % 24][role], one]) for role, one in logits[t].items()}
         again.append(slots.decide([neighbour, track], torch.tensor([t, t]), both).tokens[1].item())
     assert again == tokens
-    np.testing.assert_array_equal(records(slots), want)
+    np.testing.assert_array_equal(np.frombuffer(slots.take("a", 24)[0], np.float32), want)
 
 
 def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):

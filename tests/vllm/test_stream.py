@@ -69,8 +69,7 @@ def test_samples_and_prompts_are_streamed_as_one():
         texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
         ids[choice["index"]] = ids.get(choice["index"], []) + choice["token_ids"]
     expected = [SCRIPTS[name][0] for name in ("one", "one", "two", "two")]
-    assert [ids[index] for index in range(4)] == expected
-    assert [texts[index] for index in range(4)] == [tell(tokens) for tokens in expected]
+    assert [(ids[index], texts[index]) for index in range(4)] == [(tokens, tell(tokens)) for tokens in expected]
     assert len({event["id"] for event in (*events, usage)}) == 1
     assert len({tuple(event["choices"][0]["index"] for event in events[i : i + 4]) for i in range(8)}) > 1  # they mix
     sums, told = {"prompt_tokens": 12, "completion_tokens": 28, "total_tokens": 40}, found[1]
