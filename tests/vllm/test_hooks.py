@@ -64,7 +64,6 @@ def test_the_script_reads_a_folder(tmp_path, capsys):
     (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '1.0'")
     assert SCRIPT["report"](tmp_path) == 1
     printed = capsys.readouterr().out
-    assert "\nvllm.config has no mention of 'VllmConfig'\n" not in printed
     missing = ("compilation.backends.set_model_tag", "config")  # the second is imported, whatever the table says
     assert all(f"\nvllm.{name} is missing\n" in printed for name in missing)
 

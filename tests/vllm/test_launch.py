@@ -143,8 +143,7 @@ def test_each_model_has_the_quantization_of_its_own_checkpoint(plan, wide_folder
 
 def test_heads_that_vllm_has_not_on_a_cpu_are_widened_or_named(plan, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv(RUNNER, "1")
-    demo = {role: str(path) for role, path in DEMO.items()}
-    options = plan(**demo, block_size=4)
+    options = plan(**{role: str(path) for role, path in DEMO.items()}, block_size=4)
     assert options["hf_overrides"]["head_dim"] == 64 and options["hf_overrides"]["takeover"]["guide_head"] == 40
     assert "block_size=4: fused, since vLLM's draft models have few sizes of heads on a CPU" in caplog.text
     odd = save_random_model(tmp_path / "odd", vocab_size=512, seed=1, kind="llama", head_dim=48)

@@ -129,8 +129,7 @@ def test_tokens_takeovers_passes_and_requests_are_counted():
 
     def read():
         counts = {name: REGISTRY.get_sample_value(f"takeover:{name}_total") for name in names}
-        for code in ("200", "400", "499"):
-            counts[code] = REGISTRY.get_sample_value("takeover:requests_total", {"status": code})
+        counts |= {code: REGISTRY.get_sample_value("takeover:requests_total", {"status": code}) for code in ("200", "400", "499")}
         return {name: value or 0 for name, value in counts.items()}
 
     before = read()

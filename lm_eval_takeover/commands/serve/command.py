@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._options import add_shared
@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
     check_hooks(drafts=drafts.longest > 1, runner_v2=choose_runner(), server=True)
     engine = list_engine_arguments(arguments, pair, policy, drafts)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
+    check_rest(options.rest, words)
     words += ["--middleware", MIDDLEWARE, *options.rest]
     command = [sys.executable, "-m", "lm_eval_takeover.vllm.server", *words]
     sys.stdout.flush()
@@ -71,6 +72,13 @@ def check_address(host: str, port: int) -> None:
         raise ArgumentError(
             f"--host {host} --port {port} cannot be used: {reason}; give an address of this machine and a free port"
         ) from error
+
+
+def check_rest(rest: Sequence[str], words: Sequence[str]) -> None:
+    """Raises ArgumentError for an option after `--` that stands in `words` already: vLLM would take the last, unchecked."""
+    for option in (word.partition("=")[0] for word in rest if word.startswith("--")):
+        if option.replace("_", "-") in words:
+            raise ArgumentError(f"{option} after `--` is set by `serve` itself; give it before, or in --model_args")
 
 
 def list_words(options: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from lm_eval_takeover import cli
-from lm_eval_takeover.commands.serve.command import check_address, list_words
+from lm_eval_takeover.commands.serve.command import check_address, check_rest, list_words
 from lm_eval_takeover.errors import ArgumentError
 
 
@@ -14,16 +14,19 @@ def test_an_address_is_tried_before_models_are_loaded():
         port = taken.getsockname()[1]
         with pytest.raises(ArgumentError, match=f"--port {port} cannot be used: Address already in use; give"):
             check_address("127.0.0.1", port)
-    check_address("127.0.0.1", port)
-    check_address("localhost", port)
-    check_address("::1", port)
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_address(host, port)
     with pytest.raises(ArgumentError, match="--port 99999 is not a port; expected 1 to 65535"):
         check_address("127.0.0.1", 99999)
 
 
 def test_engine_arguments_become_words():
     given = {"model": "m", "enforce_eager": True, "enable_x": False, "left": None, "sizes": [1, 2], "hf": {"a": 1}}
-    assert " ".join(list_words(given)) == '--model m --enforce-eager --no-enable-x --sizes 1 2 --hf {"a": 1}'
+    words = list_words(given)
+    assert " ".join(words) == '--model m --enforce-eager --no-enable-x --sizes 1 2 --hf {"a": 1}'
+    check_rest(["--gpu-memory-utilization", "0.8", "--api-key=--model"], words)
+    with pytest.raises(ArgumentError, match="--enforce_eager after `--` is set by `serve` itself; give it before"):
+        check_rest(["--enforce_eager=1"], words)
 
 
 def test_an_option_of_vllm_in_the_wrong_place_is_told_the_right_one(capsys):
