@@ -133,10 +133,12 @@ def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = Non
                 if len(line) > LARGEST_DOCUMENT:
                     raise ResultsError(f"{place} has more than {LARGEST_DOCUMENT // 2**20} MB; expected one document")
                 try:
-                    yield Fields(place, json.loads(line))
-                except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
                     if skip is None:
                         raise ResultsError(f"{place} is not JSON ({error}); write it again with {writer}") from error
                     skip(f"{place} is left out: it is not JSON ({error})")
+                else:
+                    yield Fields(place, value)
     except OSError as error:
         raise ResultsError(f"'{path}' cannot be read: {error.strerror or error}") from error

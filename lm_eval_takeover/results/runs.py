@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os.path import realpath
 from pathlib import Path
 from typing import Any, Self
 
@@ -158,7 +159,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
     """
     runs: list[Run] = []
     notes: list[str] = []
-    files = dict.fromkeys(file.resolve() for path in paths for file in find_results(path))
+    files = dict.fromkeys(Path(realpath(file)) for path in paths for file in find_results(path))
     for file in sorted(files, key=file_date):
         new = read_run(file, reading)
         notes += new.left_out

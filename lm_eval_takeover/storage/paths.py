@@ -1,6 +1,7 @@
 """Makes paths from names that someone else chose, and finds the package's data folders."""
 
 import re
+from os.path import realpath
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
@@ -17,7 +18,7 @@ def make_component(name: str) -> str:
 def join_inside(root: Path, *components: str) -> Path:
     """A path below `root`. Raises ValueError where `..`, an absolute name or a link leads out of it."""
     path = root.joinpath(*components)
-    if not path.resolve().is_relative_to(root.resolve()) or ".." in path.relative_to(root).parts:
+    if not Path(realpath(path)).is_relative_to(realpath(root)) or ".." in path.relative_to(root).parts:
         raise ValueError(f"'{path}' lies outside of '{root}'")
     return path
 

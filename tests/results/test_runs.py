@@ -1,7 +1,6 @@
 """Results folders: what lm-eval wrote is read as it is, and what is broken is a line with the file and the field."""
 
 import json
-import os
 import re
 import shutil
 import tracemalloc
@@ -177,16 +176,11 @@ def test_a_plain_task_is_read_by_its_first_filter_and_grades_have_no_pass_at_k(t
         (("config", "takeover"), "guided", "field 'config.takeover' is \"guided\", expected an object"),
         (("config", "takeover", "policy"), 3, "field 'config.takeover.policy' is 3, expected a text"),
         (("config", "takeover", "parameters"), {"base": "6e8"}, "field 'config.takeover.parameters.base'"),
-        (("config", "takeover", "tokens"), -1.5, "field 'config.takeover.tokens' is -1.5, expected a whole number"),
-        (("results", TASK, "acc,all"), "0.5", "field 'results.takeover_demo.acc,all' is \"0.5\""),
         (("results", TASK, "acc,all"), float("nan"), "field 'results.takeover_demo.acc,all' is NaN"),
         (("results", TASK, "acc,all"), 0.5, "the mean of field 'acc' is 1.000000, but field"),
-        (("results", TASK, "pass@8,all"), 1.5, "is 1.5, expected a number from 0 to 1"),
         (("n-samples", TASK, "effective"), 9, "holds 4 problems, but field 'n-samples.takeover_demo.effective'"),
-        (("n-samples", TASK, "effective"), 0, "is 0, expected a whole number of at least 1"),
         (("configs", TASK, "repeats"), float("inf"), "'configs.takeover_demo.repeats' is Infinity, expected a whole"),
         (("results", "x" * 300), {}, "names a task of 300 letters; expected 200 bytes at most"),
-        (("versions",), ["1.1"], "field 'versions' is [\"1.1\"], expected an object"),
     ],
 )
 def test_a_broken_results_file_is_a_line_with_file_and_field(folder, place, value, text):
@@ -209,7 +203,6 @@ def test_a_broken_results_file_is_a_line_with_file_and_field(folder, place, valu
     [
         (lambda rows: rows[1].pop("doc_hash"), "line 2: field 'doc_hash' is missing"),
         (lambda rows: rows[1].update(doc_hash=rows[0]["doc_hash"], doc_id=0), "'doc_hash' is that of line 1"),
-        (lambda rows: rows[2].update(acc=None), "line 3: field 'acc' is null"),
         (lambda rows: rows[2].pop("unparsed"), "line 3: field 'unparsed' is in some lines and not in others"),
         (lambda rows: rows[3]["filtered_resps"][0].pop(), "line 4: field 'filtered_resps' has 7 samples, the lines"),
         (lambda rows: rows.pop(), "holds 3 problems, but field 'n-samples.takeover_demo.effective'"),
@@ -226,10 +219,13 @@ def test_a_broken_samples_file_is_a_line_with_file_line_and_field(folder, change
     assert text in str(caught.value) and path.name in str(caught.value)
 
 
-def test_files_that_are_cut_off_empty_too_large_or_a_pipe_are_a_line(folder):
+def test_files_that_are_cut_off_empty_too_large_or_a_link_to_itself_are_a_line(folder):
     path, samples = results_file(folder), samples_file(folder)
     samples.write_bytes(samples.read_bytes()[:-700])
     with pytest.raises(ResultsError, match=r"line 4 is not JSON .*; write it again with"):
+        read_run(path)
+    samples.write_text("9" * 5000)  # more digits than Python converts
+    with pytest.raises(ResultsError, match="line 1 is not JSON"):
         read_run(path)
     path.write_text("")
     with pytest.raises(ResultsError, match="is not JSON"):
@@ -243,10 +239,10 @@ def test_files_that_are_cut_off_empty_too_large_or_a_pipe_are_a_line(folder):
     shutil.copy(results_file(DATA / "guided"), path)
     with pytest.raises(ResultsError, match="line 1 has more than 64 MB"):
         read_run(path)
-    samples.unlink()
-    os.mkfifo(samples)
-    with pytest.raises(ResultsError, match="cannot be read: it is a folder, a pipe or a device"):
-        read_run(path)
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(ResultsError, match="cannot be read: Too many levels of symbolic links"):
+        read_runs([folder])
 
 
 def test_a_folder_without_results_says_what_was_expected(tmp_path):

@@ -14,11 +14,8 @@ def test_a_component_is_one_component(tmp_path_factory, name):
     component = make_component(name)
     root = tmp_path_factory.getbasetemp()
     assert join_inside(root, component).parent == root
+    assert make_component(model := "Qwen3-0.6B-Base+Qwen3-8B-disagreement") == model
     assert component not in ("", ".", "..") and not component.startswith(".") and len(component.encode()) <= 200
-
-
-def test_models_keep_their_names():
-    assert make_component("Qwen3-0.6B-Base+Qwen3-8B-disagreement") == "Qwen3-0.6B-Base+Qwen3-8B-disagreement"
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "link/x", "a/../../x"])
@@ -27,3 +24,5 @@ def test_what_leads_out_is_refused(tmp_path, name):
     (tmp_path / "root" / "link").symlink_to(tmp_path)
     with pytest.raises(ValueError, match="lies outside"):
         join_inside(tmp_path / "root", name)
+    (tmp_path / "loop").symlink_to("loop")
+    assert join_inside(tmp_path, "loop") == tmp_path / "loop"  # who opens it is told what it is

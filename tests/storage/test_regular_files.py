@@ -34,10 +34,9 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
         ("p.jsonl", ["calibrate", "--prompts", "{folder}/p.jsonl", "--out", "{folder}/out.json"]),
         ("h.jsonl", [*REGRESS, "--history", "{folder}/h.jsonl"]),
         ("results_2026-01-01.json", ["leaderboard", "{folder}"]),
-        ("results_2026-01-01.json", ["export", "{folder}", "--to", "eee", "--out", "{folder}/out"]),
         ("baseline.json", REGRESS),
     ],
-    ids=["prompts", "history", "results", "export", "baseline"],
+    ids=["prompts", "history", "results", "baseline"],
 )
 def test_inputs_of_commands_that_are_pipes_are_one_line(tmp_path, link, words):
     os.mkfifo(tmp_path / "pipe")

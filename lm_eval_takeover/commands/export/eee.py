@@ -91,7 +91,7 @@ def _describe_model(source: ResultsFile) -> dict[str, Any]:
     details |= {name: str(takeover[name]) for name in names if takeover.get(name) is not None}
     for role in ("base", "guide"):
         if takeover.get(role):
-            details[role] = f"{takeover[role]['id']}@{takeover[role]['revision']}"
+            details[role] = f"{source.model_id(role)}@{takeover[role].get('revision')}"
     owner, _, name = source.model.partition("/")
     engine = {"name": "transformers", "version": source.versions().get("transformers", "unknown")}
     shown = {"inference_engine": engine} if takeover.get("backend", "hf") == "hf" else {}

@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from os.path import realpath
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from lm_eval_takeover.results import runs
 from lm_eval_takeover.results.fields import Fields, read_document, read_lines
 from lm_eval_takeover.results.problems import WRITER
 from lm_eval_takeover.results.runs import PREFIX, Run
 from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.storage.schema import Between
 
 PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
 RESULTS_WRITER = "`lm_eval … --output_path`"
@@ -55,21 +57,25 @@ class ResultsFile:
     def _name(self) -> str:
         takeover = self.run.takeover
         if self.is_pair:
-            base, guide = (str(takeover[role]["id"]).rstrip("/").rpartition("/")[2] for role in ("base", "guide"))
+            base, guide = (self.model_id(role).rstrip("/").rpartition("/")[2] for role in ("base", "guide"))
             return f"takeover/{base}+{guide}-{takeover['policy']}"
         if self.run.kind in ("base", "guide"):
-            name = str(takeover[self.run.kind]["id"])
+            name = self.model_id(self.run.kind)
         else:
             name = str(self.run.settings.get("model_args.pretrained") or self.run.model)
         local = name.startswith(("/", ".", "~")) or name.count("/") != 1 or Path(name).exists()
         return f"local/{name.rstrip('/').rpartition('/')[2]}" if local else name
 
+    def model_id(self, role: str) -> str:
+        """The id of a model. Raises ResultsError where the results have none."""
+        identity: str = self.document.inside("config").inside("takeover").inside(role).require("id", str)
+        return identity
+
     @property
     def date(self) -> datetime:
         """When the run began; of results without a date the time of the file."""
-        stamp = self.document.get("date")
-        seconds = stamp if isinstance(stamp, (int, float)) else self.path.stat().st_mtime
-        return datetime.fromtimestamp(float(seconds), UTC).replace(microsecond=0)
+        stamp = self.document.require("date", Annotated[float, Between(0, 2**32)], None)
+        return datetime.fromtimestamp(self.path.stat().st_mtime if stamp is None else stamp, UTC).replace(microsecond=0)
 
     def describe(self) -> str:
         """One line on who wrote the texts."""
@@ -82,7 +88,7 @@ class ResultsFile:
         places = {"random": "at random places", "early": "at the start of each answer"}
         rule = places.get(self.run.kind, f"where {takeover.get('score')} spikes")
         return (
-            f"A pair, not {takeover[host]['id']} alone: {donor} {takeover[donor]['id']} wrote {share} of the tokens, {rule} "
+            f"A pair, not {self.model_id(host)} alone: {donor} {self.model_id(donor)} wrote {share} of the tokens, {rule} "
             f"(guided-takeover)"
         )
 
@@ -127,7 +133,8 @@ def read_sources(paths: Iterable[Path]) -> tuple[list[ResultsFile], list[str]]:
     """Every results file below these paths, and what was left out, one line each. Raises ResultsError."""
     sources: list[ResultsFile] = []
     notes: list[str] = []
-    for file in sorted(dict.fromkeys(file.resolve() for path in paths for file in runs.find_results(path)), key=runs.file_date):
+    files = dict.fromkeys(Path(realpath(file)) for path in paths for file in runs.find_results(path))
+    for file in sorted(files, key=runs.file_date):
         run = runs.read_run(file)
         if run.takeover.get("rescored") and (place := runs.find_origin(run, [source.run for source in sources])) is not None:
             run = runs.take_verdicts(sources[place].run, run, notes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 
 from lm_eval_takeover.commands.leaderboard.naming import NamedRun
@@ -32,7 +33,7 @@ def compare_runs(
 
     Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
     """
-    files = {file.resolve() for file in find_results(versus)}
+    files = {Path(realpath(file)) for file in find_results(versus)}
     matching = [row for row in rows if row.run.source in files]
     if len(matching) != 1:
         raise ArgumentError(

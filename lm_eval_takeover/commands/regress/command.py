@@ -118,6 +118,8 @@ def _find_limits(options: argparse.Namespace, *runs: "SeedRuns") -> dict[str, fl
         if not is_drop(metric) and metric not in own.union(CHANGES):
             raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(DROPS, CHANGES))}")
         limits[metric] = float(options.max_change if metric in CHANGES else options.max_drop)
+    if not limits:
+        raise ArgumentError("--metric is empty; expected one or more names, such as acc")
     return limits
 
 

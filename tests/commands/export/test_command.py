@@ -159,6 +159,10 @@ def test_names_of_a_stranger_s_results_stay_inside_of_out(whole, tmp_path, capsy
     files, _ = export(capsys, to, tmp_path / "a" / "out", whole)
     assert files and all(path.resolve().is_relative_to(tmp_path / "a" / "out") for path in files)
     assert {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")} <= {"a", "run"}
+    del results["config"]["takeover"]["base"]
+    file.write_text(json.dumps(results))
+    with pytest.raises(ResultsError, match=r"field 'config\.takeover\.base' is missing"):
+        main(["export", str(whole), "--to", to, "--out", str(tmp_path / "b")])
 
 
 def test_a_task_s_name_is_no_path(whole, tmp_path):

@@ -26,9 +26,8 @@ def test_wrong_calls_are_one_line(words, text):
 
 @pytest.mark.parametrize("limit", ["two", "5%", "1", "-0.1", "nan"])
 def test_a_limit_is_a_share(capsys, limit):
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit, match=r"^2$"):
         main(["regress", "results", "--baseline", "b", f"--max-drop={limit}"])
-    assert stopped.value.code == 2
     assert f"argument --max_drop: '{limit}' is not a share from 0 to below 1" in capsys.readouterr().err
 
 
@@ -59,6 +58,8 @@ def test_the_same_run_differs_in_nothing_and_its_files_are_written_over(check):
         assert (status, found["verdict"], task["low"], task["high"]) == (0, "pass", 0, 0)
         assert task["note"] == "no sample differs"
     assert main(["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--update"]) == 0
+    with pytest.raises(ArgumentError, match="--metric is empty"):  # of a variable that is not set
+        check({TASK: draw_counts(1)}, "--metric", "")
 
 
 @pytest.mark.parametrize(
