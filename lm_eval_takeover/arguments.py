@@ -4,9 +4,11 @@ Each field of `ModelArguments` says what it is for (`Kind`) and what vLLM has in
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
+from os.path import expanduser
 from pathlib import Path
 from types import UnionType
 from typing import Any, Self, get_origin, get_type_hints
@@ -209,6 +211,8 @@ class ModelArguments:
                 raise ArgumentError(f"{name}={size} is neither 'auto' nor a whole number of at least 1")
         if self.window < 1:
             raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
+            raise ArgumentError(f"seed={self.seed} is not a whole number of 64 bits")
         if self.spike_ratio is not None and not 0 < self.spike_ratio < 1:
             raise ArgumentError(f"spike_ratio={self.spike_ratio} is outside 0..1, the share of tokens that spike")
         if self.target_rate is not None and not 0 < self.target_rate < 1:
@@ -270,8 +274,11 @@ VLLM_INSTEAD: Mapping[str, str] = {name: instead for name, instead in _read_meta
 def check_folder(role: str, name: str) -> None:
     """Raises ArgumentError for a name that can only be a local folder (perhaps with `@revision`), and is none."""
     path = name.partition("@")[0]
-    if name.startswith(("/", ".", "~")) and not any(Path(folder).expanduser().is_dir() for folder in (name, path)):
+    if name.startswith(("/", ".", "~")) and not any(Path(expanduser(folder)).is_dir() for folder in (name, path)):
         raise ArgumentError(f"{role}='{path}' cannot be loaded: there is no such folder")
+
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
@@ -300,10 +307,12 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         if kind in kinds:
             try:
                 number = kind(value)
-                if kind is float or float(value) == number:
+                if kind is float or isinstance(value, str) or value == number:
                     return number
             except (TypeError, ValueError, OverflowError):
                 pass
+    if isinstance(value, str) and _NO_TEXT.search(value):  # lm-eval could not write the results
+        raise ArgumentError(f"{name}={value!r} holds a character that UTF-8 or the names of files do not have; leave it out")
     texts = isinstance(value, (str, Path, int, float)) or type(value).__name__ in ("dtype", "device")  # torch's
     if str in kinds and texts:
         return str(value)

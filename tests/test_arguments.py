@@ -13,10 +13,9 @@ def parse(**values):
 
 
 def test_command_line_values_are_typed():
-    made = parse(tau="1.5", kappa=2, window="7", trust_remote_code="true", batch_size="auto:4", base=7)
-    assert (made.tau, made.kappa, made.window, made.trust_remote_code, made.rows, made.base) == (
-        1.5, 2.0, 7, True, 64, "7",
-    )  # fmt: skip
+    made = parse(tau="1.5", kappa=2, window="7", trust_remote_code="true", batch_size="auto:4", base=7, seed=2**60 + 1)
+    assert (made.tau, made.kappa, made.window, made.trust_remote_code, made.rows) == (1.5, 2.0, 7, True, 64)
+    assert (made.base, made.seed) == ("7", 2**60 + 1)
 
 
 @pytest.mark.parametrize(
@@ -30,10 +29,10 @@ def test_command_line_values_are_typed():
         ({"trust_remote_code": "maybe"}, "trust_remote_code='maybe' is neither True nor False"),
         ({"policy": None}, "policy=None has no value"),
         ({"block_size": 0}, "block_size=0 is neither 'auto' nor a whole number of at least 1"),
-        ({"batch_size": 0}, "batch_size=0 is neither 'auto' nor a whole number of at least 1"),
+        ({"seed": 2**63}, "seed=9223372036854775808 is not a whole number of 64 bits"),
         ({"batch_size": 8.5}, "batch_size=8.5 is neither"),
         ({"window": 0}, "window=0 is not at least 1 token"),
-        ({"spike_ratio": 9}, "spike_ratio=9.0 is outside 0..1"),
+        ({"run_dir": "a\udc80\0"}, r"run_dir='a\udc80\x00' holds a character that UTF-8"),
         ({"spike_ratio": float("nan")}, "spike_ratio=nan is outside 0..1"),
         ({"base": ""}, "base= is empty"),
         ({"max_length": 0}, "max_length=0 is not at least 1"),

@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -244,7 +245,7 @@ def register_score(
 def load_plugins(names: str | None) -> None:
     """Run the files or modules of `plugins`, joined by `+`. Raises ArgumentError for a missing, PluginError for a broken one."""
     for name in filter(None, (names or "").split("+")):
-        path = Path(name).expanduser()
+        path = Path(expanduser(name))
         if path.suffix == ".py" or path.is_file():
             if not path.is_file():
                 raise ArgumentError(f"plugins='{name}' is no file; expected a Python file or an importable module")

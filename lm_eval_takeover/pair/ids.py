@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from lm_eval_takeover.method.model_id import ModelId
 
 def locate(name: str) -> tuple[str, str | None]:
     """Split `id@revision`; a local folder is taken as it is."""
-    if Path(name).expanduser().is_dir():
-        return str(Path(name).expanduser()), None
+    if Path(expanduser(name)).is_dir():  # which leaves the name of an unknown user as it is
+        return expanduser(name), None
     path, _, revision = name.partition("@")
     return path, revision or None
 

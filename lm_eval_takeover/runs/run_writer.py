@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from os.path import expanduser
 from pathlib import Path
 from threading import Event
 from threading import Lock as ThreadLock
@@ -38,7 +39,7 @@ class RunWriter:
     """One process's hold on a run_dir. Raises RunDirError where it cannot be written or another process is at work."""
 
     def __init__(self, folder: Path, rank: int = 0, ranks: int = 1) -> None:
-        self.folder, self.rank = folder.expanduser().absolute(), rank
+        self.folder, self.rank = Path(expanduser(folder)).absolute(), rank
         self.command = ""
         self.samples_kept = 0
         if (before := _open_here.get(self.folder)) is not None:
@@ -226,7 +227,7 @@ class RunWriter:
         try:
             yield
         except (OSError, sqlite3.Error, Damaged) as error:
-            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            full = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
             full = full or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
             way_out = "make room and give the same command again" if full else "make it writable, or give another run_dir"
             problem = f"run_dir='{self.folder}': {doing} failed: {error}"
