@@ -5,7 +5,6 @@ each call, so they leave torch, lm-eval and numpy to their `run`.
 """
 
 import argparse
-import errno
 import itertools
 import os
 import pkgutil
@@ -16,7 +15,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from lm_eval_takeover import __version__, commands, stopping
-from lm_eval_takeover.errors import install_error_hook, nearest
+from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 
 
@@ -105,27 +104,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(for_terminal(stopping.last_words()), file=sys.stderr)
         return stopping.status(stop)
     except OSError as error:
-        if (place := _find_unwritable(error)) is None:
+        line = describe_refusal(error)
+        if line is None and error.filename is None and _is_output_closed():
+            line = f"standard output cannot be written: {error.strerror}; make room or choose another"
+        if line is None:
             raise
-        line = f"error: {for_terminal(place)} cannot be written: {error.strerror}; make room or choose another"
-        print(line, file=sys.stderr)
+        print(f"error: {for_terminal(line)}", file=sys.stderr)
         return 2
 
 
-_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
-
-
-def _find_unwritable(error: OSError) -> str | None:
-    """The file that cannot be written, or standard output, into which nothing is written from then on; else None."""
-    if error.filename is not None:
-        return f"'{error.filename}'" if error.errno in _UNWRITABLE else None
+def _is_output_closed() -> bool:
+    """Whether standard output takes nothing. Nothing is written into it from then on."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return "standard output"
-    return None
+        return True
+    return False
 
 
 if __name__ == "__main__":

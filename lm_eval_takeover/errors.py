@@ -13,10 +13,13 @@ Python callers get the exception. The two commands print its line and exit with 
 kept (130, 143). Every other exception keeps its traceback.
 """
 
+import errno
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -101,6 +104,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
 
 
+_REFUSED = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
+
+
+def describe_refusal(error: BaseException) -> str | None:
+    """The line on a file that the system does not open or write: its rights, its name, a full disk. None for other errors."""
+    if not isinstance(error, OSError) or error.filename is None or error.errno not in _REFUSED:
+        return None
+    return f"'{error.filename}' cannot be used: {error.strerror}; change its rights, make room, or choose another"
+
+
 _COMMANDS = ("lm_eval.__main__", "lm_eval_takeover.cli", "lm_eval_takeover.commands.compare.worker")
 
 
@@ -113,20 +126,34 @@ def is_our_command() -> bool:
     return Path(sys.argv[0]).stem in ("lm_eval", "lm-eval", "lm-eval-takeover")
 
 
+def _prepare_streams() -> None:
+    """Let a stream that was closed at the start go nowhere, and write letters that its encoding lacks as codes."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) < 3:  # no other file gets the number of a closed stream
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def install_error_hook() -> None:
     """Let errors of a user and signals end this process with one line, if it is one of the two commands."""
     if not is_our_command() or getattr(sys.excepthook, "takeover", False):
         return
+    _prepare_streams()
     stopping.catch_sigterm()
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, TakeoverError):
-            print(f"error: {for_terminal(str(error))}", file=sys.stderr)
+        if (line := str(error) if isinstance(error, TakeoverError) else describe_refusal(error)) is not None:
+            print(f"error: {for_terminal(line)}", file=sys.stderr)
             # SystemExit in the hook sets the status; exit handlers still run.
             raise SystemExit(2)
         if (stop := stopping.find_stop(error)) is not None:
-            print(stopping.last_words(), file=sys.stderr)
+            print(for_terminal(stopping.last_words()), file=sys.stderr)
+            stopping.end_at_once()
             raise SystemExit(stopping.status(stop))
         previous(kind, error, trace)
 

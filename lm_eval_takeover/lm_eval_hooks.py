@@ -154,6 +154,9 @@ def check_options(options: Namespace) -> None:
     limit = read("limit")
     if isinstance(limit, (int, float)) and not 0 < limit < math.inf:
         raise ArgumentError(f"--limit {limit:g} is not above 0: give a number of documents, or a share below 1")
+    samples = read("samples")
+    if isinstance(samples, str) and "{" not in samples and not Path(samples).is_file():
+        raise ArgumentError(f"--samples '{samples}' is no file; expected JSON, {{TASK: [doc_id, …]}}, or a file of it")
     arguments = read("model_args") or {}
     if not isinstance(arguments, dict):  # `a=1,b=2`, which lm-eval takes apart itself
         return
@@ -182,7 +185,8 @@ def _shorten_option_errors() -> None:
         if isinstance(error, Exception):
             line = first_line(error).strip('"')
             unknown = "Tasks not found" in line or "not a registered task" in line  # in lm-eval 0.4, 0.5
-            if raised_in == ["evaluate_config.py"] or (unknown and raised_in == ["manager.py"]):
+            other = line.startswith(("Elements of --samples", "Seed must be between"))  # the latter is NumPy's
+            if raised_in == ["evaluate_config.py"] or (unknown and raised_in == ["manager.py"]) or other:
                 hint = "; `lm_eval ls tasks` lists them, and --include_path adds yours" * unknown
                 kind, error = ArgumentError, ArgumentError(f"{line}{hint}")
         previous(kind, error, trace)

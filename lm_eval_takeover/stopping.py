@@ -21,6 +21,12 @@ def catch_sigterm() -> None:
         signal.signal(signal.SIGTERM, _terminate)
 
 
+def end_at_once() -> None:
+    """From here on the kernel ends the process at Ctrl-C or SIGTERM: what is kept is kept, and exit handlers may take long."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 _kept: ContextVar[Callable[[], str]] = ContextVar("what was kept", default=lambda: "nothing was written")
 
 

@@ -17,9 +17,7 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(tmp_path)
          "--batch_size", "8", "--output_path", tmp_path, "--log_samples"]
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "|takeover_demo|" in done.stdout
-    for metric in ("acc", "pass@8", "maj@8"):
-        assert f"|{metric}" in done.stdout
+    assert all(f"|{name}" in done.stdout for name in ("takeover_demo|", "acc", "pass@8", "maj@8"))
     (results,) = (tmp_path / "demo-base+demo-guide-disagreement").glob("results_*.json")
     takeover = json.loads(results.read_text())["config"]["takeover"]
     closing = f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%}"

@@ -63,8 +63,8 @@ def options(**given):
     ("given", "error", "text"),
     [
         ({"model_args": {"spike_ration": 0.1}}, ArgumentError, "did you mean 'spike_ratio'?"),
-        ({"batch_size": "many"}, ArgumentError, "batch_size=many is neither 'auto' nor a whole number"),
-        ({"model_args": {"base": "./no-such"}}, ArgumentError, "base='./no-such' cannot be loaded: there is no"),
+        ({"samples": "none.json"}, ArgumentError, "--samples 'none.json' is no file; expected JSON"),
+        ({"model_args": {"base": "~no-such/x"}}, ArgumentError, "base='~no-such/x' cannot be loaded: there is no"),
         ({"model_args": {"calibration": "my-pair.json"}}, CalibrationError, "'my-pair.json' is neither a file"),
         ({"gen_kwargs": {"temperature": "warm"}}, ArgumentError, "could not convert string to float: 'warm'"),
         ({"limit": -1}, ArgumentError, "--limit -1 is not above 0: give a number of documents, or a share below 1"),

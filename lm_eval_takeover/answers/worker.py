@@ -5,6 +5,7 @@ before, so a worker that is started anew goes on there.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -49,7 +50,7 @@ class Steps:
 
 def serve(time_limit: float, memory_limit: int) -> None:
     """Answer questions until the input ends."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD, 3), "w")  # not 2, which is free where stderr was closed
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # prints of libraries stay out of the protocol, and out of a file, which would be refused
         os.dup2(nowhere, stream)

@@ -48,7 +48,7 @@ def write_terminal(table: Table, width: int | None = None) -> str:
     """
     from rich.console import Console
 
-    width = width or Console().width
+    width = width or Console().width or 80  # COLUMNS=0: not known
     table = table.shown(partial(for_terminal, lines=False))
     lines = []
     if table.rows:

@@ -165,12 +165,9 @@ def test_an_interrupt_ends_the_workers():
         "    list(judge.map(lambda a: judge(r'3\\sqrt{13}', a), ['9^{9^{9^9}}', '8^{9^{9^9}}', '7^{9^{9^9}}']))"
     )
 
-    def interruptible():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=interruptible,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert process.stdout.readline() == "up\n"
     time.sleep(1.0)
@@ -179,6 +176,12 @@ def test_an_interrupt_ends_the_workers():
     assert "KeyboardInterrupt" in error
     left = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
     assert "lm_eval_takeover.answers.worker" not in left
+
+
+def test_a_worker_answers_where_standard_error_is_closed():
+    code = "from lm_eval_takeover.answers.judging import Judge\nwith Judge(1) as judge: print(judge('3', '3.0'))"
+    closed = {"preexec_fn": lambda: os.close(2), "timeout": 60}
+    assert b"correct=True" in subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, **closed).stdout
 
 
 def test_math_verify_alone_judges_in_the_same_workers():

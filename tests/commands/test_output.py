@@ -77,12 +77,14 @@ CELLS = Table(
 
 
 @pytest.mark.parametrize("width", [8, 20, 30, 80])
-def test_the_same_numbers_stand_at_every_width(width):
+def test_the_same_numbers_stand_at_every_width(width, monkeypatch):
     printed = write_terminal(CELLS, width)
     for number in ("5.0%", "27.6", "67.0", "25.1–30.2", "60.0–72.4", "1,234,567.8", "100.0"):
         assert number in printed
     assert ("0.6B" in printed and width < 20) or max(map(len, printed.splitlines())) <= max(width, 30)
     assert write_terminal(Table(["A", "B"], [], ["No row."]), width) == "No row.\n"
+    monkeypatch.setenv("COLUMNS", "0")  # as where nobody knows
+    assert write_terminal(CELLS) == write_terminal(CELLS, 80)
 
 
 def test_names_stand_to_the_left_in_every_format():

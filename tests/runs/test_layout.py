@@ -25,7 +25,6 @@ def test_a_comparison_a_row_and_a_run_dir_are_found(comparison, demo_runs):
     assert find_run_dirs(comparison / "base") == rows[:1]
     assert find_run_dirs(demo_runs["base"]) == [demo_runs["base"]]
     assert find_run_dirs(comparison / "nothing") == [comparison / "nothing"]
-    # A run is called as its row.
     assert [run.label for run in read_run_folders([comparison, comparison / "base"])] == ["base", "guided"]
     assert read_run_folder(comparison / "guided").label == "guided"
     with pytest.raises(RunDirError, match=r"holds 2 runs; give one of '.*base', '.*guided'"):
