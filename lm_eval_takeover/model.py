@@ -20,7 +20,7 @@ from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
-from lm_eval_takeover.errors import ArgumentError, TakeoverError, VocabularyError, install_error_hook, run_in_batches
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
@@ -288,13 +288,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _check_ids(self, ids: list[int], label: str) -> list[int]:
         """These token ids, or the prefix token where there are none. Raises VocabularyError for one that a model cannot read."""
         ids = ids or [self.prefix_token_id]
-        size = self.pair.vocab_size
-        if max(ids) >= size:
-            token = self.tokenizer.convert_ids_to_tokens(max(ids))
-            raise VocabularyError(
-                f"{label} holds token {max(ids)} ({token!r}), which lies outside the {size} tokens that "
-                f"{' and '.join(self.policy.roles)} can read; run without --apply_chat_template or choose a base with it"
-            )
+        self.pair.check_ids(ids, label)
         return ids
 
     # Log-likelihoods

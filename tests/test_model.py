@@ -10,6 +10,7 @@ from helpers.pairs import save_random_model
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
+from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
@@ -20,10 +21,7 @@ SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks":
 
 
 def instances(prompts, settings, repeats=1, task="some_task", kind="generate_until"):
-    made = [
-        Instance(kind, {}, (prompt, dict(settings)), 0, metadata=(task, doc_id, repeats))
-        for doc_id, prompt in enumerate(prompts)
-    ]
+    made = [Instance(kind, {}, (prompt, dict(settings)), 0, metadata=(task, i, repeats)) for i, prompt in enumerate(prompts)]
     return [instance for instance in made for _ in range(repeats)]
 
 
@@ -199,6 +197,8 @@ def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
     ):
         with pytest.raises(VocabularyError, match=r"task t, doc 3 holds token 54. .* lies outside the 512 tokens"):
             call([Instance(kind, {}, args, 0, metadata=("t", 3, 1))], disable_tqdm=True)
+    with pytest.raises(VocabularyError, match=r"calibration prompt 1 holds token 54. .* lies outside the 512 tokens"):
+        Setup(pair=lm.pair, prompts=None).make_requests(["a <new138>"], [0])
 
 
 def test_a_missing_chat_template_is_one_line():

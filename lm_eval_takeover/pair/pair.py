@@ -1,13 +1,14 @@
 """The pair: a base and a guide that share a vocabulary."""
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
 from os.path import commonprefix
 from typing import Any
 
 import jinja2
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, VocabularyError
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.vocabulary import SharedVocabulary, describe, share
 
@@ -55,6 +56,16 @@ class Pair:
             add_special_tokens = False
         options = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
         return list(self.tokenizer.encode(text, **options))
+
+    def check_ids(self, ids: Sequence[int], label: str) -> None:
+        """Raises VocabularyError for a token that a model cannot read; `label` names the text."""
+        if max(ids) >= self.vocab_size:
+            token = self.tokenizer.convert_ids_to_tokens(max(ids))
+            raise VocabularyError(
+                f"{label} holds token {max(ids)} ({token!r}), which lies outside the {self.vocab_size} tokens that "
+                f"{' and '.join(member.role for member in self.members)} can read; run without --apply_chat_template or choose "
+                f"a base with it"
+            )
 
     def chat_prompt(
         self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True, enable_thinking: bool | None = None

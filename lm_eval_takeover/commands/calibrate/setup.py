@@ -88,13 +88,14 @@ class Setup:
         return parts
 
     def make_requests(self, texts: Sequence[str], numbers: Sequence[int]) -> list[Request]:
-        """One request per prompt; `numbers` are their rows. Raises ArgumentError where none fits into the context."""
+        """One request per prompt; `numbers` are their rows. Raises a TakeoverError where none fits or one cannot be read."""
         limit = self.pair.max_length or 2**31
         requests = []
         for number, text in zip(numbers, texts, strict=True):
             ids = tuple(self.pair.encode(text))
             if ids and (room := limit - len(ids)) >= 1:
                 label = f"calibration prompt {number + 1}"
+                self.pair.check_ids(ids, label)
                 requests.append(Request(ids, 0, min(self.max_gen_toks, room), self.sampling, self.until, label))
         if not requests:
             raise ArgumentError(f"--prompts: all {len(texts)} are empty or exceed the context of {limit} tokens")
