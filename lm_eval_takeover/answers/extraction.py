@@ -232,6 +232,7 @@ _CLOSED_BY = {r"\(": r"\)", r"\[": r"\]", "$": "$", "$$": "$$"}
 _TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
 _PROSE = re.compile(r"[A-Za-z][a-z]{2,}")  # the angle ABC is mathematics
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
+_FOR_ALL = re.compile(r"(?<=[$)]),? for (?:all|every|any)\b[^$()\n]{0,40}(?:\$[^$\n]{1,60}\$|\\\([^()\n]{1,60}\\\))[\s.]*+$")
 _UNKNOWN = re.compile(r"\\?(?!pi)[A-Za-z]++")
 _DIGITS = r"(?>\d{1,3}+(?:,\d{3})++(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
 _PLAIN = rf"[-−]?+(?:{_DIGITS})(?:\s?/\s?\d++(?![\d.]))?+"
@@ -290,6 +291,7 @@ def _read_conclusion(text: str) -> str | None:
 
 def _conclude(text: str) -> str | None:
     """The last mathematics of a text, after its last `=`; else the number after its last `=`; else its last number."""
+    text = _FOR_ALL.sub("", text)
     bold = [content for content in _BOLD.findall(text) if _MATHEMATICAL.search(content)]
     text = bold[-1] if bold else text
     named = _find_maths(text)
