@@ -141,7 +141,7 @@ def open_method(arguments: ModelArguments) -> Method:
     if isinstance(kind.budget_parameter, BudgetParameter) and arguments.target_rate is not None:
         settings.setdefault(kind.budget_parameter.name, kind.budget_parameter.high)  # until it is calibrated
     policy = kind(direction=arguments.direction, **settings)
-    if isinstance(policy, Gated) and policy.scorer.binary and by_hand:
+    if isinstance(policy, Gated) and policy.scorer.binary and by_hand and arguments.tau != 0:  # 0 is its gate's
         setting = f"{by_hand[0]}={getattr(arguments, by_hand[0])}"
         raise ArgumentError(f"{setting}: score={policy.score} is 0 or 1 and has no threshold; give chance=…")
     if isinstance(policy, Gated) and arguments.tau is arguments.target_rate is None and policy.score_top_p != 1:

@@ -56,7 +56,7 @@ def make_label(ids: Sequence[str], policy: str, score: str | None) -> str:
 
 def find_missed_rate(takeover: Mapping[str, Any], realized: float | None) -> float | None:
     """The rate that a run was asked for, if the realized one is off by more than a point and more than a fifth of it."""
-    rate = next((takeover[name] for name in ("rate", "target_rate") if takeover.get(name) is not None), None)
+    rate = next((takeover[name] for name in ("target_rate", "rate") if takeover.get(name) is not None), None)
     missed = rate is not None and realized is not None and abs(realized - rate) > max(0.01, rate / 5)
     return rate if missed else None
 
@@ -89,6 +89,7 @@ class Takeover(TypedDict, total=False):
     target_rate: float | None
     rate: float | None
     early_tokens: float | None
+    method: dict[str, Any] | None
 
 
 class Arguments(TypedDict, total=False):

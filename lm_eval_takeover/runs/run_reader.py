@@ -115,7 +115,10 @@ Traced = tuple[Answered, pa.Table]
 
 @dataclass(frozen=True)
 class RunReader:
-    """One run. `takeover` is what it says of itself (`facts.describe_run`), `arguments` and `settings` what it was given."""
+    """One run. `takeover` is what it says of itself (`facts.describe_run`), `arguments` and `settings` what it was given.
+
+    What its tasks do not share is None in `takeover`, as the gate of a row of `compare --match task`.
+    """
 
     folder: Path
     takeover: dict[str, Any]
@@ -260,20 +263,26 @@ def read_run_folder(folder: Path) -> RunReader:
     runs = [run for run in runs if run.asked]
     if not runs:
         raise RunDirError(f"run_dir='{folder}' holds no samples yet; it is still being written, or was stopped at once")
-    # Rows of `compare` whose rate is that of another row have one for each task and `--limit`.
+    # Rows of `compare` have a budget of their own for each task: by `--match task`, or where their rate is that of another
+    # row, which may also hang on `--limit`.
     takeovers = [run.facts.get("takeover") or {} for run in runs]
     follows = all(each.get("policy") in ("random", "early") and each.get("label") == each["policy"] for each in takeovers)
+    targets = {(each.get("label"), each.get("target_rate")) for each in takeovers}
+    budgets = follows or (len(targets) == 1 and None not in targets.pop())
     if follows:  # the most problems first, then the newest
         runs.reverse()
         runs.sort(key=lambda run: -len(run.asked))
-    if len({_identify(run, follows=follows) for run in runs}) > 1:
+    if len({_identify(run, budgets=budgets) for run in runs}) > 1:
         raise RunDirError(f"run_dir='{folder}' holds {len(runs)} runs of several models or policies; give each its own")
-    answered, keys = list[Answered](), dict[Name, bytes]()
+    answered, keys, counted = list[Answered](), dict[Name, bytes](), list[dict[str, Any]]()
     for run in runs:
-        answered += _list_answered(run, verdicts, keys, folder, follows)
+        answered += (added := list(_list_answered(run, verdicts, keys, folder, follows)))
+        counted += [run.facts.get("takeover") or {}] if added else []
     answered.sort(key=lambda sample: sample.name)
     facts = runs[0 if follows else -1].facts
     takeover, arguments, settings = (dict(facts.get(name) or {}) for name in ("takeover", "arguments", "settings"))
+    different = {name for name in takeover if any(each.get(name) != counted[0].get(name) for each in counted)}
+    takeover |= dict.fromkeys(different if budgets else ())
     tasks, seconds = sorted({task for task, _, _ in keys}), sum(run.seconds for run in runs)
     by_task = defaultdict[str, list[dict[str, Any]]](list)
     for task, decoded in (pair for run in runs for pair in run.facts.get("tasks") or []):
@@ -282,10 +291,11 @@ def read_run_folder(folder: Path) -> RunReader:
     return RunReader(folder, takeover, arguments, settings, answered, len(keys), tasks, seconds, decoding)
 
 
-def _identify(run: StoredRun, *, follows: bool) -> str:
+def _identify(run: StoredRun, *, budgets: bool) -> str:
+    """A digest of its settings; without the budget, which is a number, where each task has its own."""
     settings = run.facts.get("settings")
-    if follows and isinstance(settings, dict) and isinstance(settings.get("policy"), dict):
-        settings = settings | {"policy": settings["policy"] | {"rate": None}}
+    if budgets and isinstance(settings, dict) and isinstance(policy := settings.get("policy"), dict):
+        settings = settings | {"policy": {n: None if isinstance(value, float) else value for n, value in policy.items()}}
     return digest_of(settings)
 
 

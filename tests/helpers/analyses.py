@@ -20,11 +20,11 @@ from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
 
 
-def write_run(folder, policy, rollouts, problems, arguments=None, rate=None):
+def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, target=None):
     """A finished run. `rollouts` are by (task, doc, sample) `(tokens, taken, correct, answer)`, `taken` positions by host token;
-    `problems` by (task, doc) `(problem, gold)`. With `rate` it is a row of `compare` that follows."""
+    `problems` by (task, doc) `(problem, gold)`. With `rate` it is a row of `compare` that follows, or solved for `target`."""
     gate = GATE if policy == "disagreement" else {}
-    takeover = {"policy": policy, "direction": "forward", **gate}
+    takeover = {"policy": policy, "direction": "forward", "target_rate": target, **gate}
     facts = {"takeover": takeover, "arguments": arguments or {}, "settings": {"policy": policy}, "tasks": []}
     command = f"command {rate}"
     if rate is not None:

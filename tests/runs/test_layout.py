@@ -31,13 +31,13 @@ def test_a_comparison_a_row_and_a_run_dir_are_found(comparison, demo_runs):
         read_run_folder(comparison)
 
 
-def test_a_row_that_follows_is_one_run_with_a_rate_for_each_task_and_limit(tmp_path):
-    """The guided row realizes another rate on each task, and on a part of its problems."""
+def test_a_row_of_compare_is_one_run_with_a_rate_for_each_task_and_limit(tmp_path):
+    """The guided row realizes another rate on each task, and on a part of its problems; `--match task` solves one for each."""
 
-    def write(policy, rate, task, docs):
+    def write(policy, rate, task, docs, target=None):
         rollouts = {(task, doc, 0): ([1, 2, 3], {1: 5}, True, "1") for doc in range(docs)}
         problems = {(task, doc): ("2 + 2", "4") for doc in range(docs)}
-        write_run(tmp_path / policy / "samples", policy, rollouts, problems, rate=rate)
+        write_run(tmp_path / policy / "samples", policy, rollouts, problems, rate=rate, target=target)
 
     for rate, task, docs in ((0.05, "takeover_amc23", 3), (0.04, "takeover_amc23", 2), (0.1, "takeover_demo", 2)):
         write("random", rate, task, docs)
@@ -45,7 +45,10 @@ def test_a_row_that_follows_is_one_run_with_a_rate_for_each_task_and_limit(tmp_p
     assert (run.tasks, run.asked, len(run.answered)) == (["takeover_amc23", "takeover_demo"], 5, 5)
     assert [one.stored.text.split()[-1] for one in run.answered] == ["0.05"] * 3 + ["0.1"] * 2
     assert len(list(run.read_traces(["token_id"]))) == 5
-    for rate in (0.05, 0.1):
-        write("lossy", rate, "takeover_demo", 1)
+    for rate, task in ((0.05, "takeover_demo"), (0.1, "takeover_amc23")):
+        write("lossy", rate, task, 1)
+        write("solved", rate, task, 1, 0.07)
+    solved = read_run_folder(tmp_path / "solved")
+    assert (solved.tasks, solved.takeover["target_rate"], solved.takeover["rate"]) == (run.tasks, 0.07, None)
     with pytest.raises(RunDirError, match="holds 2 runs of several models or policies"):
         read_run_folder(tmp_path / "lossy")

@@ -138,14 +138,18 @@ def read_form(run: RunReader, task: str) -> Request:
 
 
 def load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:
-    """The run's own policy with the gate that it had. Plug-ins are those of the command line: a folder names no code to run."""
+    """The run's own policy, as it was resolved. Plug-ins are those of the command line: a folder names no code to run."""
     if run.arguments.get("plugins") and plugins is None:
         raise ArgumentError(
             f"the run in '{run.folder}' was made with plugins={run.arguments['plugins']}, which are not taken from a folder; "
             f"where you trust them, give --plugins {run.arguments['plugins']}"
         )
+    resolved = run.takeover
+    if resolved.get("method", {}) is None or (resolved.get("window") is not None and resolved.get("tau") is None):
+        raise ArgumentError(f"--after gate: each task in '{run.folder}' has a budget of its own; use --after base")
     given = {name: run.arguments.get(name) for name in _POLICY} | dict(run.arguments.get("policy_arguments") or {})
-    given |= {name: run.takeover.get(name) for name in ("tau", "kappa", "window")} | {"plugins": plugins}
+    given |= dict(resolved.get("method") or {})  # its budget parameter, solved for a target rate
+    given |= {name: resolved.get(name) for name in ("tau", "kappa", "window")} | {"plugins": plugins}
     policy, _ = load_policy(parse_arguments({name: value for name, value in given.items() if value is not None}), pair)
     if policy.reads_text:  # who wrote each token before the forced one is not handed on
         raise ArgumentError(

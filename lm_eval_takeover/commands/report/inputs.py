@@ -84,7 +84,7 @@ class Analysis:
     def compared(self) -> str | None:
         """The run that is held against the base's first: one with a gate, else any other."""
         others = [name for name in self.runs if name != self.base]
-        gated = [name for name in others if self.runs[name].takeover.get("tau") is not None]
+        gated = [name for name in others if self.runs[name].takeover.get("window") is not None]
         mixed = [name for name in others if self.runs[name].written_by is None]
         return next(iter([*gated, *mixed, *others]), None)
 

@@ -20,7 +20,7 @@ TAKEOVER, REPLACED = "bold reverse", "dim strike"
 def show(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises ArgumentError for a sample that the run does not have."""
     runs = read_run_folders([options.run_dir])
-    run = next((run for run in runs if run.takeover.get("tau") is not None), runs[0])  # of a comparison the guided row
+    run = next((run for run in runs if run.takeover.get("window") is not None), runs[0])  # of a comparison the guided row
     sample = find_sample(run, options.task, options.doc, options.sample)
     traces = [table for _, table in run.read_traces([*_IDS, "chosen_from"], [sample])]
     console = Console(highlight=False, soft_wrap=True)

@@ -139,15 +139,11 @@ def test_says_what_it_takes_without_loading_a_model(demo_runs, strict_run, tmp_p
     assert "hours" in said["some left"] and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("run", "more", "line"),
-    [
-        ("base", [], "was written by the base alone; effects need a guided run"),
-        ("guided", ["--takeovers", "0"], "--takeovers 0 is not in 1 to"),
-        ("guided", ["--continuations", "0"], "--continuations 0 is not in 1 to"),
-        ("guided", ["--base", "nowhere"], "--guide is missing"),
-    ],
-)
+@pytest.mark.parametrize(("run", "more", "line"), [
+    ("base", [], "was written by the base alone; effects need a guided run"),
+    ("guided", ["--takeovers", "0"], "--takeovers 0 is not in 1 to"), ("guided", ["--base", "nowhere"], "--guide is missing"),
+    ("guided", ["--continuations", "0"], "--continuations 0 is not in 1 to"),
+])  # fmt: skip
 def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
     with pytest.raises(ArgumentError, match=line):
         measure(demo_runs[run], tmp_path / "out", *more)
@@ -162,9 +158,22 @@ def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_can
     del planted["plugins"]
     measuring.load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
     assert not (tmp_path / "ran").exists()
-    segment = replace(run, arguments=run.arguments | {"policy": "segment"})
-    with pytest.raises(ArgumentError, match="--after gate cannot continue texts of policy=segment"):
-        measuring.load_run_policy(segment, demo_pair, None)
+    nothing = dict.fromkeys(("tau", "kappa", "window"))
+    for given, resolved, message in (
+        ({"policy": "segment"}, {"method": {}}, "--after gate cannot continue texts of policy=segment"),
+        ({}, {"tau": None}, "each task in '.*' has a budget of its own"),
+        ({"policy": "random"}, {**nothing, "method": None}, "each task in '.*' has a budget of its own"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            measuring.load_run_policy(
+                replace(run, arguments=run.arguments | given, takeover=run.takeover | resolved), None, None
+            )
+    for given, resolved, value in (
+        ({"policy": "lossy"}, {**nothing, "method": {"leniency": 0.9}}, "leniency"),
+        ({"score": "top1"}, {"tau": 0.0, "kappa": 0.0, "method": {"chance": 0.4}}, "chance"),
+    ):  # solved for a target rate
+        solved = replace(run, arguments=run.arguments | given, takeover=run.takeover | resolved)
+        assert getattr(measuring.load_run_policy(solved, None, None), value) == resolved["method"][value]
 
 
 def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, tmp_path):

@@ -54,14 +54,11 @@ def test_a_run_of_one_model_has_no_marks(demo_runs, capsys):
     assert "[" not in show(capsys, demo_runs["guide"], "--doc", "1")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--doc", "99"], "--doc 99 is not there; task takeover_demo has 4 from 0 to 3"),
-        (["--sample", "9"], "--sample 9 is not there; doc 0 has 0 to 7"),
-        (["--task", "x"], "--task 'x' is not in the run, which has takeover_demo"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    (["--doc", "99"], "--doc 99 is not there; task takeover_demo has 4 from 0 to 3"),
+    (["--sample", "9"], "--sample 9 is not there; doc 0 has 0 to 7"),
+    (["--task", "x"], "--task 'x' is not in the run, which has takeover_demo"),
+])  # fmt: skip
 def test_what_is_not_there_is_said(demo_runs, options, message):
     with pytest.raises(ArgumentError, match=re.escape(message)):
         main(["show", str(demo_runs["guided"]), *options])
