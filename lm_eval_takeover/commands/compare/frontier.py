@@ -16,7 +16,7 @@ from lm_eval_takeover.results.fields import read_document, read_rows
 from lm_eval_takeover.results.frontier import Area, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.statistics import Interval, Values, count_observations
+from lm_eval_takeover.results.statistics import Interval, Values, count_observations, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.schema import Between
 from lm_eval_takeover.storage.whole_files import write_text
@@ -74,11 +74,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The lines of frontier.csv and of frontier_area.csv; `why` says why there are none of the latter."""
+    """The lines of frontier.csv and of frontier_area.csv; `why` says why there are none of the latter; who writes by default."""
 
     lines: list[dict[str, Any]]
     all_areas: list[dict[str, Any]]
     why: str = ""
+    host: str = "base"
 
     @property
     def averages(self) -> list[dict[str, Any]]:
@@ -147,7 +148,7 @@ def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], effects: Path | 
         named = {"row": f"{ORACLE}@{rate:g}", "method": ORACLE, "rate": rate, "task": task}
         named |= {"realized_rate": rate, "changed_rate": rate, "acc": 1 - oracle.room + oracle.gain(rate)}
         lines.append(dict.fromkeys(lines[0]) | named)
-    return Frontier(lines, areas, why)
+    return Frontier(lines, areas, why, next((point.row.host for point in points if point.row.host), "base"))
 
 
 def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path) -> Oracles:
@@ -183,6 +184,7 @@ def _measure_areas(
     if len(set(rated_families)) == len(rated_families):
         return [], "", {}  # no method has two rates
     methods = [point for point in points if point.row.host]
+    methods = [point for point in methods if point.row.host == methods[0].row.host]  # others begin at another model
     alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}
     host, donor = (alone.get(str(name)) for name in (methods[0].row.host, methods[0].row.donor))
     if host is None:
@@ -214,7 +216,7 @@ def _measure_areas(
             names = (task, *(averaged if len(averaged) == 1 else ()))  # a single task is its own average
             for rows in families.values():
                 bands_of_rows = zip(rows, find_band(Curve(np.zeros(len(rows)), gains(rows), samples)), strict=True)
-                bands |= {(row.row.label, name, metric): band for row, band in bands_of_rows for name in names}
+                bands |= {(row.row.label, name, metric): within_shares(band) for row, band in bands_of_rows for name in names}
         curves: dict[str, Curve] = {}
         for method, rows in (families | ({} if axis in AREA_AXES else {p.row.family: [p] for p in drafted})).items():
             if known := [point for point in rows if point.cost(axis, task) is not None]:
@@ -226,7 +228,7 @@ def _measure_areas(
             cap, wrong = find_cap(rated), [1 - problems[host.row.label][place].values[ACC] for place in part]
             areas = [_describe_area(area) for area in compare_areas(curves, _AGAINST, cap)]
             most = [each.area(cap) for each in oracles.get(task, ())] if metric == "acc" else []
-            for line in areas if most and most[0] else ():
+            for line in areas if most and all(most) else ():
                 line |= Figure.of(curves[line["method"]].share_of(oracles[task], wrong, cap)).describe("oracle_share")
         start = 0.0 if axis in AREA_AXES else None
         head = {"axis": axis, "task": task, "metric": metric}
@@ -262,7 +264,8 @@ def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], axis: s
 
 
 def _describe_area(area: Area) -> dict[str, Any]:
-    own, difference = area.area.interval(), Figure.of(area.difference.interval() if area.difference else None)
+    own = within_shares(area.area.interval())
+    difference = Figure.of(within_shares(area.difference.interval()) if area.difference else None)
     line = {"method": area.method, "versus": area.versus, "area": own.value, "low": own.low, "high": own.high}
     line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1], "p_holm": area.p_holm}
     return line | difference.describe("difference")

@@ -108,7 +108,7 @@ def merge(options: argparse.Namespace) -> int:
         print(write_frontier(frontier, options.cost, options.format))
     make_folder(options.run_dir)
     whole.write(options.run_dir)
-    try_to_draw(whole.averages, options.cost, options.run_dir / "frontier.svg")
+    try_to_draw(whole.averages, options.cost, options.run_dir / "frontier.svg", frontier.host)
     print(f"{len(comparisons)} comparisons -> {options.run_dir}")
     return 0
 

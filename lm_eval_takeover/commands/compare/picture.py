@@ -36,15 +36,21 @@ _SETTINGS = {
 _Lines = Sequence[Mapping[str, Any]]
 
 
-def try_to_draw(lines: _Lines, cost: str, path: Path) -> None:
+def name_roles(text: str, host: str) -> str:
+    """A text on a base that writes by default, in the words of a comparison where the guide does."""
+    swapped = {"base": "guide", "guide": "base"}
+    return re.sub(r"\b(base|guide)\b", lambda at: swapped[at[0]], text) if host == "guide" else text
+
+
+def try_to_draw(lines: _Lines, cost: str, path: Path, host: str = "base") -> None:
     """`draw_frontier`. An error is one line: all tables are there already."""
     try:
-        draw_frontier(lines, cost, path)
+        draw_frontier(lines, cost, path, host)
     except Exception as error:  # matplotlib may be missing, or fail in its own ways
         print(f"no picture '{path}': {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def draw_frontier(lines: _Lines, axis: str, path: Path) -> None:
+def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> None:
     """`lines` are those of frontier.csv for one task, of one pair or several. Raises ArgumentError without matplotlib."""
     column, title = COSTS[axis]
     metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
@@ -64,7 +70,7 @@ def draw_frontier(lines: _Lines, axis: str, path: Path) -> None:
             own = [line for line in lines if line.get("pair") == pair and line[metric] is not None]
             if curves:
                 _draw_panels(block, own, colours, column, metric, points)
-                block.supxlabel(title, fontsize=10)
+                block.supxlabel(name_roles(title, host), fontsize=10)
             else:
                 _draw_bars(block.subplots(), own, metric)
 

@@ -74,10 +74,10 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     frontier = describe_frontier(done, options.effects).write(options.run_dir)
     sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
-        sys.stdout.write("\n" + write_costs(costs, [row.label for row in done if row.follows], options.format))
+        sys.stdout.write("\n" + write_costs(costs, [row.label for row in done if row.follows], options.format, frontier.host))
         tables = write_frontier(frontier, options.cost, options.format)
         sys.stdout.write(f"\n{tables}" if tables else "")
-    try_to_draw(frontier.averages, options.cost, options.run_dir / "frontier.svg")
+    try_to_draw(frontier.averages, options.cost, options.run_dir / "frontier.svg", frontier.host)
 
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:
@@ -105,7 +105,7 @@ def _drop_repeated(
 ) -> list[PlannedRow]:
     """Leave out rows of a method that cannot reach a rate, if the nearest one is there already."""
     calibrations = [(plan, find_calibration(plan.calibration)[0]) for plan in plans if plan.calibration]
-    seen, kept = set[tuple[object, ...]](), list[PlannedRow]()
+    seen, kept = dict[tuple[object, ...], int](), list[PlannedRow]()
     for row in rows:
         targets = [(p, taus) for p, each in calibrations if (taus := find_row_target(each, row, options))]
         for plan, target in targets:
@@ -115,9 +115,9 @@ def _drop_repeated(
                 print(f"{row.label}: {nearest}", file=sys.stderr)
         values = row.word, *(target.value for _, target in targets)
         if targets and values in seen:
-            kept[-1] = replace(kept[-1], covers=row.rate)
+            kept[seen[values]] = replace(kept[seen[values]], covers=row.rate)
             continue
-        seen.add(values)
+        seen[values] = len(kept)
         kept.append(row)
     return kept
 

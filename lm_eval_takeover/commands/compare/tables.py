@@ -5,18 +5,19 @@ from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value
 from lm_eval_takeover.commands.compare.frontier import AREA_AXES, Frontier
-from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED
+from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED, name_roles
 from lm_eval_takeover.results.runs import TOTALS
 
 
-def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str) -> str:
+def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
     """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
     lines = [[row["row"], *(_show(row[name], ",.0f") for name in (*TOTALS, "seconds"))] for row in costs]
-    notes = [
+    written = (
         "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
         "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
         "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample."
-    ]
+    )
+    notes = [name_roles(written, host)]
     if any(row["seconds"] is None for row in costs):
         notes.append("No seconds: this model type does not report those of its generation.")
     notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []
@@ -39,9 +40,9 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
             shares = [_show_points(area, "oracle_share", form=".0f")] * has_oracle
             lines.append([area["method"], *own, *against, *shares])
     notes = [
-        "Area: the mean gain over the base alone, in percentage points, over costs from 0 to the largest that all methods "
-        "reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between measured "
-        "costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
+        f"Area: the mean gain over the {frontier.host} alone, in percentage points, over costs from 0 to the largest that all "
+        "methods reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between "
+        "measured costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
     ]
     columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)", *["Of oracle, %"] * has_oracle]
     if has_oracle:
@@ -49,17 +50,19 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
             "Oracle: the takeovers of largest effect first, if effects of single takeovers add up; as shrunk, and as measured. "
             "Of oracle: the share of the first, with an interval that has the share of both."
         )
-    shown = f"{mark}Areas by {COSTS[over][1]}\n{write(Table(columns, lines, notes))}"
+    titles = {name: name_roles(title, frontier.host) for name, (_, title) in COSTS.items()}
+    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes))}"
     least = "asked" if axis == "share" else axis
     form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
     lines = []
     for area in {area["method"]: area for area in areas if area["axis"] == least}.values():
         half, most, low, high = (_show(area[f"least_cost_{goal}"], form) for goal in ("50", "90", "90_low", "90_high"))
         lines.append([area["method"], half, most, f"{low} to {high or 'not reached'}" if low else ""])
-    notes = ["The least cost at which a method has 50 and 90 % of the gain of the guide alone; empty if it never has."]
+    gain = name_roles("50 and 90 % of the gain of the guide alone", frontier.host)
+    notes = [f"The least cost at which a method has {gain}; empty if it never has."]
     if any(line[0].startswith(DRAFTED) for line in lines):
         notes.append("drafted: the guide writes its own text with drafts of the base. A method that costs more saves nothing.")
-    return f"{shown}\n{mark}Least {COSTS[least][1]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
+    return f"{shown}\n{mark}Least {titles[least]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
 
 
 def _show(value: float | None, form: str) -> str:

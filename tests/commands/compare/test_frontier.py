@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -16,7 +17,7 @@ from lm_eval_takeover.commands.compare import picture
 from lm_eval_takeover.commands.compare.frontier import AREA_AXES, describe_costs, describe_frontier, refine_rows
 from lm_eval_takeover.commands.compare.picture import try_to_draw
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.commands.compare.tables import write_frontier
+from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.runs import read_run
 
@@ -143,16 +144,13 @@ def test_areas_of_pass_at_k_are_of_the_k_that_the_table_shows(tmp_path):
     assert read_areas(tmp_path, "share", metric="pass8") == {"far": pytest.approx(0.5 * (1 - 0.5 * 0.5))}
 
 
-def test_rates_are_added_where_the_curve_is_steep(tmp_path):
-    runs = make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 5, "flat@0.04": 1, "late@0.02": 1, "late@0.04": 7})
-    assert [(row.label, row.rate) for row in refine_rows(runs)] == [("far@0.025", 0.025), ("late@0.03", 0.03)]
-
-
-def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
+def test_a_method_that_can_write_no_more_keeps_its_gain_and_steep_curves_get_more_rates(tmp_path):
     """Its area goes as far as the others' do: who may spend 10 % may spend 2 %."""
     describe_frontier(make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4})).write(tmp_path)
     areas = read_areas(tmp_path, "share")
     assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})
+    runs = make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 5, "flat@0.04": 1, "late@0.02": 1, "late@0.04": 7})
+    assert [(row.label, row.rate) for row in refine_rows(runs)] == [("far@0.025", 0.025), ("late@0.03", 0.03)]
 
 
 def test_each_axis_has_the_methods_that_have_a_cost_there(tmp_path):
@@ -166,6 +164,17 @@ def test_each_axis_has_the_methods_that_have_a_cost_there(tmp_path):
     lines = [line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"]
     shown = {line["row"]: [line[f"{name}_rate"] for name in ("realized", "changed", "asked")] for line in lines}
     assert (shown["far@0.1"], shown["mix@0.1"]) == (["0.1", "0.1", "1.0"], ["", "0.1", "1.0"])
+
+
+def test_where_the_guide_writes_by_default_texts_say_so_and_rows_of_the_other_direction_have_no_area(tmp_path):
+    runs = make_runs(tmp_path, {"base": 0, "guide": 8, "back@0.05": 4, "back@0.1": 4, "far@0.05": 4})
+    swapped = {"host": "guide", "donor": "base"}
+    runs = {replace(row, **swapped) if row.name == "back" else row: of_row for row, of_row in runs.items()}
+    made = describe_frontier(runs).write(tmp_path)
+    assert read_areas(tmp_path, "share") == {"back": pytest.approx(-0.5 * (1 - 0.5 * 0.5))}
+    table = write_frontier(made, "share", "md") + write_costs([], [], "md", made.host)
+    for text in ("Areas by share of tokens that the base writes", "gain over the guide alone", "tokens that the base wrote"):
+        assert text in table
 
 
 def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
@@ -217,6 +226,10 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     assert all(text in table for text in (*shown, "Of oracle, %", "if effects of single takeovers add up"))
     try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
     assert "<title>oracle@0.1: Acc" in (tmp_path / "frontier.svg").read_text()
+    (tmp_path / "effects.json").write_text(
+        json.dumps([known[0] | {"shrunk": 1e-28, "effect": 0.0}])
+    )  # nothing is worth anything
+    assert all(area["oracle_share"] in (None, 1) for area in describe_frontier(runs, tmp_path).all_areas)
     of_another = {"run": "ce@0.05"}, r"is of the run 'ce@0.05'; expected those of a row here"
     strange = [known[0] | {"doc_id": 6}], "has an effect on .*6.*; expected problems that the rows have"
     wrong = ("effects", [known[0] | {"inclusion": 0}], "inclusion"), ("effects", *strange), ("effect_examples", *of_another)
@@ -249,6 +262,8 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, first
                 row = PlannedRow(label, name, rate=rate, follows=kind == "follows", **method)
                 runs[row] = [write_run(folder, {"takeover_demo": [samples] * problems}, samples=samples, **model)]
         made = describe_frontier(runs)
+        ends = [row.get(name) for row in (*made.lines, *made.all_areas) for name in ("low", "difference_high", "acc_gain_low")]
+        assert all(end is None or -1 <= end <= 1 for end in ends)
         try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
         assert len(made.averages) == len(runs)
         table, has_areas = write_frontier(made, "share", "table"), "rates" in kinds and "base" in kinds

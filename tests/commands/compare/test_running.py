@@ -8,6 +8,7 @@ import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from shlex import split
+from types import SimpleNamespace
 
 import pytest
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
@@ -17,6 +18,7 @@ from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running
+from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.commands.compare.worker import CallFailed
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import RunDirError
@@ -97,6 +99,18 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness,
         for row in board["rows"]:
             del row["results"]
     assert resumed == whole
+
+
+def test_a_rate_that_is_out_of_reach_is_covered_by_a_row_of_its_own_method(monkeypatch, capsys):
+    def find_target(_, row, options):
+        return SimpleNamespace(value=row.word, is_reached=row.name == "ce", realized_rate=0.015)
+
+    monkeypatch.setattr(running, "find_calibration", lambda name: (name, None))
+    monkeypatch.setattr(running, "find_row_target", find_target)
+    rows = [PlannedRow(f"{name}@{rate}", name, rate=rate, word=name) for name, rate in (("mix", 5), ("ce", 2), ("mix", 9))]
+    kept = running._drop_repeated(None, rows, [SimpleNamespace(calibration="c", tasks=["t"])])
+    assert [(row.label, row.covers) for row in kept] == [("mix@5", 9), ("ce@2", None)]
+    assert "mix@9: the nearest rate that mix can reach" in capsys.readouterr().err
 
 
 def test_two_comparisons_in_one_folder_are_refused(harness, tmp_path):
