@@ -189,7 +189,7 @@ def choose_averaged(tasks: Collection[str]) -> list[str]:
 
 def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
     """The rate, target rate or spike ratio that a run was given; None for a gate by hand. `takeover` is `config.takeover`."""
-    rates = (takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
+    rates = (takeover.get(name) for name in ("target_rate", "rate", "spike_ratio"))  # `rate` may be solved for the target
     return next((float(value) for value in rates if value is not None), None)
 
 

@@ -37,11 +37,6 @@ def test_the_error_of_the_grid_is_whole_for_a_jump_and_none_where_all_stretches_
     assert even.grid_error(0.1) == pytest.approx(0, abs=1e-6)
 
 
-def test_areas_end_at_the_largest_common_cost():
-    curves = curve([0.05, 0.3], [0.2, 0.4]), curve([0.06], [0.2])
-    assert (find_cap(curves), find_cap(curves[:1]), find_cap([])) == (0.06, 0.1, 0.1)
-
-
 def test_methods_are_compared_where_there_is_something_to_compare_with_and_each_pair_is_corrected_once():
     curves = {"ce": curve([0.05, 0.1], [0.5, 0.6]), "random": curve([0.05, 0.1], [0.1, 0.1])}
     ce, random = compare_areas(curves, ["random", "entropy"], 0.1)
@@ -50,6 +45,8 @@ def test_methods_are_compared_where_there_is_something_to_compare_with_and_each_
     areas = compare_areas(curves, ["random", "ce"], 0.1)
     assert [(area.method, area.versus) for area in areas] == [("ce", "random"), ("random", "ce")]
     assert {area.p_holm for area in areas} == {ce.difference.p_value()}  # one pair, so nothing to correct
+    both = curve([0.05, 0.3], [0.2, 0.4]), curve([0.06], [0.2])
+    assert (find_cap(both), find_cap(both[:1]), find_cap([])) == (0.06, 0.1, 0.1)
 
 
 def test_least_costs_are_first_crossings_along_the_axis():

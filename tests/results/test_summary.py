@@ -59,14 +59,11 @@ def test_correct_samples_by_problem_give_the_same_figures_as_a_results_file(run)
     assert by_count.acc == by_file.acc and by_count.passed == by_file.passed
 
 
-def test_results_files_of_one_row_share_their_seconds(tmp_path):
+def test_files_of_one_row_share_their_seconds_and_counts_add_up(tmp_path):
     for task, seconds in (("a", 10.0), ("b", 20.0)):
         write_results(tmp_path / task, {task: [1] * 5}, run=takeover(seconds=seconds))
     runs, _ = read_runs([tmp_path])
     assert {part.rates.seconds_per_problem for part in summary.summarize_tasks(runs).values()} == {3.0}
-
-
-def test_counts_add_up_and_what_one_lacks_is_missing():
     parts = [Counts(100, 10, 9, 100, 110, 20, 0.1), Counts(300, 10, None, 300, 330, None, 1 / 30)]
     assert Counts.add(parts) == Counts(400, 20, None, 400, 440, None, 0.05)
 
@@ -78,16 +75,12 @@ def test_recovery_says_why_there_is_none():
     assert found.value == pytest.approx(0.5) and found.why is None and found.low < 0.5 < found.high
 
 
-@pytest.mark.parametrize(
-    ("tasks", "averaged"),
-    [
-        (["mine", "takeover_aime24", "takeover_amc23"], ["takeover_amc23", "takeover_aime24"]),
-        (["mine", "takeover_gpqa_diamond", "mine"], ["mine", "takeover_gpqa_diamond"]),
-        (["takeover_gsm8k_100", "takeover_amc23", "takeover_gsm8k"], ["takeover_gsm8k", "takeover_amc23"]),
-        (["takeover_gsm8k_100", "takeover_demo"], ["takeover_gsm8k_100"]),
-        (["takeover_gpqa_diamond_50", "takeover_gpqa_diamond"], ["takeover_gpqa_diamond"]),
-        (["mine", "mine_2"], ["mine", "mine_2"]),
-    ],
-)
+@pytest.mark.parametrize(("tasks", "averaged"), [
+    (["mine", "takeover_aime24", "takeover_amc23"], ["takeover_amc23", "takeover_aime24"]),
+    (["mine", "takeover_gpqa_diamond", "mine"], ["mine", "takeover_gpqa_diamond"]),
+    (["takeover_gsm8k_100", "takeover_amc23", "takeover_gsm8k"], ["takeover_gsm8k", "takeover_amc23"]),
+    (["takeover_gsm8k_100", "takeover_demo"], ["takeover_gsm8k_100"]), (["mine", "mine_2"], ["mine", "mine_2"]),
+    (["takeover_gpqa_diamond_50", "takeover_gpqa_diamond"], ["takeover_gpqa_diamond"]),
+])  # fmt: skip
 def test_averages_are_over_mathematical_tasks_and_never_over_a_task_and_its_subset(tasks, averaged):
     assert summary.choose_averaged(tasks) == averaged

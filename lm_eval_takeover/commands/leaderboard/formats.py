@@ -31,6 +31,7 @@ _COSTS = {
     "weights_per_token": "Weights / token",
     "seconds_per_problem": "s / problem",
 }
+MISSED = "† off the rate that was asked for."
 _RUN_RATES = ("base_passes_per_token", *_COSTS)  # in JSON and CSV
 _CELL_RATES = {"truncated": "truncated", "realized_rate": "task_rate"}
 _CELL_RATES |= {name: name for name in (*_PARTS["reading"], "unparsed")}
@@ -75,7 +76,8 @@ def _describe_row(row: BoardRow) -> dict[str, Any]:
 
 def _name_row(row: BoardRow) -> dict[str, Any]:
     named = {name: getattr(row, name) for name in ("kind", "source", "nominal")}
-    return {"model": row.name, **named, "realized_rate": row.rates.realized_rate, "reference": row.reference}
+    rates = {"realized_rate": row.rates.realized_rate, "missed_rate": row.missed_rate}
+    return {"model": row.name, **named, **rates, "reference": row.reference}
 
 
 def _describe_cell(cell: Summary) -> dict[str, Any]:
@@ -182,7 +184,7 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     notes += [f"{line}." for line in board.legend]
     if "cost" in extras and any(row.source == MEASURED and row.rates.seconds_per_problem is None for row in rows):
         notes.append("No seconds: this model type does not report those of its generation.")
-    notes += ["† off the rate that was asked for."] if any(row.missed_rate is not None for row in rows) else []
+    notes += [MISSED] if any(row.missed_rate is not None for row in rows) else []
     return notes + [f"Warning: {line}" for line in board.warnings]
 
 
@@ -287,7 +289,8 @@ def _lay_out_versus(board: Board) -> Table | None:
     if not lines:
         return None
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]
-    note = f"Differences from {board.versus}, in percentage points; Holm's p-values are over all {len(lines)} lines."
+    tested = sum(contrast.p_holm is not None for row in board.rows for contrast in row.contrasts)
+    note = f"Differences from {board.versus}, in percentage points; Holm's p-values are over all {tested} comparisons."
     return Table(columns, lines, [note], names=3)
 
 

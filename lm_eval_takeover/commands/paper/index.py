@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import Table, write_file, write_markdown
+from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.commands.paper.figures import draw_rates
 from lm_eval_takeover.commands.paper.manifest import RATES, Item, Manifest, PaperPair, Part
 from lm_eval_takeover.commands.report.figures import read_figure
@@ -98,7 +99,7 @@ def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
     named = list(dict.fromkeys(name for cells in figures.values() for name in cells))
     shown = {"tasks": named, "average": named[-1:], "recovery": []}[str(item.board)]
     lines = [
-        [label, _percent(rows[label]["realized_rate"]), *map(_pair, [*map(cells.get, shown), rows[label]["recovery"]])]
+        [label, _rate(rows[label]), *map(_pair, [*map(cells.get, shown), rows[label]["recovery"]])]
         for label, cells in figures.items()
     ]
     reasons: dict[str, list[str]] = {}
@@ -108,12 +109,17 @@ def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
     notes = [
         "Each cell is Acc / Pass@8 in percent.",
         *(f"No Recovery of {', '.join(of)}: {why}." for why, of in reasons.items()),
+        *[MISSED] * any("†" in line[1] for line in lines),
     ]
     return Table(["Row", "Realized", *shown, "Recovery"], lines, notes)
 
 
 def _pair(cell: Mapping[str, Any] | None) -> str:
     return " / ".join(_percent((cell or {}).get(metric)) or "–" for metric in _METRICS)
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    return _percent(row["realized_rate"]) + " †" * (row.get("missed_rate") is not None)
 
 
 def _percent(value: float | None) -> str:

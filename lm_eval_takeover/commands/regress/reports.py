@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -49,10 +50,23 @@ def describe(verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: f
 
 def _describe_metric(check: Check) -> dict[str, Any]:
     return {
-        "tasks": {task: asdict(judged) for task, judged in check.tasks.items() if task != AVERAGE},
-        AVERAGE: asdict(check.tasks[AVERAGE]) if AVERAGE in check.tasks else None,
+        "tasks": {task: _describe_verdict(judged) for task, judged in check.tasks.items() if task != AVERAGE},
+        AVERAGE: _describe_verdict(check.tasks[AVERAGE]) if AVERAGE in check.tasks else None,
         "limit": check.limit,
     }
+
+
+def _describe_verdict(judged: TaskVerdict) -> dict[str, Any]:
+    """Its fields; None for a number that is not known, as of a Recovery that there is not: JSON has no NaN."""
+    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in asdict(judged).items()}
+
+
+def _show(value: float, form: str = "+.4f") -> str:
+    return "-" if isnan(value) else format(value, form)
+
+
+def _show_interval(judged: TaskVerdict) -> str:
+    return "-" if isnan(judged.low) else f"{_show(judged.low)} to {_show(judged.high)}"
 
 
 def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> Table:
@@ -60,9 +74,8 @@ def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: S
     heading = ["Task", "Metric", "Verdict", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)"]
     lines = []
     for task, judged in (pair for check in checks for pair in check.tasks.items()):
-        values = f"{judged.baseline:.4f}", f"{judged.now:.4f}", f"{judged.difference:+.4f}"
-        interval, p_value = f"{judged.low:+.4f} to {judged.high:+.4f}", show_p_value(judged.p_holm)
-        lines.append([task, judged.metric, judged.verdict, *values, interval, p_value])
+        values = _show(judged.baseline, ".4f"), _show(judged.now, ".4f"), _show(judged.difference), _show_interval(judged)
+        lines.append([task, judged.metric, judged.verdict, *values, show_p_value(judged.p_holm)])
     return Table(heading, lines, list_notes(verdict, checks, allowed), names=2)
 
 
@@ -98,7 +111,7 @@ def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
     )
     for task, judged, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
-        span = f"{judged.difference:+.4f} ({judged.low:+.4f} to {judged.high:+.4f})"
+        span = f"{_show(judged.difference)} ({_show_interval(judged)})"
         text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}; {judged.note}")
         if judged.verdict in failing:
             ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)
@@ -154,8 +167,8 @@ def add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Mapp
         "run": digest_run(new),
         "model": new.model,
         "verdicts": [
-            {name: [verdict.metric, verdict.verdict, verdict.difference] for name, verdict in verdicts.items()}
-            for verdicts in checks
+            {name: [fields[key] for key in ("metric", "verdict", "difference")] for name, fields in described.items()}
+            for described in ({name: _describe_verdict(each) for name, each in verdicts.items()} for verdicts in checks)
         ],
     }
     with writing("history", path):

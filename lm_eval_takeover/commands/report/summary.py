@@ -8,6 +8,7 @@ from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.results.recovery import Trio
 from lm_eval_takeover.results.statistics import Values, as_values, count_observations
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
+from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
@@ -27,7 +28,7 @@ def list_columns(k: int) -> list[tuple[str, str]]:
         (f"Pass@{k}", f"problems that any of {k} samples solves, with its 95 % interval"),
         ("Recovery against the guide, Acc", "(run - base) / (guide - base), with Fieller's 95 % interval"),
         (f"Recovery against the guide, Pass@{k}", f"the same for Pass@{k}"),
-        ("Realized rate", "share of tokens taken over"),
+        ("Realized rate", "share of tokens taken over; † off the rate that was asked for"),
         ("Guide passes / token", "forward passes of one row, prefill apart"),
         ("Tokens / s", "of the whole run, all its tasks together"),
         ("Truncated", "share of the samples that the token limit cut off"),
@@ -60,9 +61,10 @@ def _show(figure: Figure, form: str) -> str:
 
 def _show_costs(rates: Rates, run: RunReader) -> list[str]:
     """Means over tasks of ratios of sums; tokens per second of the whole run."""
-    written = sum(sample.stored.tokens for sample in run.stored_samples())
+    written, taken = (sum(getattr(each.stored, name) for each in run.stored_samples()) for name in ("tokens", "takeovers"))
+    missed = find_missed_rate(run.takeover, taken / max(written, 1)) is not None
     return [
-        f"{rates.realized_rate:.1%}",
+        f"{rates.realized_rate:.1%}{' †' * missed}",
         f"{rates.guide_passes_per_token:.2f}",
         f"{written / run.seconds:,.0f}" if run.seconds > 0 else MISSING,
         f"{rates.truncated:.1%}",

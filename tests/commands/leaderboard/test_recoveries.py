@@ -71,16 +71,12 @@ def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_com
     assert "--log_samples" in recovery["acc_why"] and any("no samples of" in line for line in warnings)
 
 
-@pytest.mark.parametrize(
-    ("pretrained", "count", "said"),
-    [
-        ("acme/Small", 600_000_000, None),
-        ("acme/Small", None, None),
-        ("acme/Small", 1_700_000_000, "Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B"),
-        ("acme/Think-4B", None, "Think-4B (thinking), which has 4 B parameters"),
-        ("acme/Other", None, "Other (thinking), and nothing says that it has the size of Small-Base"),
-    ],
-)
+@pytest.mark.parametrize(("pretrained", "count", "said"), [
+    ("acme/Small", 600_000_000, None), ("acme/Small", None, None),
+    ("acme/Small", 1_700_000_000, "Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B"),
+    ("acme/Think-4B", None, "Think-4B (thinking), which has 4 B parameters"),
+    ("acme/Other", None, "Other (thinking), and nothing says that it has the size of Small-Base"),
+])  # fmt: skip
 def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
     counts, config = {task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {}
     write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)

@@ -22,7 +22,7 @@ def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, board):
     assert all(row["source"] == "measured" for row in rows.values())
 
 
-def test_cells_have_intervals_and_averages_leave_gpqa_out(results, board):
+def test_cells_have_intervals_averages_leave_gpqa_out_and_a_row_that_lacks_a_task_has_none(results, board, tmp_path):
     row = board(results / "base")[0]["Small-Base"]
     sizes = {task: (cell["problems"], cell["samples"]) for task, cell in row["tasks"].items()}
     assert sizes == {task: (count, 8) for task, count in SIZES.items()}
@@ -30,9 +30,6 @@ def test_cells_have_intervals_and_averages_leave_gpqa_out(results, board):
     assert row["average"]["acc"] == pytest.approx(sum(cell["acc"] for cell in cells) / 2)
     for cell in (*row["tasks"].values(), row["average"]):
         assert 0 <= cell["acc_low"] < cell["acc"] < cell["acc_high"] <= cell["pass8_high"] <= 1
-
-
-def test_a_row_that_lacks_a_task_has_no_average_and_says_so(results, board, tmp_path):
     write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=takeover("base"))
     row = board(results / "guided", tmp_path)[0]["Small-Base"]
     assert (row["average"], row["average_why"]) == (None, "without takeover_aime24")
@@ -46,21 +43,17 @@ def test_what_differs_between_rows_is_said_once_for_all_tasks(results, board):
     assert board(results / "base", results / "guided")[1] == []
 
 
-@pytest.mark.parametrize(
-    ("given", "realized", "missed"),
-    [
-        ({"target_rate": 0.05}, 0.0706, True),
-        ({"target_rate": 0.05}, 0.0594, False),
-        ({"target_rate": 0.2}, 0.235, False),
-        ({"rate": 0.2}, 0.155, True),
-        ({"spike_ratio": 0.03}, 0.2, False),  # no rate of the run
-    ],
-)
+@pytest.mark.parametrize(("given", "realized", "missed"), [
+    ({"target_rate": 0.05}, 0.0706, True), ({"target_rate": 0.05}, 0.0594, False), ({"target_rate": 0.2}, 0.235, False),
+    ({"rate": 0.2}, 0.155, True), ({"target_rate": 0.05, "rate": 0.062}, 0.062, True),  # solved for the target
+    ({"spike_ratio": 0.03}, 0.2, False),  # no rate of the run
+])  # fmt: skip
 def test_a_missed_rate_is_marked_and_explained(tmp_path, board, printed, given, realized, missed):
     run = takeover("random" if "rate" in given else "disagreement", rate=None, **{"spike_ratio": None, "seed": 1})
     write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=run | given | {"realized_rate": realized})
-    (name,), warnings = board(tmp_path)
-    asked = next(iter(given.values()))
+    rows, warnings = board(tmp_path)
+    ((name, row),), asked = rows.items(), next(iter(given.values()))
+    assert (row["nominal"], row["missed_rate"]) == (asked, asked if missed else None)
     line = f"{name}: {asked:.1%} of the tokens were to be taken over, and {realized:.1%} were"
     assert warnings == ([line] if missed else [])
     assert (f"{realized:.1%} †" in printed(tmp_path)) == missed

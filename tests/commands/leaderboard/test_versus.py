@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from helpers.results import SIZES
+from helpers.results import SIZES, takeover, write_results
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.statistics import holm
@@ -22,15 +22,15 @@ def test_differences_are_paired_by_problem(results, board):
         assert contrast["p_value"] <= contrast["p_holm"] < 0.05
 
 
-def test_p_values_are_corrected_over_all_that_is_compared(results, board):
-    rows, _ = board(*(results / name for name in ("base", "guided", "random")), "--vs", results / "base")
+def test_p_values_are_corrected_over_all_that_is_compared(results, board, printed, tmp_path):
+    bare = write_results(tmp_path, {task: [4] * size for task, size in SIZES.items()}, run=takeover("early"), logged=False)
+    words = [*(results / name for name in ("base", "guided", "random")), bare, "--vs", results / "base"]
+    assert "Holm's p-values are over all 16 comparisons." in " ".join(printed(*words).split())
+    rows, _ = board(*words[:3], *words[4:])
     compared = [row["vs"] for row in rows.values() if "vs" in row]
     tested = [each for vs in compared for metric in ("acc", "pass8") for each in vs[metric].values()]
     assert len(tested) == 2 * 2 * 4
     assert [each["p_holm"] for each in tested] == pytest.approx(holm([each["p_value"] for each in tested]))
-
-
-def test_what_is_no_row_is_refused(results, board):
     with pytest.raises(ArgumentError, match="is 0 rows of the table"):
         board(results / "base", "--vs", results / "guided")
 

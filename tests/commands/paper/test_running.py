@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import split
 
@@ -20,6 +21,7 @@ from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.paper import running
 from lm_eval_takeover.commands.paper.figures import draw_rates
+from lm_eval_takeover.commands.paper.index import lay_out_board
 from lm_eval_takeover.commands.paper.manifest import read_manifest
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
@@ -55,6 +57,14 @@ def test_names_that_the_manifest_lacks_are_one_line():
     for pair, items, reason in wrong:
         with pytest.raises(ArgumentError, match=reason):
             manifest.choose(pair, items)
+
+
+def test_a_missed_rate_is_marked_in_the_measured_table():
+    item = replace(read_manifest().items["T3"], rows=("ce", "random"))
+    rows = [{"model": name, "kind": "guided", "realized_rate": 0.08, "missed_rate": missed, "tasks": {}, "average": None,
+             "recovery": {}} for name, missed in (("ce", 0.05), ("random", None))]  # fmt: skip
+    table = lay_out_board({"rows": rows}, item)
+    assert [row[1] for row in table.rows] == ["8.0 †", "8.0"] and "† off the rate that was asked for." in table.notes
 
 
 @contextmanager

@@ -27,9 +27,6 @@ def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):
         read_baseline(path)
     with pytest.raises(ResultsError, match="does not exist; write it from a good run with --update"):
         read_baseline(check.folder / "none.json")
-
-
-def test_a_run_without_samples_is_refused(check):
     folder = write_results(check.folder / "means", {TASK: draw_counts(1)}, run=takeover(), logged=False)
     with pytest.raises(ResultsError, match="run with --log_samples"):
         main(["regress", str(folder), "--baseline", str(check.folder / "b.json")])

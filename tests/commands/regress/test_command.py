@@ -62,16 +62,10 @@ def test_the_same_run_differs_in_nothing_and_its_files_are_written_over(check):
         check({TASK: draw_counts(1)}, "--metric", "")
 
 
-@pytest.mark.parametrize(
-    ("shift", "words", "status", "verdict"),
-    [
-        (0.0, [], 0, "pass"),
-        (-0.15, [], 1, "regressed"),
-        (-0.15, ["--max-drop", "0.3"], 0, "pass"),
-        (-0.02, [], 0, "inconclusive"),
-        (-0.02, ["--strict"], 1, "inconclusive"),
-    ],
-)
+@pytest.mark.parametrize(("shift", "words", "status", "verdict"), [
+    (0.0, [], 0, "pass"), (-0.15, [], 1, "regressed"), (-0.15, ["--max-drop", "0.3"], 0, "pass"),
+    (-0.02, [], 0, "inconclusive"), (-0.02, ["--strict"], 1, "inconclusive"),
+])  # fmt: skip
 def test_the_status_follows_from_the_verdict(check, shift, words, status, verdict):
     got, found = check({TASK: draw_counts(2, shift)}, *words)
     assert (got, found["verdict"]) == (status, verdict)
@@ -81,18 +75,15 @@ def test_the_status_follows_from_the_verdict(check, shift, words, status, verdic
     assert ("could tell" in task["note"]) == (verdict == "inconclusive")
 
 
-def test_a_metric_that_neither_run_has_is_one_line(check):
-    with pytest.raises(ArgumentError, match=r"--metric 'accc' is not known; did you mean 'acc'\?"):
-        check({TASK: draw_counts(1)}, "--metric", "accc")
-
-
-def test_only_the_named_tasks_are_checked(check):
+def test_only_the_named_tasks_are_checked_and_unknown_metrics_are_one_line(check):
     extra = {TASK: draw_counts(1), "takeover_amc23": [1] * 40}
     with pytest.raises(ResultsError, match="takeover_amc23: missing in the baseline"):
         check(extra)
     assert check(extra, "--tasks", TASK)[0] == 0
     with pytest.raises(ArgumentError, match="--tasks takeover_amc24 is not there; known: takeover_amc23"):
         check(extra, "--tasks", "takeover_amc24")
+    with pytest.raises(ArgumentError, match=r"--metric 'accc' is not known; did you mean 'acc'\?"):
+        check({TASK: draw_counts(1)}, "--metric", "accc")
 
 
 @pytest.mark.parametrize("samples", [1, 3])

@@ -20,15 +20,12 @@ def test_a_plan_prints_the_power_of_each_drop(check, regress):
     assert allowed["problems_for_80"] is None and 20 < large["problems_for_80"] < 300
 
 
-def test_planted_drops_shift_all_log_odds_by_the_same_amount():
+def test_planted_drops_shift_all_log_odds_by_one_amount_and_unsolved_problems_have_a_chance():
     chances = np.random.default_rng(0).beta(1, 1, (3, 50))
     lowered = lower(chances, 0.1, lambda p: p)
     assert lowered.mean(axis=1) == pytest.approx(chances.mean(axis=1) - 0.1, abs=1e-5)
     shifts = np.log(lowered / (1 - lowered)) - np.log(chances / (1 - chances))
     assert shifts == pytest.approx(np.broadcast_to(shifts[:, :1], shifts.shape), abs=1e-6)
-
-
-def test_problems_that_were_never_solved_may_yet_be():
     drawn = draw_difficulties(np.random.default_rng(0), np.array([0.0] * 20 + [0.5] * 20), 8)
     assert 0 < drawn[:, :20].mean() < drawn[:, 20:].mean() == pytest.approx(0.5, abs=0.1)
 

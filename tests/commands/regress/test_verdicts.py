@@ -132,13 +132,13 @@ def test_recovery_is_checked_between_the_base_and_the_reference_of_the_baseline(
     assert check(0.0, "--metric", "recovery_pass@8", "--max_drop", "0.3")[0] == 0
 
 
-def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_path, capsys):
+def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_path, regress):
     for policy in ("base", "disagreement", "guide"):
         write_results(tmp_path / policy, {TASK: draw_counts(1)}, run=takeover(policy))
-    words = ["regress", str(tmp_path / "disagreement"), "--baseline", str(tmp_path / "b.json")]
-    main([*words, "--update", "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
-    assert main([*words, "--metric", "recovery", "--strict"]) == 1
-    assert "the reference is not above the base beyond noise" in capsys.readouterr().out
+    words = [str(tmp_path / "disagreement"), "--baseline", str(tmp_path / "b.json")]
+    main(["regress", *words, "--update", "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
+    status, found = regress(*words, "--metric", "recovery", "--strict")
+    assert status == 1 and found["tasks"][TASK]["now"] is None and "beyond noise" in found["tasks"][TASK]["note"]
 
 
 @pytest.mark.parametrize("metric", ["unparsed", "truncated"])

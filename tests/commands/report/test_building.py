@@ -55,7 +55,7 @@ def write_small(folder, texts, problem="What is $x^2$ for $x = 3$?", docs=4, ans
             guided["toy", doc, number] = other, taken, doc == 0, answer
     problems = {("toy", doc): (f"{problem} ({doc})", answer) for doc in range(docs)}
     write_run(folder / "base", "base", base, problems)
-    write_run(folder / "guided", "disagreement", guided, problems)
+    write_run(folder / "guided", "disagreement", guided, problems, target=0.05)
     write_analysis(folder / "analysis", folder / "base", folder / "guided")
 
 
@@ -114,7 +114,7 @@ def test_a_rollout_is_packed_with_all_that_is_shown_of_it(small):
 def test_the_table_says_how_good_each_run_is(small):
     text = small.read_text()
     assert re.search(r'<th scope="row">base</th><td class="number" data-name="Acc">25.0%\n\[', text)
-    assert ">7.5%</td>" in text  # 3 takeovers of 40 tokens
+    assert ">7.5% †</td>" in text  # 3 takeovers of 40 tokens, and 2 were asked for
 
 
 def test_what_is_embedded_fits_and_tells_which(tmp_path, monkeypatch, capsys):
