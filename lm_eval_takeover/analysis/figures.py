@@ -193,7 +193,7 @@ def _draw_flips(axes: Axes, table: Table) -> None:
 def _draw_effects(axes: Axes, table: Table) -> None:
     edges = [-1.0625 + 0.125 * place for place in range(18)]
     for (kind,), group in table.group_by(["kind"], maintain_order=True):
-        share = [1 / len(group)] * len(group)
+        share = (1 / group["inclusion"]) / (1 / group["inclusion"]).sum()
         axes.hist(group["effect"], edges, weights=share, histtype="step", label=f"{kind}s ({len(group)})")
     _label(axes, "effect of the donor's token on the share of correct texts", "share of positions")
 

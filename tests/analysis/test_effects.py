@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 
 from lm_eval_takeover.analysis.effects import (
     Positions,
@@ -13,6 +14,7 @@ from lm_eval_takeover.analysis.effects import (
     tabulate_by_score,
     tabulate_summary,
 )
+from lm_eval_takeover.analysis.figures import draw
 from lm_eval_takeover.results.statistics import paired_difference
 
 
@@ -150,3 +152,9 @@ def test_a_position_has_counts_and_an_interval_within_bounds():
     }  # fmt: skip
     alone = measure_position([False], [True])
     assert (alone["effect"], alone["low"], alone["high"]) == (1.0, -1.0, 1.0)
+
+
+def test_the_picture_weights_positions_as_the_tables_do():
+    draw("effects", pl.DataFrame({"kind": "control", "effect": [0.0, 1.0], "inclusion": [0.5, 0.1]}), figure := Figure())
+    heights = figure.axes[0].patches[0].get_xy()[:, 1]
+    assert sorted(set(heights.round(6))) == pytest.approx([0, 2 / 12, 10 / 12], abs=1e-6)

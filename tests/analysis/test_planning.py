@@ -43,10 +43,7 @@ def test_a_letter_is_a_variable_beside_arithmetic_only():
     assert kinds("7", " a", " word") == [EXECUTION, NONE, NONE]
     assert kinds("7", " a", "=") == [EXECUTION] * 3
     assert kinds("I", " x") == [NONE, NONE]
-
-
-def test_an_id_that_the_tokenizer_lacks_has_no_class():
-    ids = np.array([1, 2, -1, 2**31 - 1], dtype=np.int32)
+    ids = np.array([1, 2, -1, 2**31 - 1], dtype=np.int32)  # the tokenizer lacks the last three
     assert classify_text(classify_vocabulary(["wait", "7"]), ids).tolist() == [EXECUTION, NONE, NONE, NONE]
 
 

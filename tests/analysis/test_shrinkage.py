@@ -51,14 +51,11 @@ def test_effects_are_found_and_single_ones_are_drawn_to_what_is_likely():
     assert np.square(shrunk - truth).mean() < 0.5 * np.square(raw - truth).mean()
 
 
-def test_positions_count_by_their_weight():
+def test_positions_count_by_their_weight_and_greedy_texts_have_no_noise():
     rng = np.random.default_rng(1)
     outcomes, _ = observe(rng, np.full(200, 0.1), np.repeat([0.1, 0.9], 100))
     weights = np.repeat([9.0, 1.0], 100)
     assert (outcomes.fit(np.stack([np.ones(200), weights])) @ BEYOND)[:, 0] == pytest.approx([0.5, 0.1], abs=0.05)
-
-
-def test_greedy_texts_have_no_noise():
     outcomes = Outcomes(np.array([1, 0, 0, 0]), np.array([0, 1, 0, 0]), 1, exact=True)
     mixture = outcomes.fit(np.ones(4))
     assert (mixture @ BEYOND).tolist() == pytest.approx([0.25, 0.25])
