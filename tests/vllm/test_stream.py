@@ -125,11 +125,11 @@ def test_nobody_waits_for_an_engine_that_was_killed_and_answers_nothing():
 def test_tokens_takeovers_passes_and_requests_are_counted():
     from prometheus_client import REGISTRY
 
-    names = ("tokens", "takeovers", "base_passes", "guide_passes")
+    names, get = ("tokens", "takeovers", "base_passes", "guide_passes"), REGISTRY.get_sample_value
 
     def read():
-        counts = {name: REGISTRY.get_sample_value(f"takeover:{name}_total") for name in names}
-        counts |= {code: REGISTRY.get_sample_value("takeover:requests_total", {"status": code}) for code in ("200", "400", "499")}
+        counts = {name: get(f"takeover:{name}_total") for name in names}
+        counts |= {code: get("takeover:requests_total", {"status": code}) for code in ("200", "400", "499")}
         return {name: value or 0 for name, value in counts.items()}
 
     before = read()
