@@ -172,6 +172,8 @@ class RequestSettings:
 _DEFAULT = RequestSettings()
 _KEY = secrets.token_bytes(32)  # of this process, which seals and checks; workers get checked settings
 _LARGEST = 2**31 - 1
+# What vLLM changes in the guide's logits alone; the gate compares those of both models.
+_ONE_SIDED = ("min_tokens", "structured_outputs", "thinking_token_budget", "logit_bias", "allowed_token_ids", "bad_words")
 # What a client may set, by name: its type, and the least and largest value.
 CLIENT: Mapping[str, tuple[type, float, float]] = {
     "tau": (float, -1e9, 1e9),
@@ -189,6 +191,9 @@ def _seal(text: str) -> str:
 
 def check_params(params: Any) -> None:
     """vLLM's `validate_params`: raises ArgumentError for settings that no client may send, before a worker sees them."""
+    for name in _ONE_SIDED:
+        if getattr(params, name, None):
+            raise ArgumentError(f"{name}: guided texts are drawn without it; leave it out")
     extra = params.extra_args or {}
     if SEALED in extra:
         if not hmac.compare_digest(str(extra.get(SEAL)), _seal(str(extra[SEALED]))):

@@ -26,6 +26,9 @@ def test_a_plain_request_is_drawn_as_its_sampling_parameters_say():
     settings = RequestSettings.read(asked, seed=11)
     assert (settings.temperature, settings.top_p, settings.top_k, settings.seed) == (0.7, 0.9, 0, 11)
     assert settings.choose_policy(POLICIES["disagreement"]).gate.tau == 2.5
+    asked.min_tokens = 3
+    with pytest.raises(ArgumentError, match="min_tokens: guided texts are drawn without it; leave it out"):
+        check_params(asked)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,7 @@ def read_events(body, app=None):
 
 def test_a_trace_tells_who_wrote_each_token_and_what_stood_in_its_place():
     answer = ask({"prompt": "one"} | TRACED)
-    told = answer["takeover"]
-    assert told == answer["choices"][0]["takeover"]
+    assert (told := answer["takeover"]) == answer["choices"][0]["takeover"]
     assert (told["positions"], told["host_tokens"]) == ([0, 2], HOSTS)
     assert (told["tokens"], told["takeovers"], told["realized_rate"]) == (8, 2, 0.25)
     assert told["trace"]["takeover"] == [place in (0, 2) for place in range(8)]
@@ -80,8 +79,7 @@ def test_samples_and_prompts_are_streamed_as_one():
 
 def test_a_sample_that_is_refused_ends_all_with_one_answer():
     for stream in (True, False):
-        app = ScriptedVllm()
-        status, data = asyncio.run(talk(app, {"prompt": ["long", "none", "one"], "stream": stream}))
+        status, data = asyncio.run(talk(ScriptedVllm(), {"prompt": ["long", "none", "one"], "stream": stream}))
         assert (status, json.loads(data)["error"]["message"]) == (400, "no such prompt: none")
 
 
@@ -100,9 +98,8 @@ def test_many_wait_for_few_calls():
 
 
 def test_a_dead_engine_is_an_error_and_nobody_waits():
-    app = ScriptedVllm(dead=RuntimeError("the engine is dead"))
     with pytest.raises(RuntimeError, match="the engine is dead"):
-        asyncio.run(asyncio.wait_for(talk(app, {"prompt": "one"}), 5))
+        asyncio.run(asyncio.wait_for(talk(ScriptedVllm(dead=RuntimeError("the engine is dead")), {"prompt": "one"}), 5))
 
 
 def test_nobody_waits_for_an_engine_that_was_killed_and_answers_nothing():
