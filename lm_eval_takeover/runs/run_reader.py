@@ -115,13 +115,10 @@ Traced = tuple[Answered, pa.Table]
 
 @dataclass(frozen=True)
 class RunReader:
-    """One run. `takeover` is what it says of itself (`facts.describe_run`), `arguments` and `settings` what it was given.
-
-    What its tasks do not share is None in `takeover`, as the gate of a row of `compare --match task`.
-    """
+    """One run. `takeover` is what it says of itself (`facts.describe_run`), `arguments` and `settings` what it was given."""
 
     folder: Path
-    takeover: dict[str, Any]
+    takeover: dict[str, Any]  # None where tasks differ, as the gate of a row of `compare --match task`
     arguments: dict[str, Any]
     settings: dict[str, Any]
     answered: list[Answered]
@@ -263,8 +260,7 @@ def read_run_folder(folder: Path) -> RunReader:
     runs = [run for run in runs if run.asked]
     if not runs:
         raise RunDirError(f"run_dir='{folder}' holds no samples yet; it is still being written, or was stopped at once")
-    # Rows of `compare` have a budget of their own for each task: by `--match task`, or where their rate is that of another
-    # row, which may also hang on `--limit`.
+    # Rows of `compare` may have a budget for each task: by `--match task`, or as they follow another row (and its `--limit`).
     takeovers = [run.facts.get("takeover") or {} for run in runs]
     follows = all(each.get("policy") in ("random", "early") and each.get("label") == each["policy"] for each in takeovers)
     targets = {(each.get("label"), each.get("target_rate")) for each in takeovers}

@@ -98,8 +98,9 @@ def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
     }
     named = list(dict.fromkeys(name for cells in figures.values() for name in cells))
     shown = {"tasks": named, "average": named[-1:], "recovery": []}[str(item.board)]
+    rates = {label: _percent(row["realized_rate"]) + " †" * (row.get("missed_rate") is not None) for label, row in rows.items()}
     lines = [
-        [label, _rate(rows[label]), *map(_pair, [*map(cells.get, shown), rows[label]["recovery"]])]
+        [label, rates[label], *map(_pair, [*map(cells.get, shown), rows[label]["recovery"]])]
         for label, cells in figures.items()
     ]
     reasons: dict[str, list[str]] = {}
@@ -116,10 +117,6 @@ def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
 
 def _pair(cell: Mapping[str, Any] | None) -> str:
     return " / ".join(_percent((cell or {}).get(metric)) or "–" for metric in _METRICS)
-
-
-def _rate(row: Mapping[str, Any]) -> str:
-    return _percent(row["realized_rate"]) + " †" * (row.get("missed_rate") is not None)
 
 
 def _percent(value: float | None) -> str:

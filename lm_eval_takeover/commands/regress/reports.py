@@ -65,17 +65,14 @@ def _show(value: float, form: str = "+.4f") -> str:
     return "-" if isnan(value) else format(value, form)
 
 
-def _show_interval(judged: TaskVerdict) -> str:
-    return "-" if isnan(judged.low) else f"{_show(judged.low)} to {_show(judged.high)}"
-
-
 def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> Table:
     """Lay out a line by metric and task."""
     heading = ["Task", "Metric", "Verdict", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)"]
     lines = []
     for task, judged in (pair for check in checks for pair in check.tasks.items()):
-        values = _show(judged.baseline, ".4f"), _show(judged.now, ".4f"), _show(judged.difference), _show_interval(judged)
-        lines.append([task, judged.metric, judged.verdict, *values, show_p_value(judged.p_holm)])
+        values = _show(judged.baseline, ".4f"), _show(judged.now, ".4f"), _show(judged.difference)
+        interval, p_value = f"{_show(judged.low)} to {_show(judged.high)}", show_p_value(judged.p_holm)
+        lines.append([task, judged.metric, judged.verdict, *values, interval, p_value])
     return Table(heading, lines, list_notes(verdict, checks, allowed), names=2)
 
 
@@ -111,7 +108,7 @@ def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
     )
     for task, judged, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
-        span = f"{_show(judged.difference)} ({_show_interval(judged)})"
+        span = f"{_show(judged.difference)} ({_show(judged.low)} to {_show(judged.high)})"
         text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}; {judged.note}")
         if judged.verdict in failing:
             ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)
