@@ -50,6 +50,8 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
     if name not in run.tasks:
         raise ArgumentError(f"--task '{name}' is not in the run, which has {', '.join(run.tasks)}")
     docs = sorted({row.doc_id for row in run.answered if row.task == name})
+    if not docs:
+        raise ArgumentError(f"task {name} has no finished sample in '{run.folder}'; wait for it, or run the same command again")
     rows = [row for row in run.answered if row.name == (name, doc_id, sample)]
     if rows:
         return rows[0]

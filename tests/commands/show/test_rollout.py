@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from helpers.run_dirs import plant, plant_facts
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.show.rollout import mark_takeovers
+from lm_eval_takeover.commands.show.rollout import find_sample, mark_takeovers
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
@@ -62,10 +63,11 @@ def test_a_run_of_one_model_has_no_marks(demo_runs, capsys):
 def test_what_is_not_there_is_said(demo_runs, options, message):
     with pytest.raises(ArgumentError, match=re.escape(message)):
         main(["show", str(demo_runs["guided"]), *options])
+    with pytest.raises(ArgumentError, match="takeover_demo has no finished sample"):
+        find_sample(replace(read_run_folder(demo_runs["guided"]), answered=[]), None, 0, 0)
 
 
 def test_a_terminal_obeys_nothing_of_a_stranger_s_run(demo_runs, tmp_path, capsys):
-    """Its label, its policy, what was read as the answer: of nothing an escape sequence comes through."""
     folder = shutil.copytree(demo_runs["guided"], tmp_path / "run")
     title = "\x1b]0;title\x07"
     plant_facts(folder, arguments={"model": title}, takeover={"policy": title})
