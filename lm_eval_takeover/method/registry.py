@@ -120,7 +120,7 @@ def call_plugin(where: str, function: Callable[..., Any], *arguments: Any, **opt
     try:
         return function(*arguments, **options)
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or isinstance(error, PluginError):
             raise
         *_, (_, last) = traceback.walk_tb(error.__traceback__)
         # Of a SyntaxError its own line, not that of the import; its text names the file once more.
@@ -159,6 +159,8 @@ class Registry(Generic[Entry]):
 
     def add(self, name: str, entry: Entry, source: Source) -> None:
         """Register an entry; the same code may do so again. Raises PluginError if other code has the name."""
+        if source.digest is not None:
+            self._load_ours()  # so that a plug-in cannot take one of our names first
         present = self.entries.get(name)
         if present is not None and present[1].name != source.name:
             raise PluginError(f"{self.kind} '{name}' of {source.name} is {present[1].name}'s already; choose another name")

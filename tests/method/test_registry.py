@@ -98,7 +98,7 @@ def test_an_unknown_name_lists_what_is_registered_and_where_from(tmp_path):
 
 
 def test_a_plugin_that_is_not_there_or_cannot_be_run_names_file_and_line(tmp_path):
-    with pytest.raises(PluginError, match=r"score 'ce' of my_gate\.py is lm_eval_takeover's already"):
+    with pytest.raises(PluginError, match=r"^score 'ce' of my_gate\.py is lm_eval_takeover's already"):
         load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="ce"))
     with pytest.raises(ArgumentError, match="is no file"):
         load_plugins("no-such.py")
