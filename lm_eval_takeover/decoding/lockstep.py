@@ -1,7 +1,4 @@
-"""Algorithm 1 as a plain loop: both models read every token, one of them writes it.
-
-Every faster engine is compared with this one, so it stays short.
-"""
+"""Algorithm 1 as a plain loop: both models read every token, one of them writes it. Faster engines are compared with it."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial

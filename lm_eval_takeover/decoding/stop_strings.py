@@ -13,8 +13,7 @@ _THOUGHTS = re.compile(rf"(?<={_OPEN}).*?(?=</think>|\Z)", re.DOTALL)
 class StopStrings:
     """Whether the text of the tokens so far holds one of the `until` strings (special tokens included).
 
-    Text inside of `<think>` does not count: a model may repeat the problem there. lm-eval's `hf` removes thoughts, too, at the
-    end.
+    Text inside of `<think>` does not count: a model may repeat the problem there. lm-eval's `hf` removes thoughts, too.
     """
 
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:

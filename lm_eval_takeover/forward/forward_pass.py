@@ -44,8 +44,7 @@ class StatePass:
 class ForwardPass:
     """`forward(cache, slots, lengths, ids, vocab)` of one model.
 
-    lean: None where transformers' own pass runs. `self_check` drops a lean pass that is wrong. graphed: short passes are CUDA
-    graphs.
+    lean: None where transformers' own pass runs. `self_check` drops a lean pass that is wrong. graphed: in CUDA graphs.
     """
 
     def __init__(self, member: Member) -> None:

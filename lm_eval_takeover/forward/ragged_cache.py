@@ -50,8 +50,7 @@ def are_contiguous(slots: Sequence[int]) -> bool:
 class Plan:
     """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`.
 
-    is_contiguous: the rows are slots 0 .. rows - 1. aligned_start: the first new column of contiguous rows of one length, else
-    None.
+    is_contiguous: the rows are slots 0 .. rows - 1. aligned_start: their first new column if they have one length, else None.
     """
 
     aligned_start: int | None

@@ -1,7 +1,4 @@
-"""The rows that one model has read, each of its own length, and forward passes over any of them.
-
-A model whose layers keep a state reads one row at a time (`StateReader`).
-"""
+"""The rows that one model has read, each of its own length, and passes over them; one at a time if layers keep a state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,7 @@
     m_t  = mean(s_i for i in max(0, t - w) .. t - 1)
     fire = s_t > tau  and  (t == 0 or s_t > kappa * m_t)
 
-Pure functions on tensors. The window's state is the last `w` scores of each row; every emitted position enters it,
-takeovers included.
+Pure functions on tensors. The window is the last `w` scores of each row; every emitted position enters it, takeovers included.
 """
 
 import math

@@ -21,14 +21,10 @@ class Tally:
     truncated: int = 0  # samples that their token limit ended
 
     def add(self, more: Self | Sample) -> None:
-        self.tokens += more.tokens
-        self.takeovers += more.takeovers
+        for name in ("tokens", "takeovers", "asked", "base_passes", "guide_passes", "truncated"):
+            setattr(self, name, getattr(self, name) + getattr(more, name))
         self.changed = None if self.changed is None or more.changed is None else self.changed + more.changed
-        self.asked += more.asked
-        self.base_passes += more.base_passes
-        self.guide_passes += more.guide_passes
         self.samples += more.samples if isinstance(more, Tally) else 1
-        self.truncated += more.truncated
 
     @property
     def realized_rate(self) -> float:

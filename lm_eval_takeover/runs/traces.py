@@ -114,10 +114,8 @@ def make_part(samples: Sequence[Sample]) -> pa.Table:
         "token_id": rows["token"],
         "chosen_from": pa.DictionaryArray.from_arrays(rows["taken"].astype(np.int32), pa.array(header.writers)),
         "score": rows["score"],
-        "base_entropy": _round_bits(rows["base_entropy"]),
+        **{name: _round_bits(rows[name]) for name in ("base_entropy", "host_logprob", "donor_logprob")},
         "window_mean": _round_bits(means),
-        "host_logprob": _round_bits(rows["host_logprob"]),
-        "donor_logprob": _round_bits(rows["donor_logprob"]),
         "donor_rank": _as_integers(rows["donor_rank"]),
         "host_token_id": _as_integers(rows["host_token"]),
     }

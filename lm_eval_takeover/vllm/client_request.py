@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from lm_eval_takeover.storage.digests import digest_of_text
+from lm_eval_takeover.storage.schema import show
 from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy, read_client_settings
 
 MOST_BYTES = 2**23
@@ -80,7 +81,7 @@ def parse_body(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(f"the body is nested deeper than {DEEPEST} levels") from None
     if not isinstance(body, dict):
-        raise ValueError(f"the body is {_describe(body)}; expected a JSON object")
+        raise ValueError(f"the body is {show(body)}; expected a JSON object")
     level: list[tuple[str, Any]] = [("the body", {name: value for name, value in body.items() if name != "prompt"})]
     for _ in range(DEEPEST):
         for name, values in level:
@@ -111,11 +112,11 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     traced = _read_number(f"{PREFIX}trace", extra.pop(f"{PREFIX}trace", 0), int, 0, 1)
     _check_draws(body, engine)
     if body.get("stream") not in (None, False, True):  # vLLM reads words, too
-        raise ValueError(f"stream={_describe(body['stream'])}; expected true or false")
+        raise ValueError(f"stream={show(body['stream'])}; expected true or false")
     if traced and body.get("echo"):
         raise ValueError(f"echo=true goes without {PREFIX}trace: a trace tells of the tokens that are written")
     if not isinstance(run, str | int) or len(str(run)) > _LONGEST_RUN:
-        raise ValueError(f"{PREFIX}run={_describe(run)}; expected a text of at most {_LONGEST_RUN} characters")
+        raise ValueError(f"{PREFIX}run={show(run)}; expected a text of at most {_LONGEST_RUN} characters")
     given = read_client_settings(extra)
     others = {name: value for name, value in extra.items() if not name.startswith(PREFIX)}
     draws = _read_draws(body, engine)
@@ -166,9 +167,7 @@ def _read_number(name: str, value: Any, kind: type, low: float, high: float) -> 
     if isinstance(value, bool):
         value = int(value)
     if not isinstance(value, (int, float)) or not low <= value <= high or value != kind(value):
-        raise ValueError(
-            f"{name}={_describe(value)}; expected a {'whole ' if kind is int else ''}number from {low:g} to {high:g}"
-        )
+        raise ValueError(f"{name}={show(value)}; expected a {'whole ' if kind is int else ''}number from {low:g} to {high:g}")
     return kind(value)
 
 
@@ -176,13 +175,8 @@ def _take(body: dict[str, Any], name: str, kind: type) -> Any:
     """Remove a field from the body and return a copy. Raises ValueError for another type."""
     value = body.pop(name, None)
     if value is not None and not isinstance(value, kind):
-        raise ValueError(f"{name} is {_describe(value)}; expected {'an object' if kind is dict else 'a list'}")
+        raise ValueError(f"{name} is {show(value)}; expected {'an object' if kind is dict else 'a list'}")
     return None if value is None else kind(value)
-
-
-def _describe(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _check_draws(body: dict[str, Any], engine: EngineSettings) -> None:
@@ -191,12 +185,12 @@ def _check_draws(body: dict[str, Any], engine: EngineSettings) -> None:
         value = body.get(name)
         if engine.block > 1 and value is not None and value is not False:
             raise ValueError(
-                f"{name}={_describe(value)}: this server verifies drafts of {engine.block} tokens, whose log-probabilities are "
+                f"{name}={show(value)}: this server verifies drafts of {engine.block} tokens, whose log-probabilities are "
                 f"not kept; start one with block_size=1"
             )
     for name, neutral in _NEUTRAL.items():
         if (value := body.get(name)) is not None and value not in neutral:
-            raise ValueError(f"{name}={_describe(value)}: guided texts are drawn without it; leave it out")
+            raise ValueError(f"{name}={show(value)}: guided texts are drawn without it; leave it out")
 
 
 def _check_lengths(body: dict[str, Any], prompts: list[Any], count: int, length: int) -> None:
@@ -223,7 +217,7 @@ def _list_prompts(body: dict[str, Any], engine: EngineSettings, length: int) -> 
                 raise ValueError(f"prompt: {len(text)} tokens, and this server reads {length}, answer included; shorten it")
             wrong = next((token for token in text if not isinstance(token, int) or not 0 <= token < engine.vocab), None)
             if wrong is not None or not text:
-                raise ValueError(f"prompt: {_describe(wrong)} is no token; expected ids from 0 to {engine.vocab - 1}")
+                raise ValueError(f"prompt: {show(wrong)} is no token; expected ids from 0 to {engine.vocab - 1}")
         elif not isinstance(text, str):
-            raise ValueError(f"prompt is {_describe(text)}; expected a text, token ids, or a list of them")
+            raise ValueError(f"prompt is {show(text)}; expected a text, token ids, or a list of them")
     return prompts, "prompt"
