@@ -1,7 +1,6 @@
 """What computes: the transformers engines of `decoding`, or vLLM, each imported only where it is asked for.
 
-Both have one interface: `identity`, `fit_rows`, `generate`, `force`, `compare` and `close`, which
-`decoding.backend.TransformersBackend` explains.
+`decoding.backend.TransformersBackend` explains the one interface of both.
 """
 
 from typing import TYPE_CHECKING, TypeAlias

@@ -1,7 +1,6 @@
 """What lm-eval knows and hands no model type: the evaluation that is going on, its seeds, and the options of its command.
 
-The autoload hook calls in here, around `simple_evaluate` (`observe_evaluation`) and before `lm_eval run` imports what takes
-long (`check_options`). Importing this module is light.
+The autoload hook calls `observe_evaluation`, and `check_options` before slow imports. Importing this module is light.
 """
 
 import inspect

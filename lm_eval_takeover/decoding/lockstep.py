@@ -128,8 +128,7 @@ def _device_of(read: dict[str, Sequences]) -> torch.device:
 def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:
     """Groups of rows that are prefilled together. Samples of one prompt stay together; the longest prompts come first.
 
-    A group fits into one batch, unless one prompt has more samples. Its rows are at one position. Without `padded`, its prompts
-    have one length.
+    A group fits into one batch, unless one prompt has more samples. Its rows are at one position; unless `padded`, of one length.
     """
 
     def settings(row: Row) -> tuple[object, ...]:

@@ -274,8 +274,7 @@ class Pool(ABC):
     def draw_first(self, role: str, groups: Sequence[Sequence[int]], at: Tensor) -> Drafted:
         """Read the skipped tokens of groups of slots, one pass for each group, and draw the next token of each row.
 
-        at: words `[rows]`, group after group. Under `drawing`. Lengths end before the last token: drawn tokens are read at
-        offsets 1, 2, ….
+        at: words `[rows]`, group after group. Under `drawing`. Lengths end before the last token: drawn ones are at 1, 2, ….
         """
         reader, parts = self.readers[role], []
         for group in groups:

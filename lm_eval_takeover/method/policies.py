@@ -171,7 +171,7 @@ class GuideAlone(BaseAlone):
     """The guide writes everything: every token is its takeover."""
 
     models = ("guide",)
-    host, donor = None, "guide"
+    host, donor = None, "guide"  # type: ignore[assignment]
 
 
 # Of other papers

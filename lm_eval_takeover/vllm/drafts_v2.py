@@ -1,7 +1,6 @@
 """Drafts on vLLM's model runner V2, which GPUs have: the host is vLLM's draft model, the donor its target.
 
-`drafts` decides which drafted tokens stand. Everything stays on the device, so vLLM schedules the next step before it knows how
-much of a draft stands.
+`drafts` decides which drafted tokens stand. Everything stays on the device, so vLLM schedules a step before it knows what stands.
 """
 
 from collections.abc import Sequence
@@ -153,10 +152,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
 
 
 class DraftingModelState(TakeoverModelState):
-    """The state of an engine with drafts.
-
-    drafted: the host's logits `[slots, block, vocab]` at each request's last draft. kept_at: their row, by slot.
-    """
+    """With drafts: `drafted`, the host's logits `[slots, block, vocab]` at each last draft; `kept_at`, their row by slot."""
 
     speculator: TakeoverSpeculator
 

@@ -1,7 +1,6 @@
 """The gate of the fused pair on vLLM's model runner V2, which GPUs have: the pair's own `ModelState` and its sampler.
 
-V2 keeps a request at one index while it is in the batch: its slot. A preempted request is removed like a finished one, and added
-again under the same name.
+V2 keeps a request at one index while it is in the batch: its slot. A preempted one is removed, and added again by its name.
 """
 
 from typing import Any
