@@ -151,6 +151,11 @@ def find_results(path: Path) -> list[Path]:
     return files
 
 
+def find_all_results(paths: Iterable[Path]) -> list[Path]:
+    """The results files below these paths, each once by its real path, oldest first. Raises ResultsError."""
+    return sorted(dict.fromkeys(Path(realpath(file)) for path in paths for file in find_results(path)), key=file_date)
+
+
 def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tuple[list[Run], list[str]]:
     """Read the runs below these paths. Returns them with a line on each thing left out. Raises ResultsError.
 
@@ -159,8 +164,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
     """
     runs: list[Run] = []
     notes: list[str] = []
-    files = dict.fromkeys(Path(realpath(file)) for path in paths for file in find_results(path))
-    for file in sorted(files, key=file_date):
+    for file in find_all_results(paths):
         new = read_run(file, reading)
         notes += new.left_out
         if not new.tasks:

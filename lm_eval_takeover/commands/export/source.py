@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from os.path import realpath
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -133,8 +132,7 @@ def read_sources(paths: Iterable[Path]) -> tuple[list[ResultsFile], list[str]]:
     """Every results file below these paths, and what was left out, one line each. Raises ResultsError."""
     sources: list[ResultsFile] = []
     notes: list[str] = []
-    files = dict.fromkeys(Path(realpath(file)) for path in paths for file in runs.find_results(path))
-    for file in sorted(files, key=runs.file_date):
+    for file in runs.find_all_results(paths):
         run = runs.read_run(file)
         if run.takeover.get("rescored") and (place := runs.find_origin(run, [source.run for source in sources])) is not None:
             run = runs.take_verdicts(sources[place].run, run, notes)

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os.path import realpath
 from pathlib import Path
 
 from lm_eval_takeover.commands.leaderboard.naming import NamedRun
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
-from lm_eval_takeover.results.runs import TaskResult, common_ids, find_results
+from lm_eval_takeover.results.runs import TaskResult, common_ids, find_all_results
 from lm_eval_takeover.results.summary import Figure
 
 AVERAGE = "average"
@@ -33,7 +32,7 @@ def compare_runs(
 
     Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
     """
-    files = {Path(realpath(file)) for file in find_results(versus)}
+    files = find_all_results([versus])
     matching = [row for row in rows if row.run.source in files]
     if len(matching) != 1:
         raise ArgumentError(
