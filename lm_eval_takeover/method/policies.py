@@ -162,16 +162,19 @@ class BaseAlone(Policy):
     host, donor = "base", None
 
     def takes_over(self, block: Block) -> Tensor:
-        return torch.full_like(block.positions, self.host is None, dtype=torch.bool)
+        return torch.zeros_like(block.positions, dtype=torch.bool)
 
 
 @register_policy("guide")
 @dataclass(frozen=True, kw_only=True)
-class GuideAlone(BaseAlone):
+class GuideAlone(Policy):
     """The guide writes everything: every token is its takeover."""
 
     models = ("guide",)
-    host, donor = None, "guide"  # type: ignore[assignment]
+    host, donor = None, "guide"
+
+    def takes_over(self, block: Block) -> Tensor:
+        return torch.ones_like(block.positions, dtype=torch.bool)
 
 
 # Of other papers

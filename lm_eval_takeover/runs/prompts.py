@@ -20,7 +20,7 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.tasks.gpqa import withholds_questions
+from lm_eval_takeover.tasks.gpqa import WITHHOLDING
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], ind
     for i in indices:
         instance, ids = instances[i], list(requests[i].prompt)
         task, doc = instance.task_name or "none", instance.doc if isinstance(instance.doc, Mapping) else {}
-        withheld = withholds_questions(task)
+        withheld = task in WITHHOLDING
         row = {
             "task": task,
             "doc_id": instance.doc_id or 0,

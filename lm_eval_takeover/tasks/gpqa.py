@@ -12,12 +12,7 @@ from lm_eval_takeover.tasks.sampled import SampledTask
 
 WITHHELD = "withheld: the authors of GPQA ask that its questions not be published"
 _log = logging.getLogger(__name__)
-WITHHOLDING: set[str] = set()  # names of the tasks of this process that withhold their questions
-
-
-def withholds_questions(task: str) -> bool:
-    """Whether a task of this process asks that its questions be written nowhere."""
-    return task in WITHHOLDING
+WITHHOLDING: set[str] = set()  # names of the tasks of this process whose questions are written nowhere
 
 
 class GPQA(SampledTask):

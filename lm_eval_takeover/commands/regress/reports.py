@@ -164,8 +164,8 @@ def add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Mapp
         "run": digest_run(new),
         "model": new.model,
         "verdicts": [
-            {name: [fields[key] for key in ("metric", "verdict", "difference")] for name, fields in described.items()}
-            for described in ({name: _describe_verdict(each) for name, each in verdicts.items()} for verdicts in checks)
+            {key: [each.metric, each.verdict, None if isnan(each.difference) else each.difference] for key, each in row.items()}
+            for row in checks
         ],
     }
     with writing("history", path):
