@@ -1,6 +1,6 @@
 """What computes: the transformers engines of `decoding`, or vLLM, each imported only where it is asked for.
 
-`decoding.backend.TransformersBackend` explains the one interface of both.
+Both have the interface that `decoding.backend.TransformersBackend` explains: `generate`, `force`, `compare` and others.
 """
 
 from typing import TYPE_CHECKING, TypeAlias

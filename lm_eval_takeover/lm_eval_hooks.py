@@ -1,6 +1,6 @@
 """What lm-eval knows and hands no model type: the evaluation that is going on, its seeds, and the options of its command.
 
-The autoload hook calls `observe_evaluation`, and `check_options` before slow imports. Importing this module is light.
+The autoload hook calls `observe_evaluation` around `simple_evaluate`, and `check_options` before slow imports. A light import.
 """
 
 import inspect

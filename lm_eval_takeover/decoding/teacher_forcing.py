@@ -109,7 +109,7 @@ def force(
 ) -> list[Forced]:
     """Each continuation under the policy: at every position the gate sees the scores of the positions before it.
 
-    Its tokens stand for the host's draws. `random` draws as sample 0 of the prompt. `early` with a rate takes its length.
+    Its tokens stand for the host's draws. `random` draws as sample 0 of the prompt. For `early`, its length is the donor's.
     """
     labels = labels or [f"row {i}" for i in range(len(prompts))]
     scores: list[Tensor] = []

@@ -1,7 +1,7 @@
 """What a policy is: who may write token t.
 
 A policy is a frozen dataclass, its fields model arguments. It names the models that it asks (`models`) and its score (`scorer`).
-`takes_over` says which positions of a block the donor writes, `mix` what is drawn there. Both say if the donor must be asked.
+`takes_over` says which positions the donor writes, `mix` what is drawn there. Score and mix say if they need the donor.
 """
 
 import math

@@ -6,7 +6,7 @@
 The score `entropy` is the column `base_entropy`. The base hosts, so `ce` is `-sum p_base log p_guide`. Ranks are those of the
 token that stands there, 1 for the likeliest. Tops are the ids of the likeliest tokens. `guide_top_rank` is the rank of the
 guide's likeliest token under the base. `shared_top5` counts the tokens that are among the 5 likeliest of both models. Scores,
-entropies and log-probabilities are in nats, float32 as computed. A file is one row group of whole samples and a header.
+entropies and log-probabilities are in nats, float32 as computed. A file is one row group, written whole or not at all.
 """
 
 import json

@@ -23,7 +23,7 @@ class Batch:
     """What the target has read. Each row has logits behind its text and behind each drafted token.
 
     positions `[rows]`: tokens of the text before, negative in an unfinished prompt. first `[rows]`: the place of a row's first
-    logit. read `[logits]`: the token before each logit. drafts: numbers of drafted tokens. whole: whether all of it is read.
+    logit. read `[logits]`: the token before each logit. drafts: numbers of drafted tokens. whole: the prompt is read to its end.
     """
 
     tracks: Sequence[Track]

@@ -1,6 +1,6 @@
 """Drafts on vLLM's model runner V2, which GPUs have: the host is vLLM's draft model, the donor its target.
 
-`drafts` decides which drafted tokens stand. Everything stays on the device, so vLLM schedules a step before it knows what stands.
+`drafts` decides which drafted tokens stand. Everything stays on the device, so vLLM schedules ahead of knowing what stands.
 """
 
 from collections.abc import Sequence
@@ -152,7 +152,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
 
 
 class DraftingModelState(TakeoverModelState):
-    """With drafts: `drafted`, the host's logits `[slots, block, vocab]` at each last draft; `kept_at`, their row by slot."""
+    """With the host's logits at each request's last draft: `drafted` `[slots, block, vocab]`, in row `kept_at[slot]`."""
 
     speculator: TakeoverSpeculator
 
