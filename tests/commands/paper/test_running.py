@@ -126,11 +126,12 @@ def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
             expected, whys = [], set()
             for label in item.rows:
                 row, rate = board[label], board[label]["realized_rate"]
+                mark = " †" * (row["missed_rate"] is not None)
                 own = {row["recovery"].get(f"{metric}_why", "") for metric in ("acc", "pass8")}
                 if item.board != "recovery" or "recovers nothing" not in "".join(own):
                     cells = [row["tasks"]["takeover_demo"]] if item.board != "recovery" else []
                     shown = map(show_two, [*cells, row["recovery"]])
-                    expected.append([label, "" if rate is None else f"{100 * rate:.1f}", *shown])
+                    expected.append([label, "" if rate is None else f"{100 * rate:.1f}{mark}", *shown])
                 whys |= {why for why in own if why and "recovers nothing" not in why}
             assert [[cell.replace("\\", "").strip() for cell in row.values()] for row in tables.pop(0)] == expected, name
             assert all(f": {why}." in sections[name] for why in whys), name
