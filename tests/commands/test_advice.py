@@ -15,7 +15,7 @@ from lm_eval_takeover.model import GuidedTakeover
 
 pytestmark = pytest.mark.slow
 ASKED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": []}
-FEW = ["--num_prompts", "5", "--num_held_out", "5", "--nearest"]
+FEW = ["--num_prompts", "3", "--num_held_out", "3", "--max_gen_toks", "24", "--nearest"]
 
 
 def write(lm, **settings):

@@ -37,16 +37,9 @@ def run_here(words, *_, **__):
     options = parse_stock(words)
     tracker = EvaluationTracker(output_path=options.output_path)
     tasks = ",".join(options.tasks).split(",")
+    named = {name: getattr(options, name) for name in ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")}
     results = simple_evaluate(
-        model=options.model,
-        model_args=options.model_args,
-        tasks=tasks,
-        task_manager=make_task_manager(tasks),
-        batch_size=options.batch_size,
-        device=options.device,
-        limit=options.limit,
-        bootstrap_iters=0,
-        evaluation_tracker=tracker,
+        **named, tasks=tasks, task_manager=make_task_manager(tasks), bootstrap_iters=0, evaluation_tracker=tracker
     )
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)

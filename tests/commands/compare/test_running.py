@@ -173,7 +173,7 @@ def test_refined_rates_are_run_and_a_stopped_refinement_ends_as_one_that_ran_thr
 def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_frontier(tmp_path, forked):
     """SIGKILL of the command, its worker inside. Seconds differ, since a clock ran; passes would if drafts learned lengths."""
     words = split("compare --tasks takeover_demo_graded --rows base,ce,random@0.3 --rates 0.1,0.3 --limit 2 --batch_size 4")
-    words += split("--num_prompts 2 --num_held_out 3 --model_args block_size=4 --quiet --run_dir")
+    words += split("--num_prompts 2 --num_held_out 3 --gen_kwargs max_gen_toks=32 --model_args block_size=4 --quiet --run_dir")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with comparing_here():
         assert main([*words, str(whole)]) == 0

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.browser import CHROMIUM, open_browser
 from helpers.processes import wait_until
+from helpers.read_once import made_once
 from helpers.stock import comparing_here
 
 from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
@@ -36,7 +37,7 @@ CLAIMS = {
     "S1": "near 0", "S2": "Cross-sampling", "S3": "early", "S4": "candidates", "S5": "One word", "S6": "SFT", "S7": "checkpoints",
     "S8": "weights",
 }  # fmt: skip
-SMALL = split("-- --gen_kwargs max_gen_toks=40 --num_prompts 4 --num_held_out 3 --batch_size 64 --quiet")
+SMALL = split("-- --gen_kwargs max_gen_toks=180 --num_prompts 4 --num_held_out 3 --batch_size 64 --quiet")
 
 
 def test_the_manifest_has_every_table_figure_and_claim():
@@ -76,12 +77,15 @@ def paper_here():
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory):
-    """All items of the bundled pair, on 2 problems, in this process."""
-    run_dir = tmp_path_factory.mktemp("paper")
-    with paper_here():
-        assert main(["paper", "--pair", "demo", "--limit", "2", "--run_dir", str(run_dir), *SMALL]) == 0
-    return run_dir
+def paper(shared_folder):
+    """All items of the bundled pair, on 2 problems, made in the first process that asks."""
+
+    def make(finished):
+        with paper_here():
+            assert main(["paper", "--pair", "demo", "--limit", "2", "--run_dir", str(shared_folder / "paper"), *SMALL]) == 0
+        finished.touch()
+
+    return made_once(shared_folder / "paper-finished", make).with_name("paper")
 
 
 def test_every_item_is_made_in_one_command(paper):
