@@ -36,8 +36,7 @@ from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padded_cache import Sequences
 from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up
 from lm_eval_takeover.forward.reader import Reader, take_reader
-from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling

@@ -9,6 +9,7 @@ from helpers.processes import environment
 
 MODELS = ("torch", "transformers")
 LIGHT = ("answers", "tasks", "storage", "results")
+READERS = ("show.rollout", "analyze.tables", "report.building", "list.names")  # of files that are there
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
 
 LISTED = """
@@ -40,8 +41,9 @@ def modules_of(folder):
         (HELP.format(words=["--help"]), HARNESS),
         (HELP.format(words=["calibrate", "--help"]), HARNESS),
         *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in LIGHT),
+        *((f"import lm_eval_takeover.commands.{name}", (*MODELS, "datasets")) for name in READERS),
     ],
-    ids=["package", "harness", "help", "help of a command", *LIGHT],
+    ids=["package", "harness", "help", "help of a command", *LIGHT, *READERS],
 )
 def test_imports_are_light(code, forbidden):
     script = LISTED.format(code=code, forbidden=forbidden)

@@ -137,10 +137,6 @@ class Positions:
         inside = np.ones(len(self.effects), dtype=bool) if inside is None else inside
         return nested_mean(self.effects[inside], self.problems[inside], self.pairs, self.weights[inside])
 
-    def shrink(self) -> Values:
-        """The effect to expect of each position."""
-        return self.outcomes.expect(self.mixtures[0], EFFECTS[:, np.newaxis])[:, 0]
-
     @cached_property
     def parts(self) -> Values:
         """How positions count, `[1 + problems, positions]`: for all problems, and without each one where there are several."""
@@ -212,7 +208,8 @@ def split_kinds(frame: pl.DataFrame, *, exact: bool = False) -> Iterator[tuple[s
 def add_shrunk(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
     """With `shrunk`: the effect to expect of a position, given its continuations and all others of its kind."""
     kinds = [positions for kind, positions in split_kinds(frame, exact=exact) if kind != ALL]
-    return pl.concat([kind.frame.with_columns(shrunk=kind.shrink()) for kind in kinds])
+    expected = (kind.outcomes.expect(kind.mixtures[0], EFFECTS[:, np.newaxis])[:, 0] for kind in kinds)
+    return pl.concat([kind.frame.with_columns(shrunk=shrunk) for kind, shrunk in zip(kinds, expected, strict=True)])
 
 
 def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:

@@ -28,8 +28,7 @@ from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.kernels.operations import Rules
-from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import drawing

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.kernels.operations import Rules
-from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, judge_tokens, observe
+from lm_eval_takeover.method.generation import OBSERVED
+from lm_eval_takeover.method.observations import COMPARED, compare, judge_tokens, observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling

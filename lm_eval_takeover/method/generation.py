@@ -7,13 +7,15 @@ from typing import Self
 
 from lm_eval_takeover.method.request import Request
 
+OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # see `observe`
+
 
 @dataclass(slots=True)
 class Generation:
     """One finished sample. All three lists have one entry per emitted token, the end token included.
 
     `scores` in nats, NaN under a policy that asks for none. Passes are forward passes of this row, prefill apart. `observed`
-    holds, where a trace is wanted, the numbers of `observations.OBSERVED` of one token after the other. Tokens that the request
+    holds, where a trace is wanted, the numbers of `OBSERVED` of one token after the other. Tokens that the request
     has begun with are in the lists, but not in `observed`.
     """
 

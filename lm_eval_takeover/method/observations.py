@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
+from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.scores import entropy, log_probs
 
-OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces
 SHARED = (5, 10)  # sizes of the sets of likeliest tokens whose overlap is counted
 COMPARED = (
     *(f"{role}_{measure}" for measure in ("entropy", "logprob", "rank", "top") for role in ("base", "guide")),

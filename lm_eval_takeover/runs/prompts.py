@@ -20,7 +20,6 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.tasks.gpqa import WITHHOLDING
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +34,8 @@ Prompt = dict[str, Any]  # a row
 
 def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], indices: Sequence[int]) -> list[Prompt]:
     """A row for each prompt of a document among the wanted indices."""
+    from lm_eval_takeover.tasks.gpqa import WITHHOLDING  # with lm-eval and datasets, which readers of a run do not need
+
     rows: dict[tuple[Any, ...], Prompt] = {}
     for i in indices:
         instance, ids = instances[i], list(requests[i].prompt)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions

@@ -20,8 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.runs import parquet
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.parquet import Name

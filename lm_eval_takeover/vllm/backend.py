@@ -16,8 +16,8 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import COMPARED, COUNTED, OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED, Generation
+from lm_eval_takeover.method.observations import COMPARED, COUNTED
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.method.registry import Score

@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, SCORE, TAKEN
 from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.vllm.client_request import OneSample

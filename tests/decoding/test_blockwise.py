@@ -19,7 +19,7 @@ from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.policies import Disagreement, Early, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.member import Member

@@ -8,8 +8,7 @@ from contextlib import closing
 
 import pandas as pd
 
-from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.runs import journal_file
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_writer import RunWriter

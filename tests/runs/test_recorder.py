@@ -5,8 +5,7 @@ from array import array
 
 import pytest
 
-from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
 from lm_eval_takeover.runs.recorder import count_asked, count_changed
 

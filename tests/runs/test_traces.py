@@ -12,7 +12,7 @@ from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
 from helpers.run_dirs import HEADER, make_sample
 
 from lm_eval_takeover.decoding import engine
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.method.scores import entropy

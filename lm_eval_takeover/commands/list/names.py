@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Any
 
-from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
-from lm_eval_takeover.commands.report.figures import CAPTIONS
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import Registry, load_plugins, scores
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
@@ -24,7 +22,7 @@ def list_names(kinds: Sequence[str], plugins: str | None) -> list[Row]:
         "scores": lambda: _list_registered("score", scores),
         "policies": lambda: _list_registered("policy", policies),
         "tasks": _list_tasks,
-        "analyses": lambda: (_row("analysis", name, _PACKAGE, CAPTIONS.get(name, "")) for name in COLUMNS),
+        "analyses": _list_analyses,
     }
     return [row for kind in kinds for row in makers[kind]()]
 
@@ -55,6 +53,13 @@ def _list_calibrations() -> Iterable[Row]:
         about = f"{calibration.base.id} with {calibration.guide.id}"
         about += f", target rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
         yield _row("calibration", name, calibration.source or _PACKAGE, about)
+
+
+def _list_analyses() -> Iterable[Row]:
+    from lm_eval_takeover.analysis.catalogue import COLUMNS  # which loads the libraries of all analyses
+    from lm_eval_takeover.commands.report.figures import CAPTIONS
+
+    return (_row("analysis", name, _PACKAGE, CAPTIONS.get(name, "")) for name in COLUMNS)
 
 
 def _list_registered(kind: str, registry: Registry[Any]) -> Iterable[Row]:
