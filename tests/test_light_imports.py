@@ -9,7 +9,7 @@ from helpers.processes import environment
 
 MODELS = ("torch", "transformers")
 LIGHT = ("answers", "tasks", "storage", "results")
-READERS = ("show.rollout", "analyze.tables", "report.building", "list.names")  # of files that are there
+READERS = ("show.rollout", "analyze.tables", "report.building", "list.names")  # of files that stand already, and of names
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
 
 LISTED = """

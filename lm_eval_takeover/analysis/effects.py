@@ -208,8 +208,8 @@ def split_kinds(frame: pl.DataFrame, *, exact: bool = False) -> Iterator[tuple[s
 def add_shrunk(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
     """With `shrunk`: the effect to expect of a position, given its continuations and all others of its kind."""
     kinds = [positions for kind, positions in split_kinds(frame, exact=exact) if kind != ALL]
-    expected = (kind.outcomes.expect(kind.mixtures[0], EFFECTS[:, np.newaxis])[:, 0] for kind in kinds)
-    return pl.concat([kind.frame.with_columns(shrunk=shrunk) for kind, shrunk in zip(kinds, expected, strict=True)])
+    grid = EFFECTS[:, np.newaxis]
+    return pl.concat([kind.frame.with_columns(shrunk=kind.outcomes.expect(kind.mixtures[0], grid)[:, 0]) for kind in kinds])
 
 
 def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from typing import Self
 
 from lm_eval_takeover.method.request import Request
 
-OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # see `observe`
+OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces, by `observe`
 
 
 @dataclass(slots=True)
@@ -15,8 +15,8 @@ class Generation:
     """One finished sample. All three lists have one entry per emitted token, the end token included.
 
     `scores` in nats, NaN under a policy that asks for none. Passes are forward passes of this row, prefill apart. `observed`
-    holds, where a trace is wanted, the numbers of `OBSERVED` of one token after the other. Tokens that the request
-    has begun with are in the lists, but not in `observed`.
+    holds, where a trace is wanted, the numbers of `OBSERVED` of one token after the other. Tokens that the request has begun with
+    are in the lists, but not in `observed`.
     """
 
     tokens: list[int] = field(default_factory=list)
