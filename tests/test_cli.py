@@ -75,7 +75,7 @@ def test_every_command_has_a_help_with_an_example(name, capsys):
     assert f"\n  lm-eval-takeover {name} " in printed
 
 
-@pytest.mark.parametrize("words", [["list", "policies"], ["leaderboard", "--published", "--format", "json"]])
+@pytest.mark.parametrize("words", [["list", "tasks"], ["leaderboard", "--published", "--format", "json"]])
 def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2(words):
     with open("/dev/full", "w") as full:
         env = environment(PYTHONUNBUFFERED="")

@@ -98,9 +98,10 @@ def open_vllm(tight):
     from lm_eval_takeover.vllm.backend import VllmBackend
 
     pytest.importorskip("vllm.entrypoints.llm")
-    gc.freeze()  # what is imported stays: vLLM collects several times as it starts and ends
+    gc.freeze()  # what is imported stays: vLLM collects several times as it starts
     opened = {}
     yield open_with(VllmBackend, tight, opened)
+    gc.collect = lambda *_: 0  # of each engine, as it ends; so does this process
     for backend in opened.values():
         backend.close()
 
@@ -137,6 +138,6 @@ def requests(prompts, open_hf):
     asked = [Request(begun, 2, 40, SAMPLED, label="to its end")]
     for number, prompt in enumerate(prompts):
         label = f"prompt {number}"
-        asked += [Request(prompt, sample, 60, SAMPLED, ("Step 2", "\n\n"), label) for sample in range(2)]
+        asked += [Request(prompt, sample, 40, SAMPLED, ("Step 2", "\n\n"), label) for sample in range(2)]
         asked += [Request(prompt, 0, 16, Sampling(), (), label), Request(prompt, 0, 24, heated, (), label)]
     return asked

@@ -126,6 +126,7 @@ def test_a_leading_blank_survives_sentencepiece(begin):
     assert write_as_text(tokenizer, [3, 3], [[5], [6]])[1] is not begin  # the tokenizer would begin with <s>
 
 
+STEPS = {"whole": 30, "tokens": 60}
 TASK = """task: puzzles
 class: !function lm_eval_takeover.tasks.sampled.SampledTask
 dataset_path: json
@@ -158,7 +159,7 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     (tmp_path / "puzzles.jsonl").write_text("\n".join(rows))
     (tmp_path / "puzzles.yaml").write_text(TASK.format(tmp_path / "puzzles.jsonl"))
     run_demo(tmp_path / "run", 30, {"tau": 3.0, "kappa": 0.0}, task="puzzles", task_folder=tmp_path)
-    size = ["--takeovers", "120", "--controls", "0", "--continuations", "4", "--include_path", str(tmp_path)]
+    size = ["--takeovers", "60", "--controls", "0", "--continuations", "4", "--include_path", str(tmp_path)]
     assert main(["effects", str(tmp_path / "run"), "--out", str(tmp_path / "effects"), *size]) == 0
     tokenizer, base = (kind.from_pretrained(DEMO["base"]) for kind in (AutoTokenizer, AutoModelForCausalLM))
     options = {"per_device_train_batch_size": 4, "beta": 0.3, "learning_rate": 1e-3, "use_cpu": True, "report_to": []}
@@ -166,7 +167,7 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     trained = {"before": base}
     for form, folder in export(tmp_path / "run", tmp_path / "effects", tmp_path).items():
         train = runpy.run_path(str(folder / "train_pairs.py"))["train"]
-        trained[form] = train(str(DEMO["base"]), folder / "pairs.parquet", str(folder), **options)
+        trained[form] = train(str(DEMO["base"]), folder / "pairs.parquet", str(folder), **options | {"max_steps": STEPS[form]})
     texts = Dataset.from_list([{side: row[side] for side in ("prompt", "chosen", "rejected")} for row in read(folder)])
     settings = trl.DPOConfig(str(tmp_path / "texts"), **options)
     naive = trl.DPOTrainer(str(DEMO["base"]), args=settings, train_dataset=texts, processing_class=tokenizer)
