@@ -2,7 +2,6 @@
 
 import re
 
-import architectures
 import pytest
 import torch
 from architectures import check_architecture, plain_passes, save_model
@@ -48,7 +47,7 @@ BLOCKS |= dict.fromkeys(STATES, "at batch_size=1 only|plain passes|fail")
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_an_architecture_of_the_table(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(architectures, "BATCHES", (1, 3))
+    monkeypatch.setattr("architectures.BATCHES", (1, 3))
     row = check_architecture(kind, tmp_path)
     assert row.verdict == "equal"
     assert row.hf == "12/12"

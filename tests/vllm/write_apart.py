@@ -18,8 +18,6 @@ import torch
 
 from lm_eval_takeover.vllm import drafts, engine
 
-COLLECT = gc.collect
-
 
 def main() -> None:
     torch.set_num_threads(1)
@@ -55,7 +53,7 @@ def schedule_ahead():
     CpuPlatform.check_and_update_config = staticmethod(update_all_else)
 
 
-def write(values, asked, names=()):
+def write(values, asked, names=(), collect=gc.collect):
     backend, requests = open_backend(values), read_requests(asked)
     done = []
     for policy in choose_policies(names) or [backend.policy]:
@@ -72,7 +70,7 @@ def write(values, asked, names=()):
         "passes": {"base": sum(one.base_passes for one in done), "guide": sum(one.guide_passes for one in done)},
     }
     backend.close()
-    COLLECT()
+    collect()
     return found
 
 
