@@ -49,7 +49,7 @@ def shared_folder(tmp_path_factory):
 def _harness_is_read_once(shared_folder):
     read_harness_once(shared_folder)
     gc.freeze()  # what is imported stays: `compare` collects after each row
-    gc.set_threshold(20_000)
+    gc.set_threshold(20_000)  # what is new is collected less often
 
 
 @pytest.fixture(autouse=True)

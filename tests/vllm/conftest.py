@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from helpers.pairs import POLICIES, ROOT, SAMPLED, save_random_model
@@ -101,9 +102,9 @@ def open_vllm(tight):
     gc.freeze()  # what is imported stays: vLLM collects several times as it starts
     opened = {}
     yield open_with(VllmBackend, tight, opened)
-    gc.collect = lambda *_: 0  # of each engine, as it ends; so does this process
-    for backend in opened.values():
-        backend.close()
+    with patch.object(gc, "collect"):  # vLLM collects several times as an engine ends
+        for backend in opened.values():
+            backend.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import os
 import sys
 from operator import itemgetter
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import torch
 
@@ -27,7 +28,6 @@ def main() -> None:
         schedule_ahead()
         engine.TESTED_PROMPTS = 1
         drafts.PIECE = 2**15  # rows are decided in pieces
-    gc.collect = lambda *_: 0  # vLLM collects several times as it starts and ends
     print(json.dumps([write(*job) for job in json.load(sys.stdin)]))
 
 
@@ -53,7 +53,7 @@ def schedule_ahead():
     CpuPlatform.check_and_update_config = staticmethod(update_all_else)
 
 
-def write(values, asked, names=(), collect=gc.collect):
+def write(values, asked, names=()):
     backend, requests = open_backend(values), read_requests(asked)
     done = []
     for policy in choose_policies(names) or [backend.policy]:
@@ -69,8 +69,10 @@ def write(values, asked, names=(), collect=gc.collect):
         "block": backend.engine.facts.block,
         "passes": {"base": sum(one.base_passes for one in done), "guide": sum(one.guide_passes for one in done)},
     }
-    backend.close()
-    collect()
+    with patch.object(gc, "collect"):  # vLLM collects several times as an engine ends, and as the next one starts
+        backend.close()
+    gc.collect()
+    gc.freeze()
     return found
 
 

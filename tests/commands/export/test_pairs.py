@@ -126,7 +126,6 @@ def test_a_leading_blank_survives_sentencepiece(begin):
     assert write_as_text(tokenizer, [3, 3], [[5], [6]])[1] is not begin  # the tokenizer would begin with <s>
 
 
-STEPS = {"whole": 30, "tokens": 60}
 TASK = """task: puzzles
 class: !function lm_eval_takeover.tasks.sampled.SampledTask
 dataset_path: json
@@ -167,7 +166,7 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     trained = {"before": base}
     for form, folder in export(tmp_path / "run", tmp_path / "effects", tmp_path).items():
         train = runpy.run_path(str(folder / "train_pairs.py"))["train"]
-        trained[form] = train(str(DEMO["base"]), folder / "pairs.parquet", str(folder), **options | {"max_steps": STEPS[form]})
+        trained[form] = train(str(DEMO["base"]), folder / "pairs.parquet", str(folder), **options)
     texts = Dataset.from_list([{side: row[side] for side in ("prompt", "chosen", "rejected")} for row in read(folder)])
     settings = trl.DPOConfig(str(tmp_path / "texts"), **options)
     naive = trl.DPOTrainer(str(DEMO["base"]), args=settings, train_dataset=texts, processing_class=tokenizer)
