@@ -33,8 +33,7 @@ def gate(demo_folders):
 
 @pytest.fixture(scope="module")
 def url(gate):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = f"{gate},data_parallel_size=2,block_size=1"
     words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", arguments, "--port", str(port)]
@@ -87,7 +86,8 @@ def _is_healthy(address):
 def client(url):
     from openai import OpenAI
 
-    return OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    with OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
