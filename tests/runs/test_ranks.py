@@ -37,8 +37,7 @@ def arguments(folder, run_dir, guide=DEMO["guide"]):
 
 def start_two(forked, words):
     """lm_eval on two ranks, by the variables that accelerate's launcher sets."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     group["ACCELERATE_USE_CPU"] = "true"

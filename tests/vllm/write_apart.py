@@ -69,10 +69,10 @@ def write(values, asked, names=()):
         "block": backend.engine.facts.block,
         "passes": {"base": sum(one.base_passes for one in done), "guide": sum(one.guide_passes for one in done)},
     }
-    with patch.object(gc, "collect"):  # vLLM collects several times as an engine ends, and as the next one starts
+    with patch.object(gc, "collect"):  # vLLM collects several times as an engine ends
         backend.close()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # and as the next one starts: it then looks through little
     return found
 
 
