@@ -14,7 +14,7 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.effects import EFFECTS, Outcomes
+from lm_eval_takeover.lab.analysis.effects import EFFECTS, Outcomes
 from lm_eval_takeover.results.frontier import Curve, Oracle
 from lm_eval_takeover.results.statistics import Interval
 

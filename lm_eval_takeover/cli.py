@@ -1,26 +1,26 @@
-"""The command `lm-eval-takeover`: it finds the folders under `commands/` and knows none of their options.
+"""The command `lm-eval-takeover`: it finds the folders of `commands/`, `lab/` and `serve/` and knows none of their options.
 
-Every folder there is the subcommand of that name: its `command.py` has the attributes of `Command`. All of them are imported at
-each call, so they leave torch, lm-eval and numpy to their `run`.
+A folder with a `command.py` is the subcommand of that name; the module has the attributes of `Command`. All of them are
+imported at each call, so they leave torch, lm-eval and numpy to their `run`.
 """
 
 import argparse
 import itertools
 import os
-import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Protocol, cast
 
-from lm_eval_takeover import __version__, commands, stopping
+from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 
 
 class Command(Protocol):
-    """The attributes of the `command.py` of a folder under `commands/`."""
+    """The attributes of a `command.py`."""
 
     HELP: str  # one line, for the list of commands
     DESCRIPTION: str  # above the options of its own --help
@@ -42,9 +42,11 @@ class _Parser(argparse.ArgumentParser):
 
 def find_commands() -> Iterator[tuple[str, Command]]:
     """`(name, command)` of every subcommand, in alphabetical order."""
-    for module in sorted(pkgutil.iter_modules(commands.__path__), key=lambda module: module.name):
-        if module.ispkg:
-            yield module.name, cast(Command, import_module(f"{commands.__name__}.{module.name}.command"))
+    package = Path(__file__).parent
+    paths = (path for room in ("commands/*", "lab/*", "serve") for path in package.glob(f"{room}/command.py"))
+    for folder in sorted((path.parent for path in paths), key=lambda folder: folder.name):
+        module = ".".join(folder.relative_to(package.parent).parts)
+        yield folder.name, cast(Command, import_module(f"{module}.command"))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -36,8 +36,8 @@ def measure_enrichment(run_dir: Path) -> dict[str, float]:
     from puzzle import decision_positions
     from transformers import AutoTokenizer
 
-    from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
     from lm_eval_takeover.demo import DEMO
+    from lm_eval_takeover.lab.analysis.tokens import list_parts, read_scored_samples
     from lm_eval_takeover.runs.scores import list_score_files
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])

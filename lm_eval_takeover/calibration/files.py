@@ -20,7 +20,7 @@ from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.storage.paths import calibration_folder
+from lm_eval_takeover.storage.paths import CALIBRATIONS
 from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
 from lm_eval_takeover.storage.whole_files import write_text
@@ -176,7 +176,7 @@ Model = str | None  # as an argument names it
 
 def packaged_calibrations() -> dict[str, Path]:
     """The calibration files that ship with the package, by name."""
-    return {path.stem: path for path in sorted(calibration_folder().glob("*.json"))}
+    return {path.stem: path for path in sorted(CALIBRATIONS.glob("*.json"))}
 
 
 def find_calibration(name: str) -> tuple[Calibration, int | None]:

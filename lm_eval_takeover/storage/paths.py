@@ -5,7 +5,9 @@ from os.path import realpath
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
-TASK_CONFIGS = _PACKAGE / "task_configs"  # the folder of the task files
+# Folders of data; in a checkout they are links to folders at its top.
+TASK_CONFIGS = _PACKAGE / "task_configs"
+CALIBRATIONS = _PACKAGE / "data" / "calibration"
 _LONGEST = 200  # bytes of a component; file systems take 255, and suffixes follow
 
 
@@ -21,9 +23,3 @@ def join_inside(root: Path, *components: str) -> Path:
     if not Path(realpath(path)).is_relative_to(realpath(root)) or ".." in path.relative_to(root).parts:
         raise ValueError(f"'{path}' lies outside of '{root}'")
     return path
-
-
-def calibration_folder() -> Path:
-    """The packaged calibrations, wherever this installation keeps them."""
-    inside = _PACKAGE / "data" / "calibration"
-    return inside if inside.is_dir() else _PACKAGE.parent / "calibration"

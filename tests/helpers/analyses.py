@@ -6,9 +6,9 @@ from hashlib import blake2b
 import numpy as np
 import pyarrow as pa
 
-from lm_eval_takeover.analysis.catalogue import SCORED
-from lm_eval_takeover.analysis.measuring import Measuring
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.lab.analysis.catalogue import SCORED
+from lm_eval_takeover.lab.analysis.measuring import Measuring
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import write_parquet

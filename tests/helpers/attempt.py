@@ -18,8 +18,8 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
 from lm_eval_takeover import cli
-from lm_eval_takeover.commands.score import scoring
 from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.lab.score import scoring
 from lm_eval_takeover.runs import journal, shards
 from lm_eval_takeover.storage import whole_files
 from lm_eval_takeover.storage.paths import TASK_CONFIGS

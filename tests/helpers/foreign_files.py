@@ -26,17 +26,17 @@ from helpers.analyses import write_analysis, write_run
 from helpers.calibrations import small_calibration
 from helpers.results import takeover, write_results
 from helpers.spoiling import spoil_bytes, spoil_json
-from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.analyze.inputs import Inputs, split_pairs
-from lm_eval_takeover.commands.analyze.tables import make_tables
-from lm_eval_takeover.commands.effects.tables import EXAMPLES
-from lm_eval_takeover.commands.report.figures import read_figure
-from lm_eval_takeover.commands.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects
-from lm_eval_takeover.commands.report.rollouts import read_scores
-from lm_eval_takeover.commands.report.summary import list_rows
 from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
+from lm_eval_takeover.lab.analyze.inputs import Inputs, split_pairs
+from lm_eval_takeover.lab.analyze.tables import make_tables
+from lm_eval_takeover.lab.effects.tables import EXAMPLES
+from lm_eval_takeover.lab.report.figures import read_figure
+from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects
+from lm_eval_takeover.lab.report.rollouts import read_scores
+from lm_eval_takeover.lab.report.summary import list_rows
 from lm_eval_takeover.runs import journal_file
 from lm_eval_takeover.runs import scores as scored
 from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal

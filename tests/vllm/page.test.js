@@ -3,7 +3,7 @@
 
 const assert = require("node:assert/strict");
 const { test } = require("node:test");
-const page = require("../../lm_eval_takeover/vllm/page/page.js");
+const page = require("../../lm_eval_takeover/serve/page/page.js");
 
 test("events are read when they are whole, wherever a stream is cut", () => {
   const text = 'data: {"a": 1}\n\n: keep-alive\n\ndata: {"a": "x\\n"}\n\ndata: [DONE]\n\n';

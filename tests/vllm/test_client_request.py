@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from helpers.pairs import POLICIES, ROOT
 
-from lm_eval_takeover.vllm.client_request import DEEPEST, MOST_ITEMS, MOST_SAMPLES, Repeats, parse_body, split_request
+from lm_eval_takeover.serve.client_request import DEEPEST, MOST_ITEMS, MOST_SAMPLES, Repeats, parse_body, split_request
 from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
 ENGINE = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[1])

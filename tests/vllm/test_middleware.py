@@ -55,7 +55,7 @@ def test_what_changes_anything_elsewhere_is_refused_unread(path):
 
 
 def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeypatch):
-    monkeypatch.setattr("lm_eval_takeover.vllm.server._BODY_WITHIN", 1.0)
+    monkeypatch.setattr("lm_eval_takeover.serve.server._BODY_WITHIN", 1.0)
     with serve(ScriptedVllm()) as url:
         port = int(url.rstrip("/").rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as slow:

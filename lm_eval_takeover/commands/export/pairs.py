@@ -16,11 +16,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_eval_takeover.analysis.effects import TAKEOVER, measure_position
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
-from lm_eval_takeover.commands.effects.tables import TEXTS
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.analysis.effects import TAKEOVER, measure_position
+from lm_eval_takeover.lab.effects.tables import TEXTS
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder

@@ -56,8 +56,8 @@ def _list_calibrations() -> Iterable[Row]:
 
 
 def _list_analyses() -> Iterable[Row]:
-    from lm_eval_takeover.analysis.catalogue import COLUMNS  # which loads the libraries of all analyses
-    from lm_eval_takeover.commands.report.figures import CAPTIONS
+    from lm_eval_takeover.lab.analysis.catalogue import COLUMNS  # which loads the libraries of all analyses
+    from lm_eval_takeover.lab.report.figures import CAPTIONS
 
     return (_row("analysis", name, _PACKAGE, CAPTIONS.get(name, "")) for name in COLUMNS)
 

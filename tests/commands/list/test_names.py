@@ -2,8 +2,8 @@
 
 import json
 
-from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
 
 
 def test_every_kind_of_name_is_listed(capsys):

@@ -1,0 +1,268 @@
+"""A figure of each analysis."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from lm_eval_takeover.lab.analysis.concentration import SHARES
+from lm_eval_takeover.lab.analysis.planning import CLASSES
+from lm_eval_takeover.lab.analysis.pooling import MEAN
+
+Axes = Any
+Table = pl.DataFrame
+Texts = Sequence[str]
+Level = float | None
+SIZE = (4.0, 2.9)  # inches: texts stay readable where a phone shows the figure
+_COLOURS = ("#2f81f7", "#d1495b")
+_INK = "#333333"
+_TASK = ("task",)
+_DOTS = {"marker": "o", "markersize": 3}
+_DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
+
+
+def draw(name: str, table: Table, figure: Any) -> None:
+    """Draw this analysis into a matplotlib Figure of `SIZE`."""
+    if name == "signals":  # those of the paper's figure
+        table = table.filter(pl.col("score").is_in(["ce", "entropy"]))
+    if "task" in table.columns and name != "effects":
+        table = _name_task(figure, _shown(table))
+    if name in _PANELS:
+        _draw_panels(figure, table, DRAWN[name])
+    else:
+        DRAWN[name](figure.subplots(), table)
+    put_legend(figure)
+
+
+def _shown(table: Table) -> pl.DataFrame:
+    """The rows `mean` where they are of several tasks, else those of tasks: one figure is to be read at a glance."""
+    is_mean = pl.col("task") == MEAN
+    tasks, means = table.filter(~is_mean), table.filter(is_mean)
+    return tasks if means.is_empty() or tasks["task"].n_unique() == 1 else means
+
+
+def _name_task(figure: Any, table: Table) -> pl.DataFrame:
+    """What all rows are of is said once, above: one task, or the mean over tasks."""
+    tasks = table["task"].unique()
+    if len(tasks) != 1:
+        return table
+    figure.suptitle("mean over tasks" if tasks[0] == MEAN else tasks[0], x=0.01, ha="left", fontsize=9)
+    return table.with_columns(task=pl.lit(None, pl.String))
+
+
+def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
+    """One panel for each score, two in a row, with one scale."""
+    groups = [(str(key), group) for (key,), group in table.group_by(["score"], maintain_order=True)]
+    lines = (len(groups) + 1) // 2
+    figure.set_figheight(0.8 + 1.4 * lines)
+    grid = figure.subplots(lines, min(2, len(groups)), sharex=True, sharey=True, squeeze=False)
+    for axes, (value, group) in zip(grid.flat, groups, strict=False):
+        draw_one(axes, group)
+        axes.set_title(value, loc="left", fontsize=9)
+        figure.supxlabel(axes.get_xlabel(), fontsize=9)
+        figure.supylabel(axes.get_ylabel(), fontsize=9)
+        _label(axes, "")
+        axes.autoscale(axis="y")  # over all panels
+        if axes.dataLim.y0 >= 0:
+            axes.set_ylim(bottom=0)
+    axes.set_ylim(top=1.03 * axes.get_ylim()[1])
+    for axes in list(grid.flat)[len(groups) :]:
+        axes.set_axis_off()
+
+
+def put_legend(figure: Any) -> None:
+    """Below the figure, where it hides nothing; the label that panels share stands above it."""
+    lines = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if lines:
+        columns = max(1, min(len(lines), 54 // (max(map(len, lines)) + 6)))
+        legend = figure.legend(lines.values(), lines, loc="outside lower center", ncols=columns, frameon=False)
+        if shared := figure.get_supxlabel():
+            legend.set_title(shared)
+            figure.supxlabel("")
+
+
+def _lines(
+    axes: Axes, table: Table, x: str, y: str, labels: Texts, by: Texts = _TASK, level: Level = None, **style: Any
+) -> None:
+    """A line for each combination of `by`, with its band where there is one; `level` is a line to compare with."""
+    style, step = style or _DOTS, {"step": "post"} if "drawstyle" in style else {}
+    for key, group in table.group_by(by, maintain_order=True):
+        (line,) = axes.plot(group[x], group[y], label=_join(key), **style)
+        if "low" in group.columns:
+            bounds = (group[end].cast(pl.Float64).to_numpy() for end in (x, "low", "high"))
+            axes.fill_between(*bounds, color=line.get_color(), alpha=0.2, linewidth=0, **step)
+    if level is not None:
+        axes.axhline(level, **_DIAGONAL)
+    _label(axes, *labels)
+
+
+def _bars(axes: Axes, table: Table, by: Texts, y: str, label: str, level: Level = None, limits: Any = (0, 1)) -> None:
+    """A horizontal bar for each row, with its interval; the first row on top."""
+    axes.barh(range(len(table)), [value or 0.0 for value in table[y]], color=_COLOURS[0], height=0.6)
+    _intervals(axes, table, range(len(table)))
+    _name_bars(axes, [_join(row) for row in table.select(by).iter_rows()])
+    if level is not None:
+        axes.axvline(level, **_DIAGONAL)
+    if limits is not None:
+        axes.set_xlim(*limits)
+    _label(axes, label)
+
+
+def _intervals(axes: Axes, table: Table, heights: Iterable[float]) -> None:
+    for height, low, high in zip(heights, table["low"], table["high"], strict=True):
+        if low is not None:
+            axes.plot([low, high], [height, height], color=_INK, linewidth=1)
+
+
+def _name_bars(axes: Axes, names: Sequence[str], height: float = 0.24) -> None:
+    """The first one on top; `height` inches each."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.figure.set_figheight(max(2.0, 1.0 + height * len(names)))
+
+
+def _join(key: Any) -> str:
+    return ", ".join(str(part) for part in key if part is not None)
+
+
+def _label(axes: Axes, x: str, y: str = "") -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def _draw_lorenz(axes: Axes, table: Table) -> None:
+    labels = (f"share of tokens, smallest scores first (line: the largest {SHARES[-1]} %)", "share of score")
+    _lines(axes, table, x="share_of_tokens", y="share_of_score", labels=labels, marker="")
+    axes.plot([0, 1], [0, 1], **_DIAGONAL)
+    axes.axvline(1 - SHARES[-1] / 100, **_DIAGONAL)
+
+
+def _draw_overlap(axes: Axes, table: Table) -> None:
+    labels = ("top p % of the tokens (dotted: chance)", "IoU with the top by entropy")
+    _lines(axes, table, x="top_percent", y="iou", labels=labels)
+    chance = table.unique("top_percent", maintain_order=True)
+    axes.plot(chance["top_percent"], chance["chance"], **_DIAGONAL)
+    axes.set_ylim(0, 1.02)
+
+
+def _draw_planning(axes: Axes, table: Table) -> None:
+    keys = ["task", "run", "set", "score"]
+    places = {key: place for place, key in enumerate(table.select(keys).unique(maintain_order=True).rows())}
+    for number, name in enumerate(CLASSES):
+        rows = table.filter(pl.col("class") == name)
+        heights = [places[key] + (number - 0.5) * 0.36 for key in rows.select(keys).iter_rows()]
+        values = rows["enrichment"].fill_null(0)
+        axes.barh(heights, values, color=_COLOURS[number], height=0.34, label=f"{name} tokens")
+        _intervals(axes, rows, heights)
+    sets = {"peaks": "peaks of {score}", "takeovers": "takeovers of {run}"}
+    names = [_join((task, sets[kind].format(score=score, run=run))) for task, run, kind, score in places]
+    _name_bars(axes, names, 0.34)
+    axes.axvline(1, **_DIAGONAL)
+    _label(axes, "enrichment over all tokens of the base")
+
+
+def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) -> None:
+    """A point for each row, with its interval where there is one."""
+    for row in table.iter_rows(named=True):
+        (point,) = axes.plot(row[x], row["acc"], "o", label=_join(row[name] for name in by))
+        if "acc_low" in row:
+            axes.plot([row[x]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1)
+    axes.set_ylim(0, 1.03)
+    _label(axes, label, "Acc")
+
+
+def _draw_rates(axes: Axes, table: Table) -> None:
+    mixed = table.filter(pl.col("realized_rate").is_between(0, 1, closed="none").any().over("run"))  # two models write
+    for (run,), group in (table if mixed.is_empty() else mixed).group_by(["run"], maintain_order=True):
+        axes.hist(group["realized_rate"], bins=20, histtype="step", label=str(run))
+    _label(axes, "realized rate of a problem", "problems")
+
+
+def _draw_flips(axes: Axes, table: Table) -> None:
+    names = [_join(row) for row in table.select("task", "run").iter_rows()]
+    axes.barh(range(len(names)), table["rescued"], color=_COLOURS[0], height=0.6, label="rescued")
+    axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color=_COLOURS[1], height=0.6, label="harmed")
+    axes.axvline(0, color=_INK, linewidth=0.8)
+    _name_bars(axes, names)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    _label(axes, "problems (harmed to the left)")
+
+
+def _draw_effects(axes: Axes, table: Table) -> None:
+    edges = [-1.0625 + 0.125 * place for place in range(18)]
+    for (kind,), group in table.group_by(["kind"], maintain_order=True):
+        share = (1 / group["inclusion"]) / (1 / group["inclusion"]).sum()
+        axes.hist(group["effect"], edges, weights=share, histtype="step", label=f"{kind}s ({len(group)})")
+    _label(axes, "effect of the donor's token on the share of correct texts", "share of positions")
+
+
+def _draw_near(axes: Axes, table: Table) -> None:
+    _lines(axes, table, x="threshold", y="share", labels=("nats", "share of tokens below"))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, 1.03)
+
+
+def _draw_choices(axes: Axes, table: Table) -> None:
+    score = table["score"][0]
+    shown = table.filter(score=score).with_columns(pl.col("measure").str.replace("_", " "))
+    _bars(axes, shown, by=["task", "set", "measure"], y="value", label=f"share; peaks by {score}")
+
+
+def _draw_entropies(axes: Axes, table: Table) -> None:
+    names = {f"{role}_entropy": f"{role} entropy" for role in ("base", "guide")}
+    long = table.rename(names).unpivot(list(names.values()), index=["task", "right"])
+    _lines(axes, long, "right", "value", ("js up to, in nats", "mean entropy, in nats"), ["task", "variable"])
+    axes.set_ylim(bottom=0)
+
+
+def _draw_signals(axes: Axes, table: Table) -> None:
+    low, high = table["value"].min(), table["value"].max()
+    for correct, name in ((True, "correct"), (False, "incorrect")):
+        values = table.filter(correct=correct)["value"]
+        weights = [1 / max(1, len(values))] * len(values)
+        axes.hist(values, bins=20, range=(low, high), weights=weights, histtype="step", label=f"{name} samples")
+    _label(axes, "mean of the 100 largest scores, in nats", "share of samples")
+
+
+def _draw_guides(axes: Axes, table: Table) -> None:
+    table = table.filter(pl.col("score") == ("js" if "js" in table["score"] else table["score"][0]))
+    if (steps := table.drop_nulls("step").filter(pl.col("versus").is_null())).is_empty():
+        _bars(axes, table, by=["measure", "guide", "versus"], y="value", label="by js: mean or share")
+    else:
+        _lines(axes, steps, "step", "value", ("step", "by js: mean or share"), ["measure"])
+
+
+_PLACES = ("place in the sample, t / n", "density of the top 1 %")
+_RANKS = ("rank of the donor's token under the host", "share of takeovers")
+_PANELS = ("lorenz", "position", "overlap", "signals", "near", "effect_by_score")  # with a panel for each score
+DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
+    "concentration": partial(_bars, by=["task", "score"], y="gini", label="Gini (0 even, 1 all on one token)"),
+    "lorenz": _draw_lorenz,
+    "position": partial(_lines, x="left", y="density", labels=_PLACES, level=1, drawstyle="steps-post"),
+    "overlap": _draw_overlap,
+    "planning": _draw_planning,
+    "failure": partial(_bars, by=["task", "signal"], y="auroc", level=0.5, label="AUROC for an incorrect answer"),
+    "signals": _draw_signals,
+    "near": _draw_near,
+    "choices": _draw_choices,
+    "entropy_by_js": _draw_entropies,
+    **dict.fromkeys(("guides", "checkpoints"), _draw_guides),
+    "budget": partial(_draw_accuracies, x="realized_rate", by=["task", "run"], label="realized rate"),
+    "rates": _draw_rates,
+    "flips": _draw_flips,
+    "cross": partial(
+        _draw_accuracies, x="replaced_share", by=["task", "run", "direction"], label="share of tokens from the donor"
+    ),
+    "ranks": partial(_lines, x="rank", y="share", labels=_RANKS, by=["task", "run"], level=0),
+    "effects": _draw_effects,
+    "effect_by_score": partial(
+        _lines, x="bin", y="effect", by=["kind"], labels=("tenth of the positions", "mean effect"), level=0
+    ),
+    "effect_summary": partial(
+        _bars, by=["task", "kind"], y="effect", level=0, limits=None, label="mean effect on correct texts, 95 %"
+    ),
+    "effect_auroc": partial(_bars, by=["score", "kind"], y="auroc", level=0.5, label="AUROC for an effect above 25 points"),
+}

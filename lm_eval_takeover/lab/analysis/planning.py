@@ -1,0 +1,151 @@
+"""Planning and execution tokens at peaks and takeovers (appendix B.2, Tables 1, 5 and 6, equation 10).
+
+The rules lie in `token_classes.toml`. The vocabulary is classified once; along a text only single letters need their neighbours.
+"""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.analysis.pooling import MEAN, Values, draw_weights, interval, sum_by
+from lm_eval_takeover.lab.analysis.tokens import SampleTokens
+from lm_eval_takeover.results.summary import choose_averaged
+
+RULES = Path(__file__).with_name("token_classes.toml")
+CLASSES = ("planning", "execution")
+NONE, PLANNING, EXECUTION, LETTER, WORD = range(5)  # of a vocabulary entry; the last two need their neighbours
+
+Codes = NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class TokenClasses:
+    """Which tokens are planning and which execution, as `token_classes.toml` has it."""
+
+    planning: frozenset[str]
+    execution: re.Pattern[str]
+    excluded: re.Pattern[str]
+    letter: re.Pattern[str]
+    words: frozenset[str]
+
+    @classmethod
+    def read(cls, path: Path = RULES) -> Self:
+        """Raises ArgumentError with the part that is missing or wrong."""
+        try:
+            rules = tomllib.loads(path.read_text(encoding="utf-8"))
+            planning = [word for words in rules["planning"].values() for word in _check_words(words)]
+            patterns = [*rules["execution"].values(), rules["excluded"]["marks"], rules["variables"]["letter"]]
+            *execution, excluded, letter = (re.compile(f"(?:{pattern})").pattern for pattern in patterns)
+            return cls(
+                frozenset(word.strip().lower() for word in planning),
+                re.compile("|".join(execution)),
+                re.compile(excluded),
+                re.compile(letter),
+                frozenset(_check_words(rules["variables"]["words"])),
+            )
+        except OSError as error:
+            raise ArgumentError(f"--token_classes '{path}' cannot be read: {error.strerror}") from error
+        except KeyError as key:
+            raise ArgumentError(f"--token_classes '{path}': {key} is missing; begin with a copy of '{RULES}'") from key
+        except (ValueError, TypeError, AttributeError, re.error) as error:
+            raise ArgumentError(f"--token_classes '{path}': {error}; begin with a copy of '{RULES}'") from error
+
+
+def _check_words(words: Any) -> list[str]:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{str(words)[:40]!r} is no list of words")
+    return words
+
+
+def classify_vocabulary(texts: Sequence[str], rules: TokenClasses | None = None) -> Codes:
+    """A code for each decoded token `[vocab]`."""
+    rules = rules or TokenClasses.read()
+
+    def classify(text: str) -> int:
+        token = text.strip().lower()
+        if token in rules.planning:
+            return PLANNING
+        if rules.execution.fullmatch(token) and not rules.excluded.fullmatch(token):
+            return EXECUTION
+        if rules.letter.fullmatch(token):
+            return WORD if token in rules.words else LETTER
+        return NONE
+
+    return np.array([classify(text) for text in texts], dtype=np.int8)
+
+
+def classify_text(vocabulary: Codes, tokens: NDArray[Any]) -> Codes:
+    """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens.
+
+    Ids that the tokenizer does not have, as those that pad a model's vocabulary, are NONE.
+    """
+    inside = (tokens >= 0) & (tokens < len(vocabulary))
+    codes = np.where(inside, vocabulary[np.where(inside, tokens, 0)], NONE)
+    letters = codes >= LETTER
+    if letters.any():
+        execution = np.zeros(len(codes) + 2, dtype=np.int8)
+        execution[1:-1] = codes == EXECUTION
+        beside = execution[:-2] + execution[2:]  # neighbours that are
+        variables = beside >= np.where(codes == WORD, 2, 1)
+        codes = np.where(letters, np.where(variables, EXECUTION, NONE), codes)
+    return np.asarray(codes, dtype=np.int8)
+
+
+def count_classes(codes: Codes) -> NDArray[np.int64]:
+    """How many tokens are planning, and how many execution: `[2]`."""
+    return np.bincount(codes, minlength=3)[1:3]
+
+
+def measure_peaks(sample: SampleTokens, score: str) -> dict[str, Any] | None:
+    """Counts by class in the top 1 % of a base rollout by this score, and in all of it; `codes` is a column of the sample."""
+    if not sample.has_peaks(score):
+        return None
+    codes = sample.columns["codes"]
+    return {"in_set": count_classes(codes[sample.top(score, 1)]), "in_base": count_classes(codes)}
+
+
+def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:
+    """Tables 1, 5 and 6: shares by class among classifiable tokens in a set and in base rollouts, and their quotient.
+
+    `measured` has a row per sample with `task, doc_id, run, set, score` and the counts `in_set`, `in_base` `[2]`. Counts are
+    pooled over samples, and over tasks for `mean`. Equation (10): enrichment is share_set / share_base, its interval is over
+    problems.
+    """
+    keys = ["run", "set", "score"]
+    tasks = choose_averaged(measured["task"].unique(maintain_order=True).to_list())
+    pooled = measured.filter(pl.col("task").is_in(tasks)).with_columns(pl.lit(MEAN).alias("pooled"))
+    rows = []
+    both = pl.concat([measured.with_columns(pl.col("task").alias("pooled")), pooled])
+    for (task, *key), group in both.group_by(["pooled", *keys], maintain_order=True):
+        in_set, in_base = (group[name].to_numpy().sum(axis=0, dtype=np.int64) for name in ("in_set", "in_base"))
+        replicates = bootstrap_enrichment(group)
+        for place, name in enumerate(CLASSES):
+            share_set, share_base = (float(c[place] / c.sum()) if c.any() else None for c in (in_set, in_base))
+            enrichment = share_set / share_base if share_set is not None and share_base else None
+            row = {"task": task, **dict(zip(keys, key, strict=True)), "class": name}
+            for end, counts, share in (("set", in_set, share_set), ("base", in_base, share_base)):
+                row |= {f"in_{end}": int(counts[place]), f"of_{end}": int(counts.sum()), f"share_{end}": share}
+            bounds = dict(zip(("low", "high"), interval(replicates[:, place]), strict=True))
+            rows.append(row | {"enrichment": enrichment, **bounds})
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def bootstrap_enrichment(measured: pl.DataFrame) -> Values:
+    """`[RESAMPLES, 2]` over resampled problems of each task, both sets with the same problems; NaN for a single problem."""
+    counts = {name: np.zeros(1) for name in ("in_set", "in_base")}
+    for (task,), group in measured.group_by(["task"], maintain_order=True):
+        names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
+        weights = draw_weights(len(names), str(task))
+        for name in counts:
+            counts[name] = counts[name] + weights @ sum_by(group[name].to_numpy(), index, len(names))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = [row / row.sum(axis=1, keepdims=True) for row in counts.values()]
+        return np.asarray(np.where(shares[1] > 0, shares[0] / shares[1], np.nan))

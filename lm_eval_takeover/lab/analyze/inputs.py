@@ -1,0 +1,225 @@
+"""The runs that are analysed, and why an analysis of them cannot be made."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.analysis.guides import find_step
+from lm_eval_takeover.lab.analysis.planning import Codes, TokenClasses, classify_vocabulary
+from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample
+from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.results.summary import find_nominal_rate
+from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
+from lm_eval_takeover.runs.scores import list_score_files, read_header
+from lm_eval_takeover.storage.paths import make_component
+
+
+class CannotShow(ArgumentError):
+    """An analysis cannot be made of these runs; the text says why, and what would help."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Runs with their names in tables. Raises CannotShow where a property asks for what is not there."""
+
+    runs: dict[str, RunReader]
+    tokenizer: str | None = None
+    rollouts: str = "base"  # whose scored rollouts are analysed: base or guide
+    rules: TokenClasses | None = None  # of planning and execution tokens; None are the package's
+    word: str | None = None  # of contexts; None is the one that its rule chooses
+    seed: int = 0  # of contexts
+    pairs: Mapping[str, "Inputs"] = field(default_factory=dict)  # of which the guides are compared
+    notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was
+
+    @classmethod
+    def name(cls, runs: Sequence[RunReader], tokenizer: str | None, rollouts: str = "base", **more: Any) -> "Inputs":
+        """Raises RunDirError for a run that is not finished, ArgumentError for names that are not different."""
+        for run in runs:
+            run.check_finished()
+        named = Counter(run.label for run in runs)
+        own = [str(run.takeover.get("label") or run.label) for run in runs]
+        names = [run.label if named[run.label] == 1 else label for run, label in zip(runs, own, strict=True)]
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in named.items() if count > 1)
+            raise ArgumentError(
+                f"two of the runs are called '{twice}'; give their folders different names, or label them with model=…"
+            )
+        return cls(dict(zip(names, runs, strict=True)), tokenizer, rollouts, **more)
+
+    @cached_property
+    def base_name(self) -> str:
+        """The base run; the first of several."""
+        return self._find_run("base")
+
+    @cached_property
+    def scored_name(self) -> str:
+        """The run whose scored rollouts are analysed."""
+        return self._find_run(self.rollouts)
+
+    def _find_run(self, role: str) -> str:
+        names = [name for name, run in self.runs.items() if run.written_by == role]
+        if not names:
+            given = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
+            raise CannotShow(
+                f"it needs a {role} run, and you gave {given}; run policy={role} with the same tasks and give its folder, too"
+            )
+        first, *others = (self.runs[name] for name in names)
+        texts = [{sample.stored.key for sample in self.runs[name].answered} for name in names]
+        if texts[0] in texts[1:] or any(other.takeover.get(role) != first.takeover.get(role) for other in others):
+            raise CannotShow(
+                f"it needs one {role} run, or several seeds of it, and {', '.join(names)} have other models or the same seed"
+            )
+        return names[0]
+
+    @property
+    def scored(self) -> RunReader:
+        return self.runs[self.scored_name]
+
+    @cached_property
+    def score_files(self) -> list[Path]:
+        """The scores of the run whose rollouts are analysed, of all its samples."""
+        return self._read_files("")
+
+    @cached_property
+    def guides(self) -> list[tuple["Inputs", str, int | None, list[Path]]]:
+        """Of each guide that has scored the samples its name, the step that name or revision ends with, and its files."""
+        if self.pairs:
+            return [(pair, name, find_step(name), pair.score_files) for name, pair in self.pairs.items()]
+        own = read_header(self.score_files[0])[0].guide
+        others = sorted(path.name.partition("-")[2] for path in self.scored.folder.glob("scores-*/"))
+        revision = own.get("revision") or ""
+        shown = revision if find_step(revision) is not None else Path(own["id"]).name
+        named = [(shown, self.score_files), *((name, self._read_files(name)) for name in others)]
+        return [(self, name, find_step(name), files) for name, files in named]
+
+    def _read_files(self, name: str) -> list[Path]:
+        files = list_score_files(self.scored.folder, name)
+        way_out = f"run: lm-eval-takeover score {self.scored.folder}"
+        if not files:
+            raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")
+        scored = set().union(*(read_header(path)[1] for path in files))
+        left = [sample for sample in self.scored.stored_samples() if sample.stored.key not in scored]
+        if left:
+            total = len(self.scored.stored_samples())
+            raise CannotShow(f"{len(left)} of {total} samples of '{self.scored_name}' are not scored yet; {way_out}")
+        return files
+
+    @cached_property
+    def scores(self) -> list[str]:
+        """All that the files have."""
+        return list(read_header(self.score_files[0])[0].scores)
+
+    @cached_property
+    def samples(self) -> pl.DataFrame:
+        """A row per sample of all runs, for `analysis.outcomes`."""
+        rows: list[tuple[Any, ...]] = []
+        for name, run in self.runs.items():
+            if missing := sum(sample.outcome is None for sample in run.answered):
+                raise CannotShow(
+                    f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers "
+                    f"were judged, or its tasks keep none; run the same command again"
+                )
+            facts = (name, run.policy, run.takeover.get("score"), find_nominal_rate(run.takeover))
+            for sample in run.answered:
+                stored = sample.stored
+                rows.append((*facts, *sample.name, sample.correct, stored.tokens, stored.takeovers))
+        return pl.DataFrame(rows, schema=_SAMPLES, orient="row")
+
+    def guided(self, score: str | None = None) -> dict[str, RunReader]:
+        """Runs in which two models write, with traces; of this score, where one is named."""
+        mixed = {name: run for name, run in self.runs.items() if run.written_by is None}
+        guided = {name: run for name, run in mixed.items() if score in (None, run.takeover.get("score"))}
+        if not guided:
+            kind = "a run in which two models write" if score is None else f"a run with score={score}"
+            raise CannotShow(f"it needs {kind}, and none is given")
+        for name, run in guided.items():
+            if not any(sample.stored.part for sample in run.answered):
+                raise CannotShow(f"the traces of '{name}' are empty; run the same command again to repair them")
+        return guided
+
+    def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:
+        """`(task, tokens)` of each sample of each task; `takeover` says what the donor wrote."""
+        shared: dict[bytes, list[str]] = {}
+        for row in run.answered:
+            shared.setdefault(row.stored.key, []).append(row.task)
+        columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
+        for row, table in run.read_traces(columns):
+            sample = make_sample(row.name, table, columns)
+            arrays = {**sample.columns, "takeover": sample.columns["chosen_from"] == run.donor}
+            for task in shared[row.stored.key]:
+                yield task, SampleTokens((task, row.doc_id, row.sample), arrays)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        try:
+            return Pieces(self.scored.load_tokenizer(self.tokenizer))
+        except ArgumentError as error:
+            raise CannotShow(str(error)) from error
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The class of every token of the vocabulary."""
+        return classify_vocabulary(self.pieces.list_names(), self.rules)
+
+    def check_tokenizer(self, name: str) -> None:
+        """Raises CannotShow where a run has other tokens for a prompt than the base run."""
+        run = self.runs[name]
+        for key, rows in run.prompts.items():
+            ours = {row["prompt"]: row["prompt_ids"] for row in self.runs[self.base_name].prompts.get(key, []) if row["prompt"]}
+            for row in rows:
+                if row["prompt"] in ours and ours[row["prompt"]] != row["prompt_ids"]:
+                    raise CannotShow(
+                        f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {key[0]}, "
+                        f"doc {key[1]} has other tokens; give the base run of its own pair"
+                    )
+
+
+def split_pairs(folders: Sequence[Path], rollouts: str) -> dict[str, list[RunReader]]:
+    """Runs by pair, named by what tells its first folder from those of the others; one, '', unless several have rollouts.
+
+    A pair is what has one guide: that scored it, or that it was written with. A run that has none is in every pair. Raises
+    RunDirError for a folder without a run, ArgumentError for pairs without rollouts, or with different bases.
+    """
+    by_folder = {path.absolute(): read_run_folders([path]) for path in folders}
+    runs = {run.folder.absolute(): run for own in by_folder.values() for run in own}
+    written = [run for run in runs.values() if run.written_by == rollouts]
+    pairs, places = dict[str | None, dict[Path, RunReader]](), dict[str | None, Path]()
+    for path, own in by_folder.items() if len(written) > 1 else ():
+        guide = next(filter(None, map(_find_guide, own)), None)
+        places.setdefault(guide, path)
+        pairs.setdefault(guide, {}).update((run.folder.absolute(), run) for run in own)
+    shared = pairs.pop(None, {})
+    lacking = [guide for guide, of_pair in pairs.items() if all(run.written_by != rollouts for run in of_pair.values())]
+    if len(pairs) - len(lacking) < 2:
+        return {"": list(runs.values())}
+    if lacking:
+        raise ArgumentError(f"'{places[lacking[0]]}' is of another guide than the {rollouts} runs; give its own {rollouts} run")
+    if len(bases := {str(_describe(run.takeover.get("base"))) for run in written}) > 1:
+        raise ArgumentError(f"these are pairs of different bases: {', '.join(sorted(bases))}; give pairs that share one")
+    names = {
+        guide: os.path.relpath(path, os.path.commonpath(by_folder)).removesuffix("/base") for guide, path in places.items()
+    }
+    return {make_component(names[guide]): list((of_pair | shared).values()) for guide, of_pair in pairs.items()}
+
+
+def _find_guide(run: RunReader) -> str | None:
+    if run.written_by and (files := list_score_files(run.folder)):
+        return _describe(read_header(files[0])[0].guide)
+    return _describe(run.takeover.get("guide"))
+
+
+def _describe(model: Any) -> str | None:
+    return f"{model.get('id')}@{model.get('revision')}" if isinstance(model, Mapping) else None
+
+
+_SAMPLES = {
+    "run": pl.String, "policy": pl.String, "score": pl.String, "nominal": pl.Float64, "task": pl.String, "doc_id": pl.Int64,
+    "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
+}  # fmt: skip

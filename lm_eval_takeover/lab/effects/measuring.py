@@ -1,0 +1,234 @@
+"""`effects` from the run_dir to the tables: choose positions, force both tokens, continue, judge."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lm_eval.api.instance import Instance
+
+from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
+from lm_eval_takeover.errors import ArgumentError, run_in_batches
+from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.lab.analysis.effects import CONTROL, TAKEOVER, measure_position
+from lm_eval_takeover.lab.effects.continuing import Continued, Writer
+from lm_eval_takeover.lab.effects.positions import Candidates, Position, draw_numbers, list_candidates
+from lm_eval_takeover.lab.effects.tables import describe_cost, write_effects
+from lm_eval_takeover.method.policies import ALONE
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
+from lm_eval_takeover.pair.loading import load_policy, parse_arguments
+from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
+from lm_eval_takeover.tasks.benchmarks import Record
+from lm_eval_takeover.tasks.instances import read_generation_settings
+from lm_eval_takeover.tasks.loading import find_tasks
+from lm_eval_takeover.tasks.verdicts import Response
+
+_POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
+
+
+def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
+    """Returns the exit status. Raises ArgumentError for a run that effects cannot be measured on."""
+    run = read_run_folder(options.run_dir)
+    run.check_finished()
+    where = f"run_dir='{run.folder}'"
+    if run.written_by is not None:
+        raise ArgumentError(f"{where} was written by the {run.written_by} alone; effects need a guided run")
+    form = Form(run, {task: read_form(run, task) for task in run.tasks})
+    greedy = all(request.sampling.temperature == 0 for request in form.tasks.values())
+    if greedy and options.continuations > 1:
+        print("decoding is greedy: one continuation after each token is enough")
+        options.continuations = 1
+    wanted = {TAKEOVER: options.takeovers, CONTROL: options.controls}
+    candidates = list_candidates(run, form.limit)
+    if not len(candidates[TAKEOVER].rows):
+        raise ArgumentError(f"{where} has no takeover by another token than the {run.host}'s; effects need a guided run")
+    print(for_terminal(describe_cost(run, candidates, wanted, options)))
+    if options.dry_run:
+        return 0
+    tasks = dict(find_tasks(run.tasks, options.include_path, of_run=run.tasks).load(run.tasks)["tasks"])
+    arguments = restore_arguments(run, given)
+    readers = Readers(arguments)
+    seed, trusted = int(run.settings.get("seed") or 0), arguments.trust_remote_code
+    writer = Writer.open(options.out / "continuations", readers.backend, readers.pair, seed, trusted)
+    try:
+        form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))
+        plugins = given.get("plugins")
+        after = ALONE[run.host]() if options.after == "base" else load_run_policy(run, readers.pair, plugins)
+        positions = _choose(candidates, wanted, writer, form, options.seed)
+        requests = [request for position in positions for request in form.continue_both(position, options.continuations)]
+        texts = writer.respond(after, requests)
+        seen = list(_compare(readers, positions))
+    finally:
+        writer.run.close()
+        readers.close()
+    each = 2 * options.continuations
+    behind = {position: texts[number * each : (number + 1) * each] for number, position in enumerate(positions)}
+    verdicts = _judge(run, tasks, behind)
+    rows = [
+        _describe(position, values, verdicts[position], behind[position]) | {"rank": values[f"{run.host}_rank_of_donor"]}
+        for position, values in zip(positions, seen, strict=True)
+    ]
+    signals = [*registered.names(), "rank", "place"]
+    write_effects(options.out, run, readers.pair.tokenizer, rows, signals, options.after, exact=greedy)
+    return 0
+
+
+@dataclass(frozen=True)
+class Form:
+    """How texts of a run are continued: the decoding of each task, and the context in tokens."""
+
+    run: RunReader
+    tasks: Mapping[str, Request]
+    room: int = sys.maxsize
+
+    def limit(self, sample: Answered) -> int:
+        """Tokens of the whole text, at most."""
+        prompt = len(self.run.find_prompt(sample)["prompt_ids"])
+        return min(self.tasks[sample.task].max_new_tokens, self.room - prompt)
+
+    def next_token(self, position: Position) -> Request:
+        """The request that draws the position's token again, with the run's random numbers."""
+        form = replace(self.tasks[position.sample.task], prompt=position.prompt, begun=position.begun, label=position.label)
+        return replace(form, sample=position.sample.stored.sample, max_new_tokens=position.place + 1)
+
+    def continue_both(self, position: Position, count: int) -> Iterator[Request]:
+        """`count` continuations of the host's token, then of the donor's, with the same random numbers."""
+        form = self.tasks[position.sample.task]
+        form = replace(form, prompt=position.prompt, begun_scores=position.scores, label=position.label)
+        for token in position.tokens:
+            for number in range(count):
+                begun, sample = (*position.begun, token), draw_numbers(position, number)
+                yield replace(form, begun=begun, sample=sample, max_new_tokens=self.limit(position.sample))
+
+
+def _choose(
+    candidates: Mapping[str, Candidates], wanted: Mapping[str, int], writer: Writer, form: Form, seed: int
+) -> list[Position]:
+    """Takeovers and controls, and a line where there are fewer controls than were asked for."""
+    host, donor = form.run.host, form.run.donor
+    other = {TAKEOVER: host, CONTROL: donor}
+    chosen: list[Position] = []
+    for kind, count in wanted.items():
+        policy = ALONE[other[kind]]()
+
+        def ask(positions: Sequence[Position], policy: Policy = policy) -> list[int]:
+            return writer.draw(policy, [form.next_token(position) for position in positions])
+
+        positions = candidates[kind].choose(count, seed, ask) if count else []
+        chosen += [position for position in positions if position.place + 1 < form.limit(position.sample)]
+        if len(positions) < count and kind == CONTROL:
+            print(
+                f"{len(positions)} of {count} controls were found: "
+                f"the {donor} would draw another token at few of the {host}'s tokens"
+            )
+    return chosen
+
+
+def read_form(run: RunReader, task: str) -> Request:
+    """How a task's samples are drawn: a request without its prompt. Raises ArgumentError where the run does not say."""
+    settings = run.decoding.get(task)
+    if settings is None:
+        raise ArgumentError(f"run_dir='{run.folder}' does not say how task '{task}' was decoded, or says it in two ways")
+    sampling, until, most = read_generation_settings(settings, int(run.arguments.get("max_gen_toks") or TASK_MAX_GEN_TOKS))
+    return Request((0,), 0, most, sampling, until, task)
+
+
+def load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:
+    """The run's own policy, as it was resolved. Plug-ins are those of the command line: a folder names no code to run."""
+    if run.arguments.get("plugins") and plugins is None:
+        raise ArgumentError(
+            f"the run in '{run.folder}' was made with plugins={run.arguments['plugins']}, which are not taken from a folder; "
+            f"where you trust them, give --plugins {run.arguments['plugins']}"
+        )
+    resolved = run.takeover
+    if resolved.get("method", {}) is None or (resolved.get("window") is not None and resolved.get("tau") is None):
+        raise ArgumentError(f"--after gate: each task in '{run.folder}' has a budget of its own; use --after base")
+    given = {name: run.arguments.get(name) for name in _POLICY} | dict(run.arguments.get("policy_arguments") or {})
+    given |= dict(resolved.get("method") or {})  # its budget parameter, solved for a target rate
+    given |= {name: resolved.get(name) for name in ("tau", "kappa", "window")} | {"plugins": plugins}
+    policy, _ = load_policy(parse_arguments({name: value for name, value in given.items() if value is not None}), pair)
+    if policy.reads_text:  # who wrote each token before the forced one is not handed on
+        raise ArgumentError(
+            f"--after gate cannot continue texts of policy={policy.name}, which depends on who wrote the tokens before; "
+            "use --after base"
+        )
+    return policy
+
+
+def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[str, Any]]:
+    """Every registered score of each position, and what both models think of its two tokens, in nats."""
+    scores = list(registered)
+    forced = [(position, token) for position in positions for token in position.tokens]
+    longest = max(len(position.prompt) + position.place + 1 for position in positions)
+
+    def read(part: Sequence[tuple[Position, int]]) -> list[dict[str, Any]]:
+        before, tokens = [(*position.prompt, *position.begun) for position, _ in part], [[token] for _, token in part]
+        return readers.backend.compare(scores, before, tokens, [position.label for position, _ in part])
+
+    batches = run_in_batches(read, forced, readers.backend.fit_rows(longest))
+    values = [value for _, batch in batches for value in batch]
+    for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
+        row = {score.name: float(of_host[score.name][0]) for score in scores}
+        for role in ("base", "guide"):
+            for name, own in (("host", of_host), ("donor", of_donor)):
+                row[f"{role}_logprob_of_{name}"] = float(own[f"{role}_logprob"][0])
+                row[f"{role}_rank_of_{name}"] = int(own[f"{role}_rank"][0])
+        yield row
+
+
+def _judge(
+    run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Continued]]
+) -> dict[Position, list[bool]]:
+    """A verdict on each text; all texts of a problem go to its task together.
+
+    Raises ArgumentError for a problem that is another one than the run was asked.
+    """
+    responses: dict[tuple[str, int], list[Response]] = {}
+    for position, texts in behind.items():
+        responses.setdefault(position.sample.name[:2], []).extend(text.response for text in texts)
+    verdicts: dict[tuple[str, int], Iterator[bool]] = {}
+    for name, task in tasks.items():
+        problems = [problem for problem in responses if problem[0] == name]
+        documents = list(task.eval_docs)
+        instances = []
+        for _, doc_id in problems:
+            _check_document(run, name, doc_id, documents)
+            instance = Instance("generate_until", documents[doc_id], ("", {}), 0, metadata=(name, doc_id, 1))
+            instance.resps = list(responses[name, doc_id])
+            instances.append(instance)
+        for filtering in task._filters if instances else ():
+            filtering.apply(instances)
+        for problem, instance in zip(problems, instances, strict=True):
+            record = next(iter(instance.filtered_resps.values()))
+            if not isinstance(record, Record):
+                raise ArgumentError(
+                    f"task '{name}': effects need a verdict on each sample; give the task file class: SampledTask (docs/tasks.md)"
+                )
+            verdicts[problem] = iter([outcome == "correct" for _, outcome in record])
+    return {position: [next(verdicts[position.sample.name[:2]]) for _ in texts] for position, texts in behind.items()}
+
+
+def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[Mapping[str, Any]]) -> None:
+    gold = run.prompts[name, doc_id][0]["answer"]
+    if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
+        raise ArgumentError(
+            f"task '{name}', doc {doc_id} is another problem than the one that the run in '{run.folder}' was asked; its data set "
+            f"has changed"
+        )
+
+
+def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], texts: Sequence[Continued]) -> dict[str, Any]:
+    """A row of `effects`, with the verdicts and texts of either token."""
+    half = len(verdicts) // 2
+    host, donor = verdicts[:half], verdicts[half:]
+    task, doc_id, sample = position.sample.name
+    named = {"task": task, "doc_id": doc_id, "sample": sample, "position": position.place, "kind": position.kind}
+    drawn = {"host_token_id": position.host_token, "donor_token_id": position.donor_token, "score": position.scores[-1]}
+    measured = {"inclusion": position.inclusion} | measure_position(host, donor) | values
+    measured["place"] = position.place / position.length
+    inner = {"problem": f"{task} {doc_id}", "host": host, "donor": donor, "begun": position.begun, "texts": texts}
+    return named | drawn | measured | inner

@@ -1,0 +1,163 @@
+"""Which positions are asked, and with which probability.
+
+The population: positions of the run's texts where host and donor draw different tokens with the same numbers. A `takeover` has
+the donor's token, a `control` the host's. Where a trace does not say what the other model draws, that model is asked: candidates
+are drawn in proportion to the root of the chance that the models differ, so that none of those that do differ counts for many
+others. Both choices are even over quarters of the score, and within them over places in the text.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lm_eval_takeover.lab.analysis.effects import CONTROL, TAKEOVER
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
+
+_COLUMNS = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "host_token_id")
+_QUARTERS = 4
+_ASKED = 4  # candidates for each position that is wanted, where the other model must be asked
+_FLOOR = 0.01  # beside the root of the chance that the other model draws another token: nothing is left out for certain
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a stored text, and the two tokens that host and donor draw there, UNKNOWN where one has not been asked.
+
+    `begun` are the tokens before it, `scores` theirs and its own, in nats (NaN under a policy without a score).
+    """
+
+    kind: str
+    sample: Answered
+    prompt: tuple[int, ...]
+    begun: tuple[int, ...]
+    scores: tuple[float, ...]
+    length: int  # of the text, in tokens
+    host_token: int
+    donor_token: int
+    inclusion: float
+
+    @property
+    def place(self) -> int:
+        return len(self.begun)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        return self.host_token, self.donor_token
+
+    @property
+    def label(self) -> str:
+        return f"task {self.sample.task}, doc {self.sample.doc_id}, sample {self.sample.sample}, token {self.place}"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Tokens of one kind where host and donor may differ. `asked`: the trace does not say whether they do."""
+
+    run: RunReader
+    kind: str
+    rows: NDArray[Any]
+    asked: bool
+
+    @property
+    def expected(self) -> float:
+        """At how many of them the models are to be expected to differ; NaN where the trace has no probabilities."""
+        return float(self.rows["chance"].sum()) if self.asked else len(self.rows)
+
+    def choose(self, count: int, seed: int, ask: Callable[[list[Position]], list[int]]) -> list[Position]:
+        """At most `count` positions where the models differ; `ask` returns the tokens of the model that was not asked yet."""
+        if not self.asked:
+            chosen, inclusion = choose_evenly(self.rows, np.ones(len(self.rows)), count, seed)
+            return self._read(chosen, inclusion)
+        sizes = np.sqrt(np.nan_to_num(self.rows["chance"], nan=1)) + _FLOOR
+        chosen, inclusion = choose_evenly(self.rows, sizes, _ASKED * count, seed)
+        positions = self._read(chosen, inclusion)
+        known = [
+            replace(position, donor_token=token) if self.kind == CONTROL else replace(position, host_token=token)
+            for position, token in zip(positions, ask(positions), strict=True)
+        ]
+        different = [place for place, position in enumerate(known) if position.host_token != position.donor_token]
+        again, share = choose_evenly(self.rows[chosen[different]], np.ones(len(different)), count, seed + 1)
+        kept = [known[different[place]] for place in again]
+        return [replace(position, inclusion=position.inclusion * each) for position, each in zip(kept, share, strict=True)]
+
+    def _read(self, chosen: NDArray[np.int64], inclusion: NDArray[np.float64]) -> list[Position]:
+        """These candidates with the tokens before them, in the order of the texts."""
+        samples = self.run.stored_samples()
+        wanted: dict[bytes, list[tuple[Any, float]]] = {}
+        for row, share in zip(self.rows[chosen], inclusion, strict=True):
+            wanted.setdefault(samples[row["text"]].stored.key, []).append((row, float(share)))
+        texts = [samples[text] for text in sorted(set(self.rows["text"][chosen].tolist()))]
+        read = {sample.stored.key: (sample, table) for sample, table in self.run.read_traces(_COLUMNS, texts)}
+        positions = []
+        for key, rows in wanted.items():
+            sample, table = read[key]
+            prompt = tuple(self.run.find_prompt(sample)["prompt_ids"])
+            tokens, scores = table["token_id"].to_pylist(), table["score"].fill_null(np.nan).to_pylist()
+            for row, share in rows:
+                place = int(row["token"])
+                host, donor = (int(row["host"]), tokens[place]) if self.kind == TAKEOVER else (tokens[place], UNKNOWN)
+                before, of_before = tuple(tokens[:place]), tuple(scores[: place + 1])
+                positions.append(Position(self.kind, sample, prompt, before, of_before, len(tokens), host, donor, share))
+        return positions
+
+
+_CANDIDATE = np.dtype(
+    [*((name, "i4") for name in ("text", "token", "host", "left")), ("score", "f4"), ("place", "f4"), ("chance", "f8")]
+)
+
+
+def list_candidates(run: RunReader, limit: Callable[[Answered], int]) -> dict[str, Candidates]:
+    """By kind, in the order of the texts. `limit` says how many tokens a text may have: another one must follow the position."""
+    numbers = {sample.stored.key: number for number, sample in enumerate(run.stored_samples())}
+    parts: dict[str, list[NDArray[Any]]] = {TAKEOVER: [], CONTROL: []}
+    asked = {TAKEOVER: False, CONTROL: True}
+    for sample, table in run.read_traces(_COLUMNS):
+        taken = pc.equal(table["chosen_from"].cast(pa.string()), run.donor).to_numpy()
+        host = table["host_token_id"].fill_null(UNKNOWN).to_numpy()
+        token, score, host_p, donor_p = (
+            table[name].to_numpy() for name in ("token_id", "score", "host_logprob", "donor_logprob")
+        )
+        rows = np.zeros(len(token), _CANDIDATE)
+        rows["text"], rows["token"], rows["host"] = numbers[sample.stored.key], np.arange(len(token)), host
+        rows["left"] = len(token) - 1 - rows["token"]
+        rows["score"], rows["place"] = np.nan_to_num(score), rows["token"] / len(token)
+        # With the same numbers the other model draws another token with about 1 - q / p, q its probability of the token here.
+        other = np.where(taken, host_p - donor_p, donor_p - host_p)
+        rows["chance"] = 1 - np.exp(np.minimum(other, 0))
+        room = rows["token"] + 1 < limit(sample)
+        asked[TAKEOVER] |= bool((taken & (host == UNKNOWN)).any())
+        parts[TAKEOVER].append(rows[room & taken & (host != token)])
+        parts[CONTROL].append(rows[room & ~taken])
+    empty = np.zeros(0, _CANDIDATE)
+    return {kind: Candidates(run, kind, np.concatenate([empty, *of]), asked[kind]) for kind, of in parts.items()}
+
+
+def choose_evenly(
+    rows: NDArray[Any], sizes: NDArray[np.float64], count: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """`(indices, probabilities)` of about `count` rows, each as probable as its size: a systematic sample from a random start.
+
+    It goes through quarters of the score, and through the places in the text within each.
+    """
+    if count >= len(rows):
+        return np.arange(len(rows)), np.ones(len(rows))
+    ranks = np.empty(len(rows))
+    # By hundredths of a nat: the last bits of a score, which depend on the block lengths, choose no other positions.
+    ranks[np.argsort(rows["score"].round(2), kind="stable")] = np.arange(len(rows))
+    order = np.lexsort((rows["place"], ranks * _QUARTERS // len(rows)))
+    sums = sizes[order].cumsum()
+    step = sums[-1] / count
+    points = (np.random.default_rng(seed).random() + np.arange(count)) * step
+    chosen = np.unique(order[np.minimum(np.searchsorted(sums, points, "right"), len(rows) - 1)])
+    return chosen, np.minimum(sizes[chosen] / step, 1.0)
+
+
+def draw_numbers(position: Position, continuation: int) -> int:
+    """The number of a continuation in the place of a sample's: apart from those of samples and of other positions."""
+    return ((position.sample.sample + 1) << 40) | (position.place << 16) | continuation

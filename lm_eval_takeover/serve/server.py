@@ -1,0 +1,229 @@
+"""Middleware of vLLM's OpenAI-compatible server for a guided pair, on completions and chat completions.
+
+A request is split into requests of one sample each, and the gate draws (`client_request`). Answers gain a field `takeover`
+(`served_engine`), streams are joined (`stream`), and `/` is a page to try it. The key is checked before a body is read. Only two
+routes generate: vLLM's others would do it without a gate, or with unchecked settings.
+"""
+
+import asyncio
+import os
+import sys
+from functools import cache
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lm_eval_takeover.escaping import make_page_policy
+from lm_eval_takeover.method.policy import DIRECTIONS
+from lm_eval_takeover.serve.client_request import MOST_BYTES, OneSample, Repeats, parse_body, split_request
+from lm_eval_takeover.serve.served_engine import REQUESTS, EngineEnded, ServedEngine, sum_up, sum_usages
+from lm_eval_takeover.serve.stream import Stream, answer, ask, hide_ids, refuse, watch
+
+_PATHS = ("/v1/completions", "/v1/chat/completions")
+_HELPERS = ("/tokenize", "/detokenize")  # nothing is generated
+_READING = ("GET", "HEAD", "OPTIONS")  # methods
+_BODY_WITHIN = 60.0  # seconds
+_GONE = 499  # status in the metrics of a client that has disconnected
+_FOLDER = Path(__file__).parent / "page"  # the page loads nothing, and talks to this server only
+_TOKENS = 200  # the page's first setting
+
+
+class TakeoverMiddleware:
+    """ASGI middleware for `vllm serve --middleware`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._repeats = Repeats()
+        self._engine: ServedEngine | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": "this server has no such route"})
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["method"] in ("GET", "HEAD") and path == "/":
+            page, headers = render(self._open_engine(scope), keyed=bool(_list_keys(scope)))
+            await Response(page, headers=headers)(scope, receive, send)
+        elif scope["method"] in _READING:
+            await self.app(scope, receive, send)
+        elif path not in (*_PATHS, *_HELPERS):
+            await refuse(404, f"this server generates at {' and '.join(_PATHS)} only")(scope, receive, send)
+        elif not _has_key(scope):
+            await refuse(401, "Unauthorized")(scope, receive, send)
+        elif path in _HELPERS:
+            await self.app(scope, receive, send)
+        else:
+            status = 500
+            try:
+                status = await self._generate(scope, receive, send)
+            finally:
+                REQUESTS.labels(str(status)).inc()
+
+    def _open_engine(self, scope: Scope) -> ServedEngine:
+        """The app's engine. An app has one engine."""
+        if self._engine is None:
+            self._engine = ServedEngine(scope["app"].state.engine_client)
+        return self._engine
+
+    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Answer a request. Returns the status."""
+        engine = self._open_engine(scope)
+        try:
+            async with asyncio.timeout(_BODY_WITHIN):
+                data = await _read_body(Request(scope, receive))
+            samples = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
+        except ClientDisconnect:
+            return _GONE
+        except TimeoutError:
+            response = refuse(408, f"the body did not arrive within {_BODY_WITHIN:g} seconds")
+        except _TooLong:
+            response = refuse(413, f"the body has more than {MOST_BYTES:,} bytes")
+        except ValueError as error:
+            response = refuse(400, str(error))
+        else:
+            return await self._write(engine, samples, scope, receive, send)
+        await response(scope, receive, send)
+        return int(response.status_code)
+
+    async def _write(self, engine: ServedEngine, samples: list[OneSample], scope: Scope, receive: Receive, send: Send) -> int:
+        """Answer with the samples. Returns the status."""
+        gone = asyncio.Event()
+        watcher = asyncio.create_task(watch(receive, gone))
+        try:
+            if samples[0].body.get("stream"):
+                status = await Stream(engine, samples, send).run(self.app, scope, gone)
+            else:
+                status, body = await self._answer_all(engine, samples, scope, gone)
+                if not gone.is_set():
+                    await answer(status, body)(scope, receive, send)
+        except EngineEnded as error:
+            status = 503
+            await refuse(status, str(error))(scope, receive, send)
+        finally:
+            watcher.cancel()
+        return _GONE if gone.is_set() and status == 200 else status
+
+    async def _answer_all(
+        self, engine: ServedEngine, samples: list[OneSample], scope: Scope, gone: asyncio.Event
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and answer of all samples, or of the first one that vLLM refuses."""
+
+        async def answer_one(sample: OneSample) -> tuple[int, dict[str, Any]]:
+            status, body = await ask(self.app, scope, sample.body, gone)
+            if status == 200 and not gone.is_set():
+                (choice,) = body["choices"]
+                # Fetched at once, before newer records replace them.
+                body["takeover"] = await engine.tell_whole(sample, body["usage"], choice.get("token_ids"))
+                hide_ids(sample, body)
+            return status, body
+
+        done = await asyncio.gather(*map(answer_one, samples))
+        refused = next(((status, body) for status, body in done if status != 200), None)
+        if gone.is_set():
+            return _GONE, {}
+        return refused or (200, _merge([body for _, body in done]))
+
+
+class _TooLong(Exception):
+    """The body has more than `MOST_BYTES` bytes."""
+
+
+async def _read_body(request: Request) -> bytes:
+    """Raises _TooLong, or ClientDisconnect."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > MOST_BYTES:
+            raise _TooLong
+    return bytes(data)
+
+
+def _has_key(scope: Scope) -> bool:
+    """Whether a request has one of the server's keys, by vLLM's own check. True if the server has none."""
+    tokens = _list_keys(scope)
+    if not tokens:
+        return True
+    from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+
+    return bool(AuthenticationMiddleware(None, tokens=tokens).verify_token(Headers(scope=scope)))
+
+
+def _list_keys(scope: Scope) -> list[str]:
+    """The keys that the server was started with."""
+    arguments = getattr(scope["app"].state, "args", None)
+    keys = getattr(arguments, "api_key", None) or [os.environ.get("VLLM_API_KEY")]
+    return [key for key in keys if key]
+
+
+def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """One answer with all choices, in order. Each choice has its takeovers; the answer has their sum."""
+    parts = [part["takeover"] for part in answers]
+    choices = [part["choices"][0] for part in answers]
+    for index, choice in enumerate(choices):
+        choice["index"], choice["takeover"] = index, parts[index]
+    sums = {"usage": sum_usages([part["usage"] for part in answers])}
+    return answers[0] | sums | {"choices": choices, "takeover": parts[0] if len(parts) == 1 else sum_up(parts)}
+
+
+def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]:
+    """The page and its headers. keyed: whether it asks for a key."""
+    policy, style, script = engine.policy, _read("page.css"), _read("page.js")
+    host, donor = DIRECTIONS[policy.direction]
+    gate = policy.gate
+    gated = f", tau={gate.tau:g}, kappa={gate.kappa:g}, window={gate.window}" if gate is not None else ""
+    values = {
+        "host": host,
+        "donor": donor,
+        "summary": f"policy={policy.name}{gated}. Prompt and answer have up to {engine.length} tokens.",
+        "length": engine.length,
+        "tokens": min(_TOKENS, engine.length),
+        "tau": f"{gate.tau:g}" if gate is not None else "",
+        "gated": "" if gate is not None else "hidden",
+        "keyed": "" if keyed else "hidden",
+        "example": engine.example,
+    }
+    texts = {name: escape(str(value)) for name, value in values.items()}
+    page = Template(_read("page.html")).substitute(texts, style=style, script=script)
+    own = ("connect-src 'self'", "frame-ancestors 'none'")
+    return page.encode(), {
+        "content-type": "text/html; charset=utf-8",
+        "content-security-policy": make_page_policy([script], style, *own),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-store",
+    }
+
+
+@cache
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def main() -> int:
+    """`lm-eval-takeover serve`: vLLM's server with options of `vllm serve`. An error is one line. Returns the exit status."""
+    try:
+        from vllm.entrypoints.launchers.api_server.entry import main as serve
+
+        serve()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except Exception as error:
+        from lm_eval_takeover.vllm.launch import explain
+
+        print(f"error: vLLM's server cannot go on: {explain(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""The analyses of real runs: files, what they find on the demo pair, and a line for whatever cannot be shown."""
+
+import csv
+import json
+import re
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers.demo_runs import run_demo
+from helpers.run_dirs import copy_few, plant, plant_facts
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
+from lm_eval_takeover.lab.analysis.figures import DRAWN
+from lm_eval_takeover.lab.analysis.tokens import list_parts, read_scored_samples
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.runs.journal import AskedSample, Journal
+from lm_eval_takeover.runs.layout import PROMPTS
+from lm_eval_takeover.runs.parquet import write_parquet
+from lm_eval_takeover.runs.prompts import SCHEMA
+from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.runs.scores import list_score_files, read_header
+
+
+def analyze(out, *folders, only=None):
+    words = ["analyze", *map(str, folders), "--out", str(out), *(["--only", only] if only else [])]
+    return main(words)
+
+
+@pytest.fixture(scope="module")
+def analysed(demo_runs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("analysis") / "out"
+    assert analyze(out, *demo_runs.values()) == 0
+    return out
+
+
+@pytest.fixture
+def copies(demo_runs, tmp_path):
+    """The runs, to be changed."""
+    return {name: shutil.copytree(path, tmp_path / name) for name, path in demo_runs.items()}
+
+
+def read(folder, name):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def test_every_analysis_is_a_table_and_a_figure(analysed):
+    index = read(analysed, "analysis")
+    shown = [name for name in COLUMNS if name not in ("cross", "guides", "checkpoints")]  # no score=js, no second guide
+    assert index["analyses"] == shown
+    assert "none is given" in index["cannot_show"]["cross"] and "second guide" in index["cannot_show"]["guides"]
+    assert [run["policy"] for run in index["runs"]] == ["base", "disagreement", "guide"]
+    assert all((analysed / run["path"] / "journal-000.sqlite").exists() for run in index["runs"])
+    for name in shown:
+        rows = list(csv.reader((analysed / f"{name}.csv").read_text().splitlines()))
+        assert tuple(rows[0]) == COLUMNS[name]
+        assert len(rows) - 1 == len(read(analysed, name)) > 0
+        assert (analysed / f"{name}.svg").exists() == (name in DRAWN)
+
+
+PHONE = 340  # pixels that a figure of the report has where the window has 390
+
+
+def test_figures_can_be_read_on_a_phone_and_hide_nothing(analysed):
+    """Letters of 10 pixels; the legend below the axes; a panel for each score instead of lines on top of each other."""
+    for name in set(read(analysed, "analysis")["analyses"]) & DRAWN.keys():
+        text = (analysed / f"{name}.svg").read_text()
+        width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', text).groups())
+        sizes = {float(size) for size in re.findall(r"font(?:-size)?: (?:[a-z]+ )*([\d.]+)", text)}
+        assert sizes and min(sizes) * PHONE / width >= 10, name
+        if 'id="legend_1"' in text:
+            legend = text[text.index('id="legend_1"') :]
+            above = text[: text.index('id="legend_1"')]
+            ticks = [float(y) for y in re.findall(r'<use xlink:href="#\S+" x="\S+" y="(\S+)"', above)]
+            places = [float(y) for y in re.findall(r"translate\(\S+ (\S+?)\)", legend)]
+            places += [float(y) for y in re.findall(r'<text[^>]* y="(\S+)"', legend)]
+            assert min(places) > max(ticks) and max(places) < height, name
+    text = (analysed / "position.svg").read_text()
+    titles = set(re.findall(r">(\w+)</text>", text))
+    with_peaks = {"ce", "rkl", "entropy", "js", "margin", "confidence", "surprise"}
+    assert titles & set(registered.names()) == with_peaks and "legend" not in text
+    labels = re.findall(r">([^<]+)</text>", (analysed / "planning.svg").read_text())
+    assert {"peaks of ce", "takeovers of guided", "planning tokens", "execution tokens"} <= set(labels)
+
+
+def test_on_the_demo_pair_scores_predict_failures_and_nothing_is_harmed(analysed):
+    by_signal = {row["signal"]: row for row in read(analysed, "failure") if row["task"] == "takeover_demo"}
+    assert by_signal["js"]["auroc"] > 0.75 > by_signal["entropy"]["auroc"]
+    flips = {row["run"]: row for row in read(analysed, "flips") if row["task"] == "takeover_demo"}
+    assert flips["guided"]["rescued"] > 0
+    assert {row["harmed"] for row in flips.values()} == {0}
+    takeovers = [row for row in read(analysed, "planning") if row["set"] == "takeovers" and row["task"] == "mean"]
+    assert {row["run"] for row in takeovers} == {"guided"}
+    gini = {row["score"]: row["gini"] for row in read(analysed, "concentration")}
+    assert min(gini[score] for score in ("ce", "rkl", "js", "entropy")) > 0.9
+
+
+def test_a_word_is_shown_where_models_agree_and_where_they_differ(analysed, demo_runs):
+    """Every context stands at its place in the scored text, of the word that the rarer set has most often."""
+    run, shown = read_run_folder(demo_runs["base"]), read(analysed, "contexts")
+    decode = Pieces(run.load_tokenizer()).split
+    texts = {s.name: s for s in read_scored_samples(list_parts(list_score_files(run.folder)), ["js"])}
+    pieces = {name: decode(one.columns["token_id"].tolist()) for name, one in texts.items()}
+    counts = {"low": Counter(), "high": Counter()}
+    for name, one in texts.items():
+        for text, value in zip(pieces[name], one.score("js"), strict=True):
+            if value < 0.001 or value >= 0.1:
+                counts["low" if value < 0.001 else "high"][text.strip().lower()] += 1
+    (word,) = {row["word"] for row in shown}
+    assert len(word) > 1 and min(of[word] for of in counts.values()) > 0
+    for row in shown:
+        text, at = pieces[row["task"], row["doc_id"], row["sample"]], row["position"]
+        beside = "".join(text[max(0, at - 8) : at]), text[at], "".join(text[at + 1 : at + 9])
+        assert (row["before"], row["token"], row["after"]) == beside and row["token"].strip().lower() == word
+        assert row["value"] < 0.001 if row["set"] == "low" else row["value"] >= 0.1
+        assert row["occurrences"] == counts[row["set"]][word]
+    assert Counter(row["set"] for row in shown) == {side: min(5, of[word]) for side, of in counts.items()}
+
+
+def test_rollouts_of_the_guide_are_analysed_as_those_of_the_base(demo_runs, tmp_path, analysed):
+    copies = {name: copy_few(path, tmp_path / name) for name, path in demo_runs.items()}
+    assert main(["score", str(copies["guide"])]) == 0
+    out, words = tmp_path / "out", ["--out", str(tmp_path / "out"), "--rollouts", "guide"]
+    assert main(["analyze", *map(str, copies.values()), *words, "--only", "choices,failure,planning,near"]) == 0
+    assert read(out, "analysis")["rollouts"] == "guide"
+    peaks = [row for row in read(out, "planning") if row["set"] == "peaks"]
+    assert {row["run"] for row in peaks} == {"guide"}
+    ours, base = ({(r["set"], r["measure"]): r["value"] for r in read(f, "choices")} for f in (out, analysed))
+    assert ours["all", "rank_1"] < 1 and ours != base
+
+
+def test_pairs_that_share_a_base_stand_beside_each_other(analysed, demo_runs, checkpoints, tmp_path, capsys):
+    """Two folders of `compare` with the same texts of the base, the second of fewer, and a base run alone with another seed."""
+    pairs = {name: tmp_path / name for name in ("ours", "noised", "other")}
+    for name in ("base", "guided"):
+        shutil.copytree(demo_runs[name], pairs["ours"] / name / "samples")
+    asked, base = {"base": DEMO["base"], "guide": "acme/guide@step-20"}, pairs["noised"] / "base" / "samples"
+    run_demo(base, 2, {**asked, "policy": "base"})
+    run_demo(pairs["noised"] / "guided" / "samples", 2, {**asked, "score": "js", "tau": 0.1, "kappa": 0})
+    run_demo(pairs["other"], 1, {"base": DEMO["base"], "policy": "base", "seed": 7})
+    assert main(["score", str(base)]) == main(["score", str(pairs["other"]), "--guide", "acme/guide@step-9"]) == 0
+    out, guide = tmp_path / "out", read_header(list_score_files(base)[0])[0].guide
+    assert analyze(out, *pairs.values(), only="concentration,ranks,guides") == 0
+    said = capsys.readouterr().err
+    assert "ours and noised share 16 texts of 32 and 16; iou is measured" in said and "share 0 texts of 16 and 8" in said
+    assert "other: ranks cannot be shown: it needs a run in which two" in said and guide["revision"] == checkpoints["step-20"]
+    assert read(out / "ours", "concentration") == read(analysed, "concentration")
+    for name, shown in (("concentration", list(pairs)), ("ranks", ["ours", "noised"])):
+        assert read(out, name) == [{"pair": pair, **row} for pair in shown for row in read(out / pair, name)]
+    files = [list_parts(list_score_files(run)) for run in (base, demo_runs["base"])]
+    tops = [{one.name: one.top("js", 5) for one in read_scored_samples(parts, ["js"])} for parts in files]
+    iou = [(tops[0][name] & tops[1][name]).sum() / (tops[0][name] | tops[1][name]).sum() for name in tops[0]]
+    rows = [row for row in read(out, "guides") if row["score"] == "js" and row["task"] == "takeover_demo"]
+    assert [row["guide"] for row in rows if row["measure"] == "gini"] == sorted(pairs)
+    both = {(row["guide"], row["versus"]): row["value"] for row in rows if row["measure"] == "iou_top5"}
+    assert both == {("noised", "ours"): pytest.approx(sum(iou) / len(iou))} and 0 < sum(iou) < len(iou)
+    assert main(["report", str(out), "--out", str(tmp_path / "report.html")]) == 0
+    plant_facts(base, takeover={"base": {"id": "acme/base", "revision": None}})
+    with pytest.raises(ArgumentError, match="these are pairs of different bases: acme/base@None, demo-base@"):
+        analyze(out, *pairs.values())
+
+
+def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
+    """As after a second command: what it asks for has the keys of texts that stand under the first task."""
+    with sqlite3.connect(copies["base"] / "journal-000.sqlite") as journal:
+        rows = journal.execute("SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked").fetchall()
+    with closing(Journal(copies["base"] / "journal-000.sqlite")) as journal:
+        journal.add_asked(rows[0][0], [AskedSample("twin", *row[2:]) for row in rows])
+    assert analyze(tmp_path / "out", copies["base"], only="concentration,rates,failure") == 0
+    gini = {(row["task"], row["score"]): row for row in read(tmp_path / "out", "concentration")}
+    for score in ("ce", "entropy"):
+        assert gini["twin", score]["gini"] == gini["takeover_demo", score]["gini"]
+        assert gini["mean", score]["samples"] == 64 - 2 * gini["twin", score]["skipped"]
+
+
+def forget(run, rows):
+    with sqlite3.connect(run / "journal-000.sqlite") as journal:
+        journal.execute(f"DELETE FROM {rows}")
+
+
+def use_other_tokens(run):
+    rows = pq.read_table(run / PROMPTS).to_pylist()
+    table = pa.Table.from_pylist([row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows], schema=SCHEMA)
+    write_parquet(run / PROMPTS, table)
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "only", "message"),
+    [
+        (lambda runs: shutil.rmtree(runs["base"] / "scores"), ["base"], "lorenz",
+         r"lorenz cannot be shown: the base run 'base' is not scored; run: lm-eval-takeover score .*base$"),
+        (lambda runs: None, ["guided"], "concentration",
+         r"needs a base run, and you gave guided \(policy=disagreement\); run policy=base with the same tasks"),
+        (lambda runs: None, ["base"], "ranks", "needs a run in which two models write, and none is given"),
+        (lambda runs: None, ["base", "guided"], "cross", "needs a run with score=js, and none is given"),
+        (lambda runs: None, ["base"], "flips", "no other run has problems of the base run"),
+        (lambda runs: plant(runs["guided"], "samples", part=None), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
+        (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
+        (lambda runs: forget(runs["base"], "verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
+         r"failure cannot be shown: \d+ of 32 samples of 'base' have no verdict: it was stopped before"),
+        (lambda runs: forget(runs["guided"], "samples WHERE doc_id = 3"), ["base", "guided"], None,
+         "24 of 32 samples are finished; wait for it, or run the same command again"),
+        (lambda runs: None, ["base"], "lorentz", "'lorentz' is not an analysis; did you mean 'lorenz'"),
+        (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
+         ["base", "twin"], "lorenz", "it needs one base run, or several seeds of it, and base, other have other models"),
+        (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
+         ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
+    ],
+    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "empty-traces", "tokenizer", "verdicts", "unfinished", "typo",
+         "two-bases", "names"],
+)  # fmt: skip
+def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, only, message):
+    change(copies)
+    folders = [copies[name] for name in given]
+    if message is None:  # the rest is shown all the same
+        assert analyze(tmp_path / "out", *folders, only="planning") == 0
+        planning = read(tmp_path / "out", "planning")
+        assert {row["set"] for row in planning} == {"peaks"}
+        assert "planning at takeovers cannot be shown: 'guided' was written with a different" in capsys.readouterr().err
+        return
+    with pytest.raises(TakeoverError, match=message) as raised:
+        analyze(tmp_path / "out", *folders, only=only)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,191 @@
+"""What a single takeover does: measured on the demo, stopped and resumed, and refused."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from helpers.pairs import look_before_passes
+from helpers.printed_numbers import check_numbers
+from puzzle import CONNECTIVES, decision_positions
+from transformers import AutoTokenizer
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.decoding import lockstep
+from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.analysis.effects import AUROC, BY_SCORE, SUMMARY
+from lm_eval_takeover.lab.effects import measuring
+from lm_eval_takeover.method.policies import BaseAlone
+from lm_eval_takeover.method.request import TASK_SAMPLING, Request
+from lm_eval_takeover.runs.run_reader import read_run_folder
+
+TABLES = {
+    "effects": (
+        *("task", "doc_id", "sample", "position", "kind", "host_token_id", "donor_token_id", "score", "inclusion"),
+        *("correct_host", "correct_donor", "continuations", "effect", "low", "high", "shrunk"),
+    ),
+    "effect_by_score": BY_SCORE,
+    "effect_summary": SUMMARY,
+    "effect_auroc": AUROC,
+}
+
+
+def measure(run, out, *more):
+    return main(["effects", str(run), "--out", str(out), "--batch_size", "64", *more])
+
+
+def test_writes_tables_and_figures(measured):
+    for name, columns in TABLES.items():
+        table = pl.read_csv(measured / f"{name}.csv")
+        assert tuple(table.columns)[: len(columns)] == columns
+        assert len(table) == len(json.loads((measured / f"{name}.json").read_text()))
+        assert (measured / f"{name}.svg").read_text().startswith("<?xml")
+    shown = [json.loads((measured / f"{name}.json").read_text()) for name in ("effect_summary", "effect_auroc")]
+    check_numbers((measured / "printed.txt").read_text(), shown, least=20)
+    effects = pl.read_csv(measured / "effects.csv")
+    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 20), ("takeover", 40)]
+    assert (effects["host_token_id"] != effects["donor_token_id"]).all()
+    assert (effects["score"] - effects["ce"]).abs().max() < 1e-3
+    shares = (effects["correct_donor"] - effects["correct_host"]) / effects["continuations"]
+    assert effects["effect"].to_list() == pytest.approx(shares.to_list())
+    for _, group in effects.group_by("kind"):  # single effects are drawn together, their mean stays
+        means = [np.average(group[name], weights=1 / group["inclusion"]) for name in ("effect", "shrunk")]
+        assert means[0] == pytest.approx(means[1], abs=0.05) and group["shrunk"].std() < group["effect"].std()
+    texts = pl.read_parquet(measured / "effect_texts.parquet")
+    assert len(texts) == 2 * 4 * 60
+    first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(pl.col("token_ids").list.first().unique())
+    tokens = {row[:5]: row[5] for row in first.rows()}
+    for row in effects.rows(named=True):
+        name = row["task"], row["doc_id"], row["sample"], row["position"]
+        assert [tokens[*name, writer] for writer in ("host", "donor")] == [[row["host_token_id"]], [row["donor_token_id"]]]
+
+
+def test_both_kinds_stand_at_true_decisions_and_hardly_ever_at_synonyms(measured, strict_run):
+    """With the same numbers both models draw the same synonym, though each is unsure: the score there is no effect."""
+    tokenizer, run = AutoTokenizer.from_pretrained(DEMO["base"]), read_run_folder(strict_run)
+    decisions = {
+        one.name: set(decision_positions([tokenizer.decode([token]) for token in table["token_id"].to_pylist()]))
+        for one, table in run.read_traces(["token_id"])
+    }
+    effects = pl.read_csv(measured / "effects.csv")
+    true = [row[3] in decisions[row[:3]] for row in effects.rows()]
+    assert np.mean(true) > 0.7
+    tokens = [tokenizer.decode([row[place]]).strip() for row in effects.rows() for place in (5, 6)]
+    assert any(map(str.isalpha, tokens)) and np.mean([token in CONNECTIVES for token in tokens]) < 0.05
+    summary = {row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)}
+    assert summary["takeover"]["low"] > 0 and summary["takeover"]["helpful"] > 0.15
+
+
+def test_a_continuation_is_a_plain_run_from_the_same_prefix(measured, strict_run, demo_pair):
+    """The stored texts of an example are those that the plain loop writes behind its tokens, with the same numbers."""
+    example = json.loads((measured / "effect_examples.json").read_text())["positions"][0]
+    run = read_run_folder(strict_run)
+    one = next(one for one in run.answered if one.name == (example["task"], example["doc_id"], example["sample"]))
+    (table,) = [table for _, table in run.read_traces(["token_id"], [one])]
+    prompt, tokens = tuple(run.find_prompt(one)["prompt_ids"]), tuple(table["token_id"].to_pylist())
+    begun, tokenizer = tokens[: example["position"]], demo_pair.tokenizer
+    first = (one.sample + 1) << 40 | example["position"] << 16
+    for role in ("host", "donor"):
+        (forced,) = tokenizer.encode(example[role]["token"], add_special_tokens=False)
+        asked = [Request(prompt, first | number, 320, TASK_SAMPLING, begun=(*begun, forced)) for number in range(4)]
+        for number, plain in lockstep.generate(demo_pair, BaseAlone(), asked, seed=run.settings["seed"]):
+            text = tokenizer.decode(plain.tokens[len(begun) :], skip_special_tokens=True)
+            assert example[role]["behind"][number]["text"] == text
+
+
+def test_with_the_gate_on_the_run_itself_goes_on(demo_runs, tmp_path):
+    """Behind the donor's token the demo's gate mends what comes; behind the host's, that one mistake as well."""
+    size = ["--takeovers", "4", "--continuations", "1", "--controls", "0", "--after", "gate"]
+    assert measure(demo_runs["guided"], tmp_path, *size) == 0
+    assert pl.read_csv(tmp_path / "effects.csv")["correct_donor"].to_list() == [1, 1, 1, 1]
+
+
+def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_path, monkeypatch, capsys):
+    size, passes, stop = ["--takeovers", "6", "--continuations", "2", "--controls", "0"], [], None
+
+    def look(role, ids, reads_prompt):
+        passes.append(len(ids))
+        if len(passes) == stop:
+            raise KeyboardInterrupt
+
+    look_before_passes(monkeypatch, look)
+    assert measure(demo_runs["guided"], tmp_path / "whole", *size) == 0
+    count, rows = len(passes), sum(passes)
+    stop = count + 2 * count // 3
+    capsys.readouterr()
+    assert measure(demo_runs["guided"], tmp_path / "stopped", *size) == 130
+    assert 0 < int(re.search(r"(\d+) samples are kept", capsys.readouterr().err)[1]) < 24
+    assert measure(demo_runs["guided"], tmp_path / "stopped", *size) == 0
+    assert sum(passes[stop:]) < rows
+    for name in TABLES:
+        whole, stopped = ((tmp_path / folder / f"{name}.csv").read_text() for folder in ("whole", "stopped"))
+        assert whole == stopped
+
+
+def test_says_what_it_takes_without_loading_a_model(demo_runs, strict_run, tmp_path, capsys, monkeypatch):
+    """The plan is made from the run: where both models agree everywhere else there are no controls to promise."""
+    monkeypatch.setattr(TransformersBackend, "__init__", None)
+    size = ["--takeovers", "10", "--continuations", "4", "--dry_run"]
+    said = {}
+    for name, run in (("all taken", demo_runs["guided"]), ("some left", strict_run)):
+        assert measure(run, tmp_path / "out", *size) == 0
+        said[name] = capsys.readouterr().out
+    assert "10 of " in said["all taken"] and re.search(r"and 0 of (0|about \S+) controls among", said["all taken"])
+    assert re.search(r"and 5 of \d\d controls among", said["some left"]) and "120 texts" in said["some left"]
+    assert "hours" in said["some left"] and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("run", "more", "line"), [
+    ("base", [], "was written by the base alone; effects need a guided run"),
+    ("guided", ["--takeovers", "0"], "--takeovers 0 is not in 1 to"), ("guided", ["--base", "nowhere"], "--guide is missing"),
+    ("guided", ["--continuations", "0"], "--continuations 0 is not in 1 to"),
+])  # fmt: skip
+def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
+    with pytest.raises(ArgumentError, match=line):
+        measure(demo_runs[run], tmp_path / "out", *more)
+
+
+def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_cannot_go_on(demo_runs, tmp_path, demo_pair):
+    run = read_run_folder(demo_runs["guided"])
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    planted = {"plugins": str(tmp_path / "evil.py"), "policy_arguments": {"plugins": str(tmp_path / "evil.py")}}
+    with pytest.raises(ArgumentError, match="which are not taken from a folder; where you trust them, give --plugins"):
+        measuring.load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+    del planted["plugins"]
+    measuring.load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+    assert not (tmp_path / "ran").exists()
+    nothing = dict.fromkeys(("tau", "kappa", "window"))
+    for given, resolved, message in (
+        ({"policy": "segment"}, {"method": {}}, "--after gate cannot continue texts of policy=segment"),
+        ({}, {"tau": None}, "each task in '.*' has a budget of its own"),
+        ({"policy": "random"}, {**nothing, "method": None}, "each task in '.*' has a budget of its own"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            measuring.load_run_policy(
+                replace(run, arguments=run.arguments | given, takeover=run.takeover | resolved), None, None
+            )
+    for given, resolved, value in (
+        ({"policy": "lossy"}, {**nothing, "method": {"leniency": 0.9}}, "leniency"),
+        ({"score": "top1"}, {"tau": 0.0, "kappa": 0.0, "method": {"chance": 0.4}}, "chance"),
+    ):  # solved for a target rate
+        solved = replace(run, arguments=run.arguments | given, takeover=run.takeover | resolved)
+        assert getattr(measuring.load_run_policy(solved, None, None), value) == resolved["method"][value]
+
+
+def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, tmp_path):
+    runs = [str(demo_runs["base"]), str(strict_run)]
+    assert main(["analyze", *runs, "--out", str(tmp_path / "analysis"), "--only", "flips"]) == 0
+    report = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "analysis"), "--effects", str(measured), "--out", str(report)]) == 0
+    page, examples = report.read_text(), json.loads((measured / "effect_examples.json").read_text())["positions"]
+    assert page.count('<details class="effect">') == len(examples) > 5
+    assert page.count(">correct <") == sum(
+        one["correct"] for example in examples for role in ("host", "donor") for one in example[role]["behind"]
+    )
+    assert examples[0]["donor"]["token"].strip() in page and page.count("<svg") == 5
+    with pytest.raises(ArgumentError, match="expected what lm-eval-takeover effects was given as --out"):
+        main(["report", str(tmp_path / "analysis"), "--effects", str(tmp_path), "--out", str(report)])

@@ -1,0 +1,267 @@
+"""`paper` on the bundled pair: every item in one command, killed and called again; each number is one of a command's files."""
+
+import json
+import os
+import re
+import signal
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from shlex import split
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from helpers.browser import CHROMIUM, open_browser
+from helpers.processes import wait_until
+from helpers.read_once import made_once
+from helpers.stock import comparing_here
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.escaping import for_markdown
+from lm_eval_takeover.lab.analysis.tokens import list_parts, read_scored_samples
+from lm_eval_takeover.lab.paper import running
+from lm_eval_takeover.lab.paper.figures import draw_rates
+from lm_eval_takeover.lab.paper.index import lay_out_board
+from lm_eval_takeover.lab.paper.manifest import read_manifest
+from lm_eval_takeover.results.published import read_tables
+from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.runs.scores import list_score_files, read_header
+
+PRINTED = [f"T{number}" for number in range(1, 15)]
+FIGURES = [f"F{number}" for number in range(1, 10)]
+CLAIMS = {
+    "S1": "near 0", "S2": "Cross-sampling", "S3": "early", "S4": "candidates", "S5": "One word", "S6": "SFT", "S7": "checkpoints",
+    "S8": "weights",
+}  # fmt: skip
+SMALL = split("-- --gen_kwargs max_gen_toks=180 --num_prompts 4 --num_held_out 3 --batch_size 64 --quiet")
+
+
+def test_the_manifest_has_every_table_figure_and_claim():
+    items = read_manifest().items
+    assert list(items) == [*PRINTED, *FIGURES, *CLAIMS]
+    assert all(word in items[name].title for name, word in CLAIMS.items())
+    assert [item.printed for name, item in items.items() if name in PRINTED] == list(read_tables())
+    assert {name for name, item in items.items() if item.missing} == {"F3"}
+
+
+def test_names_that_the_manifest_lacks_are_one_line():
+    manifest = read_manifest()
+    assert list(manifest.choose(None, "T3")) == ["qwen3-0.6b", "qwen3-1.7b"]
+    assert "demo" not in manifest.choose(None, "")
+    with pytest.raises(ArgumentError, match=r"--setups '.*' cannot be read: .*; expected"):
+        read_manifest(Path(__file__))
+    wrong = [(None, "T33", "did you mean 'T3'"), ("qwen", "", "--pair 'qwen'"), ("sft", "T3", "it has S1")]
+    for pair, items, reason in wrong:
+        with pytest.raises(ArgumentError, match=reason):
+            manifest.choose(pair, items)
+
+
+def test_a_missed_rate_is_marked_in_the_measured_table():
+    item = replace(read_manifest().items["T3"], rows=("ce", "random"))
+    rows = [{"model": name, "kind": "guided", "realized_rate": 0.08, "missed_rate": missed, "tasks": {}, "average": None,
+             "recovery": {}} for name, missed in (("ce", 0.05), ("random", None))]  # fmt: skip
+    table = lay_out_board({"rows": rows}, item)
+    assert [row[1] for row in table.rows] == ["8.0 †", "8.0"] and "† off the rate that was asked for." in table.notes
+
+
+@contextmanager
+def paper_here():
+    """Every command in this process."""
+    with comparing_here(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "start_worker", lambda words, **_: main(words[1:]))
+        yield
+
+
+@pytest.fixture(scope="module")
+def paper(shared_folder):
+    """All items of the bundled pair, on 2 problems, made in the first process that asks."""
+
+    def make(finished):
+        with paper_here():
+            assert main(["paper", "--pair", "demo", "--limit", "2", "--run_dir", str(shared_folder / "paper"), *SMALL]) == 0
+        finished.touch()
+
+    return made_once(shared_folder / "paper-finished", make).with_name("paper")
+
+
+def test_every_item_is_made_in_one_command(paper):
+    text = (paper / "index.md").read_text()
+    sections = {part.split()[0]: part for part in text.split("\n## ")[1:]}
+    assert list(sections) == [*PRINTED, *FIGURES, *CLAIMS]
+    for name, item in read_manifest().items.items():
+        assert "cannot be shown" not in sections[name] and "not complete" not in sections[name], sections[name]
+        own = sections[name].partition("### Printed")[0]
+        assert own.count("\n| ---") == bool(item.board) + len(item.parts) + item.calibrate, name
+        assert own.count("\n![") == len(item.figures), name
+        assert ("Missing: " in own) == ("### demo" not in own) == bool(item.missing) and ("report.html" in own) == item.report
+    for path in re.findall(r"\]\((\S+?)\)", text):
+        assert (paper / path).exists()
+
+
+def read_rows(section):
+    """The tables of a section, each a list of rows by heading."""
+    blocks = re.findall(r"(?:^\|.*\n)+", section, re.M)
+    tables = [[line[2:-2].split(" | ") for line in block.splitlines()] for block in blocks]
+    return [[dict(zip(heading, row, strict=True)) for row in rows] for heading, _, *rows in tables]
+
+
+def show_two(cell):
+    return " / ".join("–" if (cell or {}).get(name) is None else f"{100 * cell[name]:.1f}" for name in ("acc", "pass8"))
+
+
+def list_forms(value):
+    """How a value may stand in a cell: a share in percent, another number to four digits, a text."""
+    shown = {f"{value:.4g}", f"{100 * value:.1f}"} if isinstance(value, float) else {for_markdown(str(value))}
+    return {""} if value is None else {form.strip() for form in shown}
+
+
+def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
+    text, demo = (paper / "index.md").read_text(), paper / "demo"
+    sections = {part.split()[0]: part.partition("### Printed")[0] for part in text.split("\n## ")[1:]}
+    board = json.loads((demo / "leaderboard.json").read_text())["rows"]
+    board = {row["kind"] if row["kind"] == "thinking" else row["model"]: row for row in board}
+    for name, item in read_manifest().items.items():
+        tables = read_rows(sections[name])
+        if item.board:
+            expected, whys = [], set()
+            for label in item.rows:
+                row, rate = board[label], board[label]["realized_rate"]
+                mark = " †" * (row["missed_rate"] is not None)
+                own = {row["recovery"].get(f"{metric}_why", "") for metric in ("acc", "pass8")}
+                if item.board != "recovery" or "recovers nothing" not in "".join(own):
+                    cells = [row["tasks"]["takeover_demo"]] if item.board != "recovery" else []
+                    shown = map(show_two, [*cells, row["recovery"]])
+                    expected.append([label, "" if rate is None else f"{100 * rate:.1f}{mark}", *shown])
+                whys |= {why for why in own if why and "recovers nothing" not in why}
+            assert [[cell.replace("\\", "").strip() for cell in row.values()] for row in tables.pop(0)] == expected, name
+            assert all(f": {why}." in sections[name] for why in whys), name
+        for part in item.parts:
+            lines = json.loads((demo / "analysis" / item.place / f"{part.analysis}.json").read_text())
+            lines = [line for line in lines if all(line[key] in known for key, known in part.where.items())]
+            shown = tables.pop(0)
+            assert len(shown) == len(lines) and (lines or part.analysis == "examples"), name
+            for cells, line in zip(shown, lines, strict=True):
+                assert {name.replace(" ", "_") for name in cells} == set(part.columns)
+                for column, cell in cells.items():
+                    assert cell.strip() in list_forms(line[column.replace(" ", "_")]), (name, column)
+    thresholds = json.loads(next((demo / "thresholds").glob("*.json")).read_text())["scores"]["ce"]["table"]
+    cells = {row["rho"]: f"{row['tau']:.3f} / {row['kappa_threshold_to_mean']:.3f}" for row in thresholds}
+    assert [cells[ratio] for ratio in (0.01, 0.03, 0.05)] == [*read_rows(sections["T13"])[0][0].values()][1:]
+
+
+def test_accuracy_by_rate_has_a_panel_for_each_task_and_the_thinking_model_as_a_line(paper):
+    lines = json.loads((paper / "demo" / "frontier.json").read_text())
+    thinking = next(line for line in lines if line["row"] == "thinking")
+    assert "Acc, thinking" in (paper / "demo" / "rates_by_task.svg").read_text() and thinking["acc"] is not None
+    two = [line | {"task": task} for task in ("aime24", "amc23", "average") for line in lines if line["task"] == "average"]
+    picture = draw_rates(two, ["base", "ce@0.05", "thinking"])
+    titles = [text for text in re.findall(r">([^<]+)</text>", picture) if text in ("aime24", "amc23", "average")]
+    assert titles == ["aime24", "amc23", "average"] and picture.count("stroke-dasharray: 3.7,1.6") >= 6
+
+
+def test_weights_are_the_divergence_at_both_tokens_of_each_takeover(paper):
+    """Where both tokens follow the same text, both have the score that the run's gate saw."""
+    rows = pq.read_table(paper / "demo" / "weights" / "pairs.parquet").to_pylist()
+    run = read_run_folder(paper / "demo" / "js-tau-0.1-kappa-0" / "samples")
+    scores = {one.name: table["score"].to_pylist() for one, table in run.read_traces(["score"])}
+    for row in rows:
+        seen = scores[row["task"], row["doc_id"], row["sample"]][row["position"]]
+        assert row["chosen_weights"] == row["rejected_weights"] == [pytest.approx(seen, abs=1e-4)]
+    assert len(rows) > 5
+
+
+def test_examples_are_chosen_by_their_rule(paper):
+    shown = json.loads((paper / "demo" / "analysis" / "base+ce@0.08" / "examples.json").read_text())
+    largest = [row for row in shown if row["rule"] == "largest"]
+    run = read_run_folder(paper / "demo" / "ce@0.08" / "samples")
+    best = []
+    for one, table in run.read_traces(["token_id", "host_token_id", "chosen_from", "score"]):
+        rows = [row for row in table.to_pylist() if row["chosen_from"] == "guide"]
+        scores = [row["score"] for row in rows if row["host_token_id"] not in (None, row["token_id"])]
+        best += [(max(scores), one.name)] if scores else []
+    assert [row["score"] for row in largest] == [score for score, _ in sorted(best, reverse=True)[:3]]
+    assert all(re.search(r"\[[^]|]+\|[^]]+\]", row["text"]) and row["problem"] for row in largest)
+
+
+def test_checkpoints_are_revisions_of_the_guide_in_the_order_of_their_steps(checkpoints, tmp_path):
+    """Of a set-up of one's own; each revision has its own weights, and a row for each measure of its own scores."""
+    (tmp_path / "own.toml").write_text(
+        f'[pairs.own]\nbase = "{DEMO["base"]}"\nguide = "acme/guide"\ntasks = "takeover_demo"\nrevisions = {list(checkpoints)}\n'
+    )
+    words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--limit", "1"]
+    with paper_here():
+        assert main([*words, "--run_dir", str(tmp_path), *SMALL]) == 0
+    run, far = tmp_path / "own" / "base" / "samples", {}
+    for revision, commit in checkpoints.items():
+        files = list_score_files(run, revision)
+        assert read_header(files[0])[0].guide["revision"] == commit
+        scores = np.concatenate([one.score("js") for one in read_scored_samples(list_parts(files), ["js"])])
+        far[int(revision[5:])] = pytest.approx((scores >= 0.1).mean())
+    rows = json.loads((tmp_path / "own" / "analysis" / "base" / "checkpoints.json").read_text())
+    rows = [row for row in rows if row["measure"] == "far" and row["score"] == "js" and row["task"] == "mean"]
+    assert [(row["step"], row["value"]) for row in rows] == sorted(far.items()) and len({row["value"] for row in rows}) == 3
+    assert (tmp_path / "own" / "analysis" / "base" / "checkpoints.svg").exists()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_fits_its_window(paper, tmp_path, width, theme):
+    with open_browser(tmp_path) as page:
+        page.look(width, 900, theme)
+        page.open((paper / "index.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.querySelectorAll('section').length") == 31
+        texts = "[...document.querySelectorAll('.scroll:has(.texts)')]"
+        assert page.evaluate(f"{texts}.length > 3 && {texts}.every((box) => box.scrollWidth <= box.clientWidth)")
+        assert page.messages == []
+        if "REPORT_PICTURES" in os.environ:
+            page.save_picture(Path(os.environ["REPORT_PICTURES"]) / f"paper-{width}-{theme}.png")
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_to_the_same_index(paper, tmp_path, forked):
+    """Killed in its first row, between two rows, and behind its scores; each process goes on from the one before."""
+    words = ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--limit", "2", "--run_dir", str(tmp_path), *SMALL[:-2]]
+    words += ["6", "--quiet"]  # rows in three batches
+    start = f"import sys\nsys.path += {[*sys.path, str(Path(__file__).parent)]!r}\nfrom test_running import main, paper_here\n"
+    (tmp_path / "killed.py").write_text(f"{start}with paper_here():\n    main({words!r})\n")
+    row, places = (
+        tmp_path / "demo" / "base",
+        ("samples/journal-000.sqlite-wal", "results-*/call.json", "samples/scores/*.parquet"),
+    )
+    for place in places:
+        process = forked.start(tmp_path / "killed.py")
+        wait_until(lambda place=place: list(row.glob(place)), process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "index.md").exists()
+    with paper_here():
+        assert main(words) == 0
+    sections = [(folder / "index.md").read_text().split("\n## ")[1:] for folder in (paper, tmp_path)]
+    assert len(sections[1]) == 4 and set(sections[1]) <= set(sections[0])
+
+
+def test_a_dry_run_prints_commands_memory_and_hours(tmp_path, capsys):
+    words = ["paper", "--pair", "demo", "--items", "F1,F2", "--limit", "3", "--run_dir", str(tmp_path)]
+    with paper_here():
+        assert main([*words, "--dry_run", "--probe", *SMALL[:5]]) == 0
+    printed = capsys.readouterr().out
+    hours = re.search(r"base +([\d,]+) +([\d.]+)", printed)
+    assert hours and float(hours[1].replace(",", "")) > 0 and "Hours at most" in printed and "Cache / batch" in printed
+    assert "lm-eval-takeover score" in printed and "lm_eval --model guided-takeover" in printed
+    assert not (tmp_path / "index.md").exists()
+
+
+def test_a_set_up_that_cannot_be_loaded_is_one_line_of_the_index(tmp_path, monkeypatch, capsys):
+    def fail(words):
+        raise running.CallFailed(2)
+
+    monkeypatch.setattr(running, "start_worker", fail)
+    assert main(["paper", "--items", "T12,F3", "--run_dir", str(tmp_path)]) == 2
+    text = (tmp_path / "index.md").read_text()
+    assert "ended with exit status 2" in text and "takeover_gpqa_diamond_50" in text and "37.1" in text

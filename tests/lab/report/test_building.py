@@ -1,0 +1,278 @@
+"""The report as a file: what is in it, what it costs, and what a page made of hostile texts does in a real browser."""
+
+import base64
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.analyses import write_analysis, write_run
+from helpers.browser import CHROMIUM, open_browser
+from helpers.pairs import TableTokenizer
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.lab.report.figures import read_figure
+from lm_eval_takeover.runs.run_reader import RunReader
+
+HOSTILE = [
+    "</script><script>console.log('broken out')</script>",
+    "</style><img src=x onerror=console.log(1)>",
+    "\u202eevil\u2066",
+    "\ud800",
+    "<b>bold</b>&amp;",
+    "x" * 200_000,
+    "<!--<script>",
+]
+WORDS = [" the", " of", " and", "\n", " 12", " so", " then", *HOSTILE]
+
+
+def write_report(folder, tokenizer, monkeypatch, *options):
+    monkeypatch.setattr(RunReader, "load_tokenizer", lambda *_: tokenizer)
+    out = folder / "report.html"
+    assert main(["report", str(folder / "analysis"), "--out", str(out), *options]) == 0
+    return out
+
+
+def write_small(folder, texts, problem="What is $x^2$ for $x = 3$?", docs=4, answer="\\frac{9}{1}"):
+    """Base and guided by 4 problems, of which the first is rescued and the second harmed; 8 samples of 40 tokens."""
+    random = np.random.default_rng(0)
+    base, guided = {}, {}
+    for doc in range(docs):
+        for number in range(8):
+            tokens = random.integers(0, texts, 40)
+            other = tokens.copy()
+            other[20:] = random.integers(0, texts, 20)
+            other[5], other[20] = tokens[5], (tokens[20] + 1) % texts
+            base["toy", doc, number] = tokens, {}, doc == 1, "8"
+            taken = {5: int(tokens[5]), 20: int(tokens[20]), 30: (int(other[30]) + 1) % texts}
+            guided["toy", doc, number] = other, taken, doc == 0, answer
+    problems = {("toy", doc): (f"{problem} ({doc})", answer) for doc in range(docs)}
+    write_run(folder / "base", "base", base, problems)
+    write_run(folder / "guided", "disagreement", guided, problems, target=0.05)
+    write_analysis(folder / "analysis", folder / "base", folder / "guided")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A report of ordinary texts."""
+    folder = tmp_path_factory.mktemp("small")
+    write_small(folder, 7)
+    with pytest.MonkeyPatch.context() as patch:
+        return write_report(folder, TableTokenizer(WORDS), patch)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A report of texts that would like to be more than texts."""
+    folder = tmp_path_factory.mktemp("hostile")
+    problem = (
+        "</script><script>console.log('out')</script> $\\href{javascript:alert(1)}{x}$ \\[\\unknown\\] \u202e" + "y" * 200_000
+    )
+    write_small(folder, len(WORDS), problem, 2, "</style><script>console.log(2)</script>\\x\u202e")
+    with pytest.MonkeyPatch.context() as patch:
+        return write_report(folder, TableTokenizer(WORDS), patch)
+
+
+def read_index(path):
+    found = re.search(r'<script type="application/json" id="index">(.*?)</script>', path.read_text(), re.DOTALL)
+    return json.loads(found[1])
+
+
+def read_rollout(path, number):
+    """The header, and the columns `[4, tokens]`."""
+    found = re.search(rf'data-rollout="{number}">([^<]*)<', path.read_text())
+    data = zlib.decompress(base64.b64decode(found[1]))
+    (size,) = struct.unpack_from("<I", data)
+    header = json.loads(data[4 : 4 + size])
+    planes = np.frombuffer(data[4 + size :], np.uint8).reshape(4, 2, len(header["text"])).astype(int)
+    return header, planes[:, 0] + 256 * planes[:, 1]
+
+
+def test_a_rollout_is_packed_with_all_that_is_shown_of_it(small):
+    index = read_index(small)
+    assert [run["name"] for run in index["runs"]] == ["base", "guided"]
+    assert (index["base"], index["compared"]) == (0, 1)
+    assert {tuple(sample[-1:]) for problem in index["problems"] for run in problem["runs"] for sample in run} == {
+        (number,) for number in range(64)
+    }
+    header, (score, host, donor, rank) = read_rollout(small, index["problems"][0]["runs"][1][0][-1])
+    assert header["taken"] == [5, 20, 30] and header["same"] == [5]
+    assert header["host"].keys() == {"20", "30"}
+    assert all(3000 <= score[place] <= 5000 and rank[place] == 5 for place in header["taken"])
+    assert np.abs(host - score).max() <= 2 and np.abs(donor - score / 8).max() <= 2
+    unscored, columns = read_rollout(small, index["problems"][0]["runs"][0][0][-1])
+    assert unscored["taken"] == [] and (columns[0] == 65535).all()
+
+
+def test_the_table_says_how_good_each_run_is(small):
+    text = small.read_text()
+    assert re.search(r'<th scope="row">base</th><td class="number" data-name="Acc">25.0%\n\[', text)
+    assert ">7.5% †</td>" in text  # 3 takeovers of 40 tokens, and 2 were asked for
+
+
+def test_what_is_embedded_fits_and_tells_which(tmp_path, monkeypatch, capsys):
+    write_small(tmp_path, 7)
+    whole = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch).stat().st_size
+    limit = round((whole - 12_000) / 1e6, 3)
+    small = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch, "--max-size", str(limit))
+    assert small.stat().st_size <= limit * 1e6
+    index = read_index(small)
+    kept = [[[sample[0] for sample in run if len(sample) > 6] for run in problem["runs"]] for problem in index["problems"]]
+    embedded = sum(len(run) for problem in kept for run in problem)
+    assert 8 <= embedded < 64
+    assert f"{embedded} of 64 rollouts are in this file" in small.read_text()
+    assert all(base == guided and base for base, guided in kept)  # a sample is there with the base's, and one of each problem
+    assert len(kept[0][0]) >= len(kept[2][0])  # what changed comes first
+    with pytest.raises(ArgumentError, match=r"--max_size 0.1: the page needs 0\.\d MB before any rollout is in it"):
+        main(["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "x.html"), "--max-size", "0.1"])
+
+
+def test_figures_hold_nothing_but_shapes_and_texts(tmp_path):
+    path = tmp_path / "budget.svg"
+    path.write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" onload="x()" width="3">'
+        '<style>*{}</style><script>x()</script><a xlink:href="javascript:x()"><path/></a><foreignObject/>'
+        '<g id="a" style="fill: #000000; font: 9px sans; clip-path: url(#c); stroke: url(http://x)"><use xlink:href="#m"/>'
+        '<use xlink:href="http://x"/><title>&lt;p&gt;<text>x</text></title><text>&lt;b&gt;</text></g></svg>'
+    )
+    assert read_figure(path) == (
+        '<svg role="img" aria-label="Accuracy against the share of tokens taken over">'
+        '<g id="budget-a" fill="currentColor" font-size="9" clip-path="url(#budget-c)"><use href="#budget-m" />'
+        "<use /><title>&lt;p&gt;</title><text>&lt;b&gt;</text></g></svg>"
+    )
+
+
+def test_no_text_leaves_its_place_in_the_file(hostile):
+    """What runs is told by its digest; a text ends no element, and no byte of the file is out of UTF-8."""
+    text = hostile.read_bytes().decode()
+    kinds = re.findall(r"<script([^>]*)>", re.sub(r"<script>.*?</script>", "<script></script>", text, flags=re.DOTALL))
+    assert kinds.count("") == 2 and len(kinds) == 3 + 32
+    assert text.count("</style>") == 1 and "\u202e" not in text
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-") and "unsafe" not in policy
+    assert not re.search(r"""\b(?:src|href)=["']?(?:https?:|//)""", re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("text", ["<g>" * 20_000 + "</g>" * 20_000, " " * 2**24, "x"], ids=["deep", "large", "no figure"])
+def test_a_figure_is_bounded(tmp_path, text):
+    path = tmp_path / "lorenz.svg"
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg">{text}</svg>' if text != "x" else text)
+    with pytest.raises(ArgumentError, match="run lm-eval-takeover analyze again"):
+        read_figure(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder / "analysis"), ArgumentError, "as an analysis: .*; expected the folder"),
+        (lambda folder: (folder / "analysis/analysis.json").write_text("{"), ArgumentError, "cannot be read as an analysis"),
+        (lambda folder: shutil.rmtree(folder / "guided"), RunDirError, "guided' is not a folder; expected one that"),
+    ],
+    ids=["none", "broken", "moved"],
+)  # fmt: skip
+def test_what_cannot_be_reported_is_said(small, tmp_path, change, error, message):
+    folder = shutil.copytree(small.parent, tmp_path / "all")
+    change(folder)
+    with pytest.raises(error, match=message):
+        main(["report", str(folder / "analysis"), "--out", str(tmp_path / "x.html")])
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which is not here")
+def test_the_scripts_own_tests_pass():
+    done = subprocess.run(["node", "--test", Path(__file__).parent / "report.test.js"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A page of a browser; it must have written nothing at the end."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (Debian's package `chromium`), which is not here")
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+FOCUSED = "document.activeElement.dataset.at"
+TYPE = """globalThis.type = (id, value) => {
+    const field = document.querySelector(`#filters #${id}`);
+    field.value = value;
+    field.dispatchEvent(new Event("input"));
+}"""
+
+
+def test_a_problem_is_found_read_by_keys_and_linked(page, small):
+    page.messages.clear()
+    page.look(1280, 900, "light")
+    page.open(small.as_uri())
+    page.evaluate(TYPE)
+    page.evaluate("type('find', '#1')")
+    assert page.evaluate("grid.tBodies[0].innerText").split()[:2] == ["toy", "#1"]
+    assert page.evaluate("grid.tBodies[0].rows.length") == 1
+    page.evaluate("type('find', ''), type('change', 'rescued')")
+    assert page.evaluate("grid.tBodies[0].rows.length + grid.tBodies[0].rows[0].innerText.split(/\\s/)[1]") == "1#0"
+    page.evaluate("document.querySelectorAll('#grid tbody button')[1].click()")
+    page.wait_for("!rollout.hidden")
+    assert page.evaluate("document.querySelectorAll('#problem math').length") == 2
+    assert page.evaluate("document.querySelectorAll('#answers math').length") == 2
+    assert "✗ incorrect: differs from the gold answer" in page.evaluate("answers.innerText")
+    assert page.evaluate("document.querySelector('.same h4').innerText") == "Both, up to token 20"
+    places = []
+    for key in "nnnp":
+        page.press(key)
+        places.append(page.evaluate(FOCUSED))
+    assert places == ["5", "20", "30", "20"]
+    assert "score (ce)" in page.evaluate("facts.innerText") and "> tau 2.00" in page.evaluate("facts.innerText")
+    page.press("ArrowRight")
+    assert page.evaluate(FOCUSED) == "21"
+    place = page.evaluate("location.href")
+    page.press("?")
+    assert page.evaluate("document.querySelector('#help').open")
+    page.press("Escape")
+    page.open("about:blank")
+    page.open(place)
+    assert page.wait_for(FOCUSED) == "21"
+    page.press("j")
+    page.wait_for("!document.querySelector('#rollout-title').innerText.startsWith('toy #0')")
+    assert page.messages == []
+
+
+def test_hostile_texts_are_texts(page, hostile):
+    page.messages.clear()
+    page.look(390, 844, "light")
+    page.open(hostile.as_uri() + "#task=toy&doc=0&sample=0&run=guided&token=20")
+    page.wait_for(FOCUSED)
+    assert page.evaluate("document.querySelectorAll('main script, main img, main a[href^=javascript]').length") == 0
+    shown = page.evaluate("document.querySelector('#problem').innerText")
+    assert "<script>console.log('out')</script>" in shown and "\\u202e" in shown and "\u202e" not in shown
+    assert (
+        page.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")[-1] == "\\[\\unknown\\]"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.messages == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_the_page_is_as_wide_as_the_screen(page, small, width, height, theme):
+    """Pictures of it are kept in the folder REPORT_PICTURES, where that is set."""
+    page.look(width, height, theme)
+    page.open(small.as_uri())
+    pictures = Path(os.environ["REPORT_PICTURES"]) if "REPORT_PICTURES" in os.environ else None
+    for part, go in {
+        "top": "scrollTo(0, 0)",
+        "problems": "document.querySelector('#show').scrollIntoView()",
+        "rollout": "document.querySelectorAll('#grid tbody button')[1].click()",
+    }.items():
+        page.evaluate(go)
+        page.wait_for("!rollout.hidden" if part == "rollout" else "true")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        if pictures:
+            page.save_picture(pictures / f"{part}-{width}-{theme}.png")

@@ -1,0 +1,143 @@
+"""Both models along stored samples: what is written, resumed and refused."""
+
+import json
+import re
+import shutil
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from helpers.demo_runs import run_demo
+from helpers.pairs import look_before_passes
+from helpers.run_dirs import copy_few, plant, plant_facts
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands._stored_pair import restore_arguments
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
+from lm_eval_takeover.lab.score import scoring
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.runs.scores import column_of, list_score_files, make_schema, read_header
+
+NAME = ["task", "doc_id", "sample", "position"]
+
+
+def copy(run, folder):
+    return shutil.copytree(run, folder / run.name)
+
+
+def read(folder, kind):
+    frame = pl.concat(pl.read_parquet(path) for path in sorted((folder / kind).glob("*.parquet")))
+    return frame.with_columns(pl.col("task").cast(pl.String)).sort(NAME)
+
+
+def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
+    scores, traces = (read(demo_runs["guided"], kind) for kind in ("scores", "traces"))
+    assert scores.columns == make_schema(registered.names()).names
+    (path,) = list_score_files(demo_runs["guided"])
+    assert {column_of(name) for name in registered.names()} <= set(scores.columns)
+    assert list(read_header(path)[0].scores) == registered.names()
+    assert scores.select(*NAME, "token_id").equals(traces.select(*NAME, "token_id"))
+    # What the gate saw while the text was written.
+    assert (scores["ce"] - traces["score"]).abs().max() < 1e-3
+    assert (scores["base_logprob"] - traces["host_logprob"]).abs().max() < 2e-3
+    assert (scores["base_rank"] == traces["donor_rank"]).mean() > 0.999
+    assert pq.ParquetFile(path).num_row_groups == 1
+    assert len(read_header(path)[1]) == 32
+
+
+def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
+    run = copy(demo_runs["base"], tmp_path)
+    shutil.rmtree(run / "scores")
+    monkeypatch.setattr(scoring, "FILE_TOKENS", 2000)
+    batches = []
+
+    def look(role, ids, reads_prompt):
+        if role == "base" and len(ids) == 8:  # not a check of the model
+            batches.append(len(ids))
+            if len(batches) == 3:
+                raise KeyboardInterrupt
+
+    look_before_passes(monkeypatch, look)
+    assert main(["score", str(run), "--batch_size", "8"]) == 130
+    assert read(run, "scores").select("doc_id", "sample").n_unique() == 16
+    assert main(["score", str(run), "--batch_size", "8"]) == 0
+    assert batches == [8] * 5
+    assert main(["score", str(run)]) == 0
+    assert len(batches) == 5
+
+
+def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):
+    run = copy_few(demo_runs["base"], tmp_path / "run")
+
+    def look(role, ids, reads_prompt):
+        if len(ids) > 9:
+            raise MemoryError
+
+    look_before_passes(monkeypatch, look)
+    assert main(["score", str(run), "--batch_size", "16"]) == 0
+    assert "batch size 8" in caplog.text
+    assert read(run, "scores").select("doc_id", "sample").n_unique() == 16
+
+
+def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_pair):
+    run = copy(demo_runs["base"], tmp_path)
+    guide = ["--guide", str(random_pair["guide"]), "--base", str(random_pair["base"])]
+    with pytest.raises(RunDirError, match=r"was scored with base=demo-base .* give --overwrite"):
+        main(["score", str(run), *guide])
+    assert main(["score", str(run), *guide, "--overwrite"]) == 0
+    with pytest.raises(ArgumentError, match="neither auto nor a number"):
+        main(["score", str(run), "--batch_size", "0"])
+    found = read_run_folder(run)
+    texts = scoring.read_texts(found, found.stored_samples())
+    shifted = [scoring.UnscoredSample(one.sample, tuple(token + 1 for token in one.prompt), one.tokens) for one in texts]
+
+    pair = Pair(Member("base", str(DEMO["base"])), None)
+    with pytest.raises(VocabularyError, match="a different tokenizer"):
+        scoring.check_tokenizer(found, pair, shifted)
+    with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
+        scoring.check_tokenizer(found, pair, [scoring.UnscoredSample(texts[0].sample, texts[0].prompt, [pair.vocab_size])])
+    held = read(run, "scores")
+    plant(run, "samples", part=None)
+    with pytest.raises(RunDirError, match="have no trace yet"):
+        main(["score", str(run), "--overwrite"])
+    assert read(run, "scores").equals(held)
+
+
+def test_a_run_of_one_model_needs_the_other_named(tmp_path, random_pair):
+    run_demo(tmp_path / "run", 1, {"policy": "base", "base": str(random_pair["base"])}, gen_kwargs="max_gen_toks=8")
+    with pytest.raises(ArgumentError, match=re.escape("--guide is missing: the run in")):
+        main(["score", str(tmp_path / "run")])
+    assert main(["score", str(tmp_path / "run"), "--guide", str(random_pair["guide"])]) == 0
+    assert read(tmp_path / "run", "scores")["position"].max() == 7
+
+
+def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, random_pair, caplog, monkeypatch):
+    """The folder names a model whose own code is asked for by `trust_remote_code`, and what says where weights go."""
+    run, evil = copy(demo_runs["base"], tmp_path), shutil.copytree(random_pair["base"], tmp_path / "evil")
+    config = json.loads((evil / "config.json").read_text())
+    classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": [None, "evil.Tokenizer"]}
+    (evil / "config.json").write_text(json.dumps(config | {"auto_map": classes, "model_type": "evil"}))
+    (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    changed = {"trust_remote_code": True, "device_map": "auto", "offload_folder": "/elsewhere", "guide_device": "meta"}
+    plant_facts(run, arguments=changed | {"base": str(evil), "guide": str(evil)})
+    with pytest.raises(ArgumentError, match="contains custom code which must be executed"):
+        main(["score", str(run)])
+    assert f"loading base={evil} and guide={evil}, without remote code" in caplog.text
+    read_run_folder(run).load_tokenizer()
+    assert not (tmp_path / "ran").exists()
+    given = {"base": "one", "guide": "other", "trust_remote_code": True}
+    arguments = restore_arguments(read_run_folder(run), given)  # what the command line says counts
+    assert (arguments.trust_remote_code, arguments.device_map, arguments.guide_device) == (True, None, None)
+    plant_facts(run, arguments={"guide_peft": "their/adapter", "base": "x", "guide": "y"})
+    with pytest.raises(ArgumentError, match=r"guide_peft=their/adapter, which is not taken .* give --model_args guide_peft="):
+        main(["score", str(run)])
+    assert restore_arguments(read_run_folder(run), {"guide_peft": "mine"}).guide_peft == "mine"
+
+
+def test_what_is_no_run_is_said(tmp_path):
+    with pytest.raises(RunDirError, match="holds no journal"):
+        main(["score", str(tmp_path)])

@@ -1,0 +1,35 @@
+"""`serve` before it becomes vLLM's server: addresses and words. The server itself is tested in tests/vllm."""
+
+import socket
+
+import pytest
+
+from lm_eval_takeover import cli
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.serve.command import check_address, check_rest, list_words
+
+
+def test_an_address_is_tried_before_models_are_loaded():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ArgumentError, match=f"--port {port} cannot be used: Address already in use; give"):
+            check_address("127.0.0.1", port)
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_address(host, port)
+    with pytest.raises(ArgumentError, match="--port 99999 is not a port; expected 1 to 65535"):
+        check_address("127.0.0.1", 99999)
+
+
+def test_engine_arguments_become_words():
+    given = {"model": "m", "enforce_eager": True, "enable_x": False, "left": None, "sizes": [1, 2], "hf": {"a": 1}}
+    words = list_words(given)
+    assert " ".join(words) == '--model m --enforce-eager --no-enable-x --sizes 1 2 --hf {"a": 1}'
+    check_rest(["--gpu-memory-utilization", "0.8", "--api-key=--model"], words)
+    with pytest.raises(ArgumentError, match="--enforce_eager after `--` is set by `serve` itself; give it before"):
+        check_rest(["--enforce_eager=1"], words)
+
+
+def test_an_option_of_vllm_in_the_wrong_place_is_told_the_right_one(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--data-parallel-size", "2"])
+    assert "options of `vllm serve` go after `--`" in capsys.readouterr().err
