@@ -1,4 +1,4 @@
-"""The command `lm-eval-takeover`: it finds the folders of `commands/`, `lab/` and `serve/` and knows none of their options.
+"""The command `lm-eval-takeover`: it finds the folders in `commands/` and `lab/`, and `serve/`, and knows none of their options.
 
 A folder with a `command.py` is the subcommand of that name; the module has the attributes of `Command`. All of them are
 imported at each call, so they leave torch, lm-eval and numpy to their `run`.
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from lm_eval_takeover import __version__, stopping
+from lm_eval_takeover import __version__, commands, lab, stopping
 from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 
@@ -42,11 +42,10 @@ class _Parser(argparse.ArgumentParser):
 
 def find_commands() -> Iterator[tuple[str, Command]]:
     """`(name, command)` of every subcommand, in alphabetical order."""
-    package = Path(__file__).parent
-    paths = (path for room in ("commands/*", "lab/*", "serve") for path in package.glob(f"{room}/command.py"))
-    for folder in sorted((path.parent for path in paths), key=lambda folder: folder.name):
-        module = ".".join(folder.relative_to(package.parent).parts)
-        yield folder.name, cast(Command, import_module(f"{module}.command"))
+    places = [(f"{room.__name__}.", folder) for room in (commands, lab) for folder in room.__path__]
+    found = [(path.parent.name, before) for before, folder in places for path in Path(folder).glob("*/command.py")]
+    for name, before in sorted([*found, ("serve", "lm_eval_takeover.")]):
+        yield name, cast(Command, import_module(f"{before}{name}.command"))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,7 +9,12 @@ from helpers.processes import environment
 
 MODELS = ("torch", "transformers")
 LIGHT = ("answers", "tasks", "storage", "results")
-READERS = ("show.rollout", "analyze.tables", "report.building", "list.names")  # of files that stand already, and of names
+READERS = (
+    "commands.show.rollout",
+    "commands.list.names",
+    "lab.analyze.tables",
+    "lab.report.building",
+)  # of files that stand already, and of names
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
 
 LISTED = """
@@ -41,7 +46,7 @@ def modules_of(folder):
         (HELP.format(words=["--help"]), HARNESS),
         (HELP.format(words=["calibrate", "--help"]), HARNESS),
         *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in LIGHT),
-        *((f"import lm_eval_takeover.commands.{name}", (*MODELS, "datasets")) for name in READERS),
+        *((f"import lm_eval_takeover.{name}", (*MODELS, "datasets")) for name in READERS),
     ],
     ids=["package", "harness", "help", "help of a command", *LIGHT, *READERS],
 )

@@ -91,11 +91,3 @@ def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsy
         assert f"{cell['acc']:.1%}" in page and f"[{cell['acc_low']:.1%}, {cell['acc_high']:.1%}]" in page
         assert f"{cell['pass3']:.1%}" in page
     assert "Pass@3" in page and page.index("Accuracy against cost") < page.index("Realized rate of each problem")
-
-    for name in ("eee", "inspect"):
-        call("export", run_dir / "guided", "--to", name, "--out", name)
-    (record,) = (path for path in Path("eee").rglob("*.json") if "samples" not in path.name)
-    exported = {one["metric_config"]["metric_id"]: one["score_details"]["score"]
-                for one in json.loads(record.read_text())["evaluation_results"]}  # fmt: skip
-    assert exported["acc"] == pytest.approx(cells["guided"]["acc"])
-    assert exported["pass@3"] == pytest.approx(cells["guided"]["pass3"])

@@ -16,7 +16,7 @@ from lm_eval_takeover.pair.loading import share_pairs
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.sample_keys import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.paths import calibration_folder
+from lm_eval_takeover.storage.paths import CALIBRATIONS
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
 
 HAND = {"tau": 1.5, "kappa": 2.0}
@@ -110,7 +110,7 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
     monkeypatch.setattr("lm_eval_takeover.pair.load_options.model_options", lambda given, device: {})
     monkeypatch.setattr(Member, "_adapt", lambda self, model, adapter: model)
     if name == "calibration":
-        demo = read_calibration(calibration_folder() / "demo.json")
+        demo = read_calibration(CALIBRATIONS / "demo.json")
         scores = {score: calibrate_values([0.5, 1.0, 2.0] * 99) for score in demo.scores}
         more["calibration"] = str(tmp_path / "other.json")
         write_calibration(replace(demo, scores=scores, targets=()), tmp_path / "other.json")

@@ -1,37 +1,19 @@
-"""Sources of exports: a results file with its samples, the name of its model, and the Hub's names of its benchmarks."""
+"""Sources of exports: a results file, the name of its model, and the Hub's names of its benchmarks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from lm_eval_takeover.results import runs
-from lm_eval_takeover.results.fields import Fields, read_document, read_lines
-from lm_eval_takeover.results.problems import WRITER
+from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.runs import PREFIX, Run
 from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.storage.schema import Between
 
 PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
 RESULTS_WRITER = "`lm_eval … --output_path`"
-
-
-@dataclass(frozen=True)
-class LoggedProblem:
-    """One problem with all that was written for it. `correct` is by sample; `answers` are what was read as the answer."""
-
-    doc_id: int
-    doc_hash: str
-    prompt: str
-    target: str
-    texts: list[str]
-    answers: list[str]
-    outcomes: list[str]
-
-    @property
-    def correct(self) -> list[bool]:
-        return [outcome == "correct" for outcome in self.outcomes]
 
 
 @dataclass(frozen=True)
@@ -95,38 +77,6 @@ class ResultsFile:
         settings = self.run.tasks[task].settings
         return {name: settings.get(name) for name in ("temperature", "top_p", "top_k", "max_gen_toks")}
 
-    def generation(self, task: str) -> dict[str, Any]:
-        """The known ones of the settings that other formats name, too."""
-        drawn = self.decoding(task)
-        named = {"temperature": drawn["temperature"], "top_p": drawn["top_p"], "max_tokens": drawn["max_gen_toks"]}
-        return {name: value for name, value in named.items() if value is not None}
-
-    def versions(self) -> dict[str, str]:
-        return {name: str(version) for name, version in self.run.versions.items() if version}
-
-    def samples(self, task: str) -> Iterator[LoggedProblem]:
-        """One problem in memory at a time; none where samples were not logged. Raises ResultsError."""
-        path, first = runs.samples_path(self.path, task), None
-        for row in read_lines(path, WRITER) if path.exists() else ():
-            outer, verdicts = row.require("resps", list), row.require("filtered_resps", list)
-            if not outer or not isinstance(outer[0], list):
-                row.fail("resps", "is not a list of one list")
-            texts = outer[0]
-            if verdicts and isinstance(verdicts[0], list):
-                (verdicts,) = verdicts
-            elif row.get("filter") == (first := first or row.get("filter")):  # lm-eval's own: one text is judged
-                right = row.share(self.run.tasks[task].accuracy) == 1
-                texts, verdicts = texts[:1], [[verdicts[0], "correct" if right else "incorrect"]]
-            else:
-                continue
-            if len(texts) != len(verdicts) or not all(isinstance(v, list) and len(v) == 2 for v in verdicts):
-                what = f"has {len(verdicts)} pairs of answer and outcome for {len(texts)} responses"
-                row.fail("filtered_resps", what)
-            prompt = row.inside_or_empty("arguments").inside_or_empty("gen_args_0").get("arg_0")
-            answers, outcomes = ([str(verdict[i]) for verdict in verdicts] for i in range(2))
-            ids = row.require("doc_id", int), row.require("doc_hash", str)
-            yield LoggedProblem(*ids, str(prompt or ""), str(row.get("target")), [*map(str, texts)], answers, outcomes)
-
 
 def read_sources(paths: Iterable[Path]) -> tuple[list[ResultsFile], list[str]]:
     """Every results file below these paths, and what was left out, one line each. Raises ResultsError."""
@@ -145,30 +95,24 @@ def read_sources(paths: Iterable[Path]) -> tuple[list[ResultsFile], list[str]]:
     return sources, notes
 
 
-def is_withheld(task: str) -> bool:
-    """GPQA's authors ask that its questions not be published."""
-    return task.startswith(f"{PREFIX}gpqa")
-
-
 class Benchmark(NamedTuple):
     """A data set of the Hub. `task_id` is that of its `eval.yaml`, which its owners may change."""
 
     name: str
     dataset: str
-    split: str
     task_id: str
 
 
 _BENCHMARKS = (
-    Benchmark("math500", "HuggingFaceH4/MATH-500", "test", "default"),
-    Benchmark("gsm8k", "openai/gsm8k", "test", "gsm8k"),
-    Benchmark("amc23", "math-ai/amc23", "test", "default"),
-    Benchmark("olympiadbench", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),
-    Benchmark("aime24", "Maxwell-Jia/AIME_2024", "train", "default"),
-    Benchmark("aime25", "math-ai/aime25", "test", "default"),
-    Benchmark("aime26", "math-ai/aime26", "test", "default"),
-    Benchmark("hmmt_feb26", "MathArena/hmmt_feb_2026", "train", "default"),
-    Benchmark("gpqa_diamond", "Idavidrein/gpqa", "train", "gpqa_diamond"),
+    Benchmark("math500", "HuggingFaceH4/MATH-500", "default"),
+    Benchmark("gsm8k", "openai/gsm8k", "gsm8k"),
+    Benchmark("amc23", "math-ai/amc23", "default"),
+    Benchmark("olympiadbench", "Hothan/OlympiadBench", "OE_TO_maths_en_COMP"),
+    Benchmark("aime24", "Maxwell-Jia/AIME_2024", "default"),
+    Benchmark("aime25", "math-ai/aime25", "default"),
+    Benchmark("aime26", "math-ai/aime26", "default"),
+    Benchmark("hmmt_feb26", "MathArena/hmmt_feb_2026", "default"),
+    Benchmark("gpqa_diamond", "Idavidrein/gpqa", "gpqa_diamond"),
 )
 
 

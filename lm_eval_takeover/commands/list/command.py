@@ -5,8 +5,8 @@ import sys
 
 from lm_eval_takeover.commands._options import add_shared
 
-HELP = "list packaged calibrations, scores, policies, tasks and analyses"
-KINDS = ("calibrations", "scores", "policies", "tasks", "analyses")
+HELP = "list packaged calibrations, scores, policies and tasks"
+KINDS = ("calibrations", "scores", "policies", "tasks")
 DESCRIPTION = "Print the names that other commands and model arguments take, and where each comes from."
 EXAMPLE = """examples:
   lm-eval-takeover list

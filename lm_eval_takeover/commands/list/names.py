@@ -22,7 +22,6 @@ def list_names(kinds: Sequence[str], plugins: str | None) -> list[Row]:
         "scores": lambda: _list_registered("score", scores),
         "policies": lambda: _list_registered("policy", policies),
         "tasks": _list_tasks,
-        "analyses": _list_analyses,
     }
     return [row for kind in kinds for row in makers[kind]()]
 
@@ -53,13 +52,6 @@ def _list_calibrations() -> Iterable[Row]:
         about = f"{calibration.base.id} with {calibration.guide.id}"
         about += f", target rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
         yield _row("calibration", name, calibration.source or _PACKAGE, about)
-
-
-def _list_analyses() -> Iterable[Row]:
-    from lm_eval_takeover.lab.analysis.catalogue import COLUMNS  # which loads the libraries of all analyses
-    from lm_eval_takeover.lab.report.figures import CAPTIONS
-
-    return (_row("analysis", name, _PACKAGE, CAPTIONS.get(name, "")) for name in COLUMNS)
 
 
 def _list_registered(kind: str, registry: Registry[Any]) -> Iterable[Row]:

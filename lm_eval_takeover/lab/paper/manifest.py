@@ -74,7 +74,7 @@ class Item:
     figures: tuple[str, ...] = ()
     report: bool = False  # whether it is read in the report
     calibrate: bool = False
-    weights: bool = False  # whether the takeovers of its last row are exported, with weights
+    weights: bool = False  # whether the takeovers of its last row are written as pairs, with weights
     missing: str = ""
 
     @property

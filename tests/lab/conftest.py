@@ -1,4 +1,4 @@
-"""A guided run of the demo and the effects of its takeovers, for tests of several commands."""
+"""A guided run of the demo and the effects of its takeovers, for tests of several studies."""
 
 import contextlib
 import io

@@ -17,9 +17,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.export.pairs import choose_texts, write_as_text
 from lm_eval_takeover.demo import DEMO, PROMPT
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.pairs.writing import choose_texts, write_as_text
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
 
@@ -27,7 +27,7 @@ def export(run, effects, folder):
     """By form, the folder of its pairs."""
     forms = {"whole": ["--effects", str(effects), "--confidence", "0.6"], "tokens": ["--tokens_only"]}
     for form, options in forms.items():
-        assert main(["export", str(run), "--to", "pairs", *options, "--out", str(folder / form)]) == 0
+        assert main(["pairs", str(run), *options, "--out", str(folder / form)]) == 0
     return {form: folder / form for form in forms}
 
 
@@ -90,7 +90,7 @@ def test_single_tokens_are_those_of_the_takeovers(exported, strict_run):
 def test_refuses_in_a_line(strict_run, measured, tmp_path, options, line):
     words = [str(measured) if word == "MEASURED" else word for word in options]
     with pytest.raises(ArgumentError, match=line):
-        main(["export", str(strict_run), "--to", "pairs", *words, "--out", str(tmp_path)])
+        main(["pairs", str(strict_run), *words, "--out", str(tmp_path)])
 
 
 def test_texts_of_one_continuation_are_taken_where_both_came_to_their_end():
