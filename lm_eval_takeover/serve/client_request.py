@@ -6,6 +6,7 @@ Bodies are untrusted. A malformed body, or one out of bounds, is a ValueError of
 import json
 import math
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -40,7 +41,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
     "response_format": ({"type": "text"},),
     "tool_choice": ("none", "auto"),
+    "length_penalty": (1,),
+    "best_of": (1,),
 }
+# Fields of OpenAI's that change no text; vLLM has no such fields.
+_HARMLESS = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user", *_NEUTRAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,8 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     body = dict(body)
     extra = _take(body, "vllm_xargs", dict) or {}
     run = extra.pop(f"{PREFIX}run", "")
-    traced = _read_number(f"{PREFIX}trace", extra.pop(f"{PREFIX}trace", 0), int, 0, 1)
+    if (traced := extra.pop(f"{PREFIX}trace", 0)) not in (0, 1):
+        raise ValueError(f"{PREFIX}trace={show(traced)}; expected 0 or 1")
     _check_draws(body, engine)
     if body.get("stream") not in (None, False, True):  # vLLM reads words, too
         raise ValueError(f"stream={show(body['stream'])}; expected true or false")
@@ -146,6 +152,13 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     return samples
 
 
+def check_fields(body: dict[str, Any], known: Collection[str]) -> None:
+    """Raises ValueError for a field that nothing reads; `known` are vLLM's."""
+    for name, value in body.items():
+        if value is not None and name not in known and name not in _HARMLESS:
+            raise ValueError(f"'{name[:40]}' is not read by this server; leave it out")
+
+
 def _ask_for_usage(body: dict[str, Any]) -> bool:
     """Make a stream end with its usage, which counts its tokens. Returns whether the client asked for it, too."""
     options = body.get("stream_options")
@@ -164,9 +177,7 @@ def _read_draws(body: dict[str, Any], engine: EngineSettings) -> dict[str, Any]:
 
 
 def _read_number(name: str, value: Any, kind: type, low: float, high: float) -> Any:
-    if isinstance(value, bool):
-        value = int(value)
-    if not isinstance(value, (int, float)) or not low <= value <= high or value != kind(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high or value != kind(value):
         raise ValueError(f"{name}={show(value)}; expected a {'whole ' if kind is int else ''}number from {low:g} to {high:g}")
     return kind(value)
 

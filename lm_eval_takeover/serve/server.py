@@ -21,7 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lm_eval_takeover.escaping import make_page_policy
 from lm_eval_takeover.method.policy import DIRECTIONS
-from lm_eval_takeover.serve.client_request import MOST_BYTES, OneSample, Repeats, parse_body, split_request
+from lm_eval_takeover.serve.client_request import MOST_BYTES, OneSample, Repeats, check_fields, parse_body, split_request
+from lm_eval_takeover.serve.connections import is_own_name, limit_headers
 from lm_eval_takeover.serve.served_engine import REQUESTS, EngineEnded, ServedEngine, sum_up, sum_usages
 from lm_eval_takeover.serve.stream import Stream, answer, ask, hide_ids, refuse, watch
 
@@ -38,6 +39,7 @@ class TakeoverMiddleware:
     """ASGI middleware for `vllm serve --middleware`."""
 
     def __init__(self, app: ASGIApp) -> None:
+        limit_headers()
         self.app = app
         self._repeats = Repeats()
         self._engine: ServedEngine | None = None
@@ -57,6 +59,9 @@ class TakeoverMiddleware:
             await self.app(scope, receive, send)
         elif path not in (*_PATHS, *_HELPERS):
             await refuse(404, f"this server generates at {' and '.join(_PATHS)} only")(scope, receive, send)
+        elif not _list_keys(scope) and not is_own_name(scope):
+            text = "without --api-key this server answers to addresses and localhost only, not to the name in Host"
+            await refuse(403, text)(scope, receive, send)
         elif not _has_key(scope):
             await refuse(401, "Unauthorized")(scope, receive, send)
         elif path in _HELPERS:
@@ -80,7 +85,9 @@ class TakeoverMiddleware:
         try:
             async with asyncio.timeout(_BODY_WITHIN):
                 data = await _read_body(Request(scope, receive))
-            samples = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
+            body = parse_body(data)
+            check_fields(body, _list_fields(chat="messages" in body))
+            samples = split_request(body, engine.settings, self._repeats, engine.length)
         except ClientDisconnect:
             return _GONE
         except TimeoutError:
@@ -145,6 +152,15 @@ async def _read_body(request: Request) -> bytes:
         if len(data) > MOST_BYTES:
             raise _TooLong
     return bytes(data)
+
+
+@cache
+def _list_fields(*, chat: bool) -> frozenset[str]:
+    """The fields that vLLM reads of a request."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    return frozenset((ChatCompletionRequest if chat else CompletionRequest).model_fields)
 
 
 def _has_key(scope: Scope) -> bool:

@@ -206,14 +206,14 @@ def read_client_settings(extra_args: Mapping[str, Any]) -> dict[str, Any]:
     """A client's settings. Ignores names without our prefix. Raises ArgumentError for unknown names, wrong types and ranges."""
     settings = {}
     for prefixed, value in extra_args.items():
-        if not prefixed.startswith(PREFIX):
+        if not prefixed.lower().replace("-", "_").startswith(PREFIX):
             continue
         name = prefixed.removeprefix(PREFIX)
         if name not in CLIENT:
             raise ArgumentError(f"unknown setting '{prefixed[:80]}'; {nearest(name, CLIENT)}")
         kind, low, high = CLIENT[name]
         try:  # clients may send numbers as texts
-            number = kind(value) if isinstance(value, (int, float, str)) else math.nan
+            number = kind(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
             number = math.nan if isinstance(value, float) and number != value else number
         except (ValueError, OverflowError):
             number = math.nan

@@ -13,7 +13,7 @@ from helpers.browser import CHROMIUM, open_browser
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, tell
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
-from lm_eval_takeover.vllm import server
+from lm_eval_takeover.serve import server
 
 MARKS = "[...document.querySelectorAll('#answer mark')].map((node) => node.textContent)"
 SEND = """document.querySelector('#prompt').value = '{}'; document.querySelector('#send').click()"""

@@ -15,7 +15,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
-from lm_eval_takeover.vllm import server
+from lm_eval_takeover.serve import server
 from lm_eval_takeover.vllm.hooks import find_faults
 from lm_eval_takeover.vllm.launch import RUNNER, explain, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
