@@ -15,7 +15,7 @@ from lm_eval_takeover.errors import (
 from lm_eval_takeover.method.policy import BudgetParameter, Policy, register_policy
 from lm_eval_takeover.method.registry import register_score
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ArgumentError",

@@ -25,12 +25,12 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
-from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.identity import collect_text_settings, describe_identity, identify_task
+from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
@@ -71,6 +71,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def _begin_counts(self) -> None:
         self.tally: defaultdict[str, Tally] = defaultdict(Tally)
+        self._asked: defaultdict[str, list[AskedSample]] = defaultdict(list)  # by task, of all ranks
         self._seconds = 0.0  # of wall time in which texts were written
         self._chat = False  # whether prompts went through a chat template
         self.batch_sizes: dict[str, int] = {}  # by kind of request what `batch_size=auto` chose; lm-eval prints them
@@ -95,8 +96,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     @cached_property
     def recorder(self) -> Recorder:
         """Of this evaluation's texts, which depend on the weights."""
-        if self.run is None:
-            return Recorder(None, {}, {}, self.policy)
         backend, trusted = self.engine.identity, self.arguments.trust_remote_code
         settings = collect_text_settings(self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted)
         facts = collect_facts(self.arguments, settings, self._description())
@@ -150,10 +149,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._enter_evaluation()
         attempts, seconds = run.read_attempts_and_seconds() if (run := self.run) and run.command else (1, self._seconds)
         counts = summarize_tallies(self.tally, float(self.policy.host is None))
+        for task, asked in self._asked.items():
+            counts["per_task"][task]["identity"] = identify_task(asked)
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
-        described = {"differs_from_calibration": differences, "run_dir": self.arguments.run_dir, "attempts": attempts}
-        return {"takeover": {**self._description(), **counts, **described, "seconds": round(seconds, 3)}}
+        folder = None if run is None else str(run.folder)
+        described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": attempts}
+        identity = describe_identity(self.recorder.settings) if "engine" in self.__dict__ else {}  # else nothing was asked
+        return {"takeover": {**self._description(), **identity, **counts, **described, "seconds": round(seconds, 3)}}
 
     def _description(self) -> dict[str, Any]:
         return describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
@@ -179,18 +182,23 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         set_verdict_log(self.run)  # for the verdicts on these texts
         texts: list[str] = [Padding()] * len(requests)
         spent: defaultdict[str, Tally] = defaultdict(Tally)
+        asked: list[AskedSample] = []
         failure: TakeoverError | None = None
         try:
-            self._fill_texts(requests, texts, spent, quiet=disable_tqdm)
+            asked = self._fill_texts(requests, texts, spent, quiet=disable_tqdm)
         except TakeoverError as error:  # raised after gathering, in which the other ranks wait
             failure = error
-        for tallies in self.ranks.gather_or_raise(dict(spent), failure):
+        for tallies, rows in self.ranks.gather_or_raise((dict(spent), asked), failure):
             for task, tally in tallies.items():
                 self.tally[task].add(tally)
+            for row in rows:
+                self._asked[row.task].append(row)
         return texts
 
-    def _fill_texts(self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool) -> None:
-        """Fill in this rank's texts, and what they took by task."""
+    def _fill_texts(
+        self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool
+    ) -> list[AskedSample]:
+        """Fill in this rank's texts, and what they took by task. Returns what was asked for."""
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
@@ -204,12 +212,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
         with self._count_seconds(), self.run.flushing() if self.run else contextlib.nullcontext():
             by_key = recorder.group_by_key(requests, indices)
-            recorder.begin(instances, requests, by_key, chat=self._chat)
+            asked = recorder.begin(instances, requests, by_key, chat=self._chat)
             for key, sample in recorder.find(list(by_key)).items():
                 for i in by_key.pop(key):
                     take(i, sample)
             if not by_key:
-                return
+                return asked
             finished = len(indices) - sum(map(len, by_key.values()))
             left = [requests[indices[0]] for indices in by_key.values()]
             rows = self._rows_of_length("generate_until", max(len(r.prompt) + r.max_new_tokens for r in left))
@@ -218,6 +226,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
                     take(i, sample)
                     progress.finish(sample)
+        return asked
 
     def _load_weights(self) -> None:
         """Once what is asked is known to fit."""

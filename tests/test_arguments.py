@@ -51,7 +51,7 @@ def test_errors_name_argument_value_and_way_out(values, text):
 
 
 def test_every_argument_says_once_what_it_is_for():
-    """Its field alone says it: keys of samples (tests/runs/test_sample_keys.py) and all tables of arguments follow."""
+    """Its field alone says it: keys of samples (tests/runs/test_identity.py) and all tables of arguments follow."""
     for name, kind in KINDS.items():
         assert isinstance(kind, Kind) and (name in HARMLESS) == (kind.key is None and name != "model"), name
         assert not kind.own or name in ("base", "guide") or name.removeprefix("guide_") in TWINS, name

@@ -62,7 +62,7 @@ def find_missed_rate(takeover: Mapping[str, Any], realized: float | None) -> flo
 
 
 def collect_facts(given: ModelArguments, settings: Mapping[str, Any], takeover: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of an attempt, its tasks apart; `settings` are those of `sample_keys`, `takeover` of `describe_run`."""
+    """The facts of an attempt, its tasks apart; `settings` are those of `identity`, `takeover` of `describe_run`."""
     return {
         "version": __version__,
         "library_versions": {name: metadata.version(name) for name in LIBRARIES},

@@ -13,10 +13,10 @@ from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
+from lm_eval_takeover.runs.identity import sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.prompts import list_prompts
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.sample_keys import sample_key
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
@@ -26,31 +26,33 @@ ByKey = Mapping[bytes, Sequence[int]]  # indices of the requests that one text a
 
 
 class Recorder:
-    """Finds samples in a run_dir and adds new ones. Without one (`run` is None), each request is a sample; none is saved."""
+    """Finds samples in a run_dir and adds new ones. Without one (`run` is None), none is found and none is saved."""
 
     def __init__(self, run: RunWriter | None, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
-        self.run = run
-        self._settings, self._facts = digest_of(settings), facts
+        self.run, self.settings = run, settings
+        self._identity, self._facts = digest_of(settings), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
 
     def group_by_key(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]]:
         """The wanted indices into `requests` by the key of their text, in their order."""
-        if self.run is None:
-            return {i.to_bytes(8, "big"): [i] for i in indices}
         by_key: dict[bytes, list[int]] = {}
         for i in indices:
-            by_key.setdefault(sample_key(self._settings, requests[i]), []).append(i)
+            by_key.setdefault(sample_key(self._identity, requests[i]), []).append(i)
         return by_key
 
-    def begin(self, instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey, *, chat: bool) -> None:
-        """Enter the command and all that it asks for. Commands differ by tasks, decoding settings and `chat` (a template)."""
+    def begin(
+        self, instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey, *, chat: bool
+    ) -> list[AskedSample]:
+        """Enter the command and all that it asks for, which is returned. Commands differ by tasks, decoding settings and `chat`
+        (a template)."""
+        asked = list(_list_asked(instances, requests, by_key))
         if self.run is None:
-            return
+            return asked
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
-        command = digest_of([self._settings, decoding, chat])
-        self.run.begin(command, facts, _list_asked(instances, requests, by_key))
+        command = digest_of([self._identity, decoding, chat])
+        self.run.begin(command, facts, asked)
         indices = sorted(i for indices in by_key.values() for i in indices)
         self.run.add_prompts(list_prompts(instances, requests, indices))
         self._header = replace(self._header, command=command)
@@ -60,6 +62,7 @@ class Recorder:
                 "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
                 self.run.folder, list_versions(earlier[-1]), list_versions(facts),
             )  # fmt: skip
+        return asked
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that are finished; says how many there are."""

@@ -13,7 +13,7 @@ from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all
 from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.metrics import list_metrics
-from lm_eval_takeover.tasks.verdicts import get_verifier
+from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
         self._ranks = 1
         super().__init__(config=config)
         self.config.metric_list = metrics  # by their names, as results files have them
-        self.config.metadata = {**(self.config.metadata or {}), "verifier": get_verifier()}
+        scorer = {"verifier": get_verifier(), "scorer": identify_scorer(get_verifier())}
+        self.config.metadata = {**(self.config.metadata or {}), **scorer}
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **settings: Any) -> None:
         """Loads the data set and checks its documents, which lm-eval itself reads from here on."""

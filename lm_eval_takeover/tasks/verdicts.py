@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import cache
+from importlib import metadata
+from pathlib import Path
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from lm_eval_takeover.answers.samples import Verifier
+from lm_eval_takeover.storage.digests import digest_of
 
 T = TypeVar("T")
 
@@ -44,6 +48,15 @@ _log: ContextVar[VerdictLog | None] = ContextVar("verdict log", default=None)
 get_verifier = _verifier.get  # of the tasks that are made and scored now
 get_verdict_log = _log.get  # for the texts that were generated last; None: their verdicts are not logged
 set_verdict_log = _log.set
+
+
+@cache
+def identify_scorer(verifier: Verifier) -> str:
+    """The digest of all that judges: the code of `answers` and `tasks`, the version of math_verify, the verifier's name."""
+    tasks = Path(__file__).parent
+    files = sorted(file for folder in (tasks, tasks.with_name("answers")) for file in folder.glob("*.py"))
+    sources = [[file.name, file.read_text(encoding="utf-8")] for file in files]
+    return digest_of([verifier, metadata.version("math-verify"), sources])
 
 
 def redirect_verdicts(log: VerdictLog | None) -> AbstractContextManager[None]:

@@ -13,9 +13,9 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.sample_keys import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.verdicts import Response
 

@@ -14,7 +14,7 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.loading import share_pairs
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.runs.sample_keys import collect_text_settings, sample_key
+from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.paths import CALIBRATIONS
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS

@@ -1,23 +1,46 @@
-"""All that can change the text of a sample, and the key made of it. The kinds in `arguments` say what each argument changes."""
+"""What made a text: the settings of a run, the key of a sample, and the identities made of them.
+
+`config.takeover` of a results file has them:
+
+    text_settings               all that texts depend on beside the requests
+    identity                    the digest of these settings
+    per_task[TASK].identity     the digest of all samples that were asked for: documents with their answers, and keys
+
+Two files with one identity have the same texts. What judged them is `scorer` in the metadata of the task (`tasks.verdicts`). The
+kinds in `arguments` say what each argument changes.
+"""
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import request_digest
-from lm_eval_takeover.pair.ids import whole_digest
-from lm_eval_takeover.pair.load_options import text_settings
-from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.journal import AskedSample
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+
+if TYPE_CHECKING:  # these load torch, which readers do not need
+    from lm_eval_takeover.method.policy import Policy
+    from lm_eval_takeover.method.request import Request
+    from lm_eval_takeover.pair.member import Member
+    from lm_eval_takeover.pair.pair import Pair
 
 SCHEMA = 2  # 1 drew by inverse CDF
 
 
-def collect_text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool) -> dict[str, Any]:
+def describe_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The run in `config.takeover`: its `text_settings` and their digest."""
+    return {"identity": digest_of(settings), "text_settings": settings}
+
+
+def identify_task(asked: Iterable[AskedSample]) -> str:
+    """The identity of a task: the digest of all samples that were asked for, in any order, each once."""
+    return digest_of(sorted({(row.doc, row.idx, row.sample, row.key.hex()) for row in asked}))
+
+
+def collect_text_settings(
+    pair: "Pair", policy: "Policy", *, backend: str, seed: int, trust_remote_code: bool
+) -> dict[str, Any]:
     """All that texts depend on beside requests, as JSON values. Local folders count by their files."""
     return {
         "schema": SCHEMA,
@@ -31,8 +54,11 @@ def collect_text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int
     }
 
 
-def _describe_member(member: Member, is_asked: bool) -> dict[str, Any]:
+def _describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
     """A model by its files or its id, its dtype if it is asked, and what else changes it; a local adapter counts by its files."""
+    from lm_eval_takeover.pair.ids import whole_digest
+    from lm_eval_takeover.pair.load_options import text_settings
+
     folder, settings = Path(member.path), text_settings(member.given)
     if member.given.peft and Path(member.given.peft).is_dir():
         settings["peft"] = whole_digest(Path(member.given.peft))
@@ -50,7 +76,7 @@ def _tokenizer_digest(tokenizer: Any) -> str:
     return digest_of_text(f"{rewrites}{text}").hex()
 
 
-def _policy_settings(policy: Policy) -> dict[str, Any]:
+def _policy_settings(policy: "Policy") -> dict[str, Any]:
     """The settings that this policy reads."""
     settings: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor, **policy.settings()}
     if policy.scorer is not None:
@@ -61,8 +87,10 @@ def _policy_settings(policy: Policy) -> dict[str, Any]:
     return settings
 
 
-def sample_key(settings: str, request: Request) -> bytes:
+def sample_key(settings: str, request: "Request") -> bytes:
     """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `collect_text_settings`."""
+    from lm_eval_takeover.method.sampling import request_digest
+
     prompt = request_digest(request.prompt).hex(), len(request.prompt), request.sample, asdict(request.sampling)
     begun = (request.begun, request.begun_scores) if request.begun else ()
     return bytes.fromhex(digest_of([settings, *prompt, request.until, request.max_new_tokens, *begun]))
