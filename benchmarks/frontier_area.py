@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.results.frontier import CAP, Curve, compare_areas, find_areas
+from lm_eval_takeover.lab.frontier.curves import CAP, Curve, compare_areas, find_areas
 from lm_eval_takeover.results.statistics import average_differences
 
 Values = NDArray[np.float64]

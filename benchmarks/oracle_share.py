@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm_eval_takeover.lab.analysis.effects import EFFECTS, Outcomes
-from lm_eval_takeover.results.frontier import Curve, Oracle
+from lm_eval_takeover.lab.frontier.curves import Curve, Oracle
 from lm_eval_takeover.results.statistics import Interval
 
 Values = NDArray[np.float64]

@@ -1,6 +1,6 @@
-"""The figures of docs/frontier.md: docs/images/frontier.json and the pictures beside it, from one comparison on the demo pair.
+"""The figures of docs/lab/frontier.md: docs/images/frontier.json and the pictures, from one comparison on the demo pair.
 
-    python scripts/measure_demo_frontier.py [--work runs/frontier]     runs the page's command, then reads it and draws
+    python scripts/measure_demo_frontier.py [--work runs/frontier]     runs the page's commands, then reads it and draws
     python scripts/write_docs_tables.py                                puts the figures into the page
     python scripts/measure_demo_frontier.py --kills 12                 is it the same if it is killed and resumed?
 
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -27,8 +28,8 @@ import numpy as np
 from draw_demo_results import IMAGES
 from graded_puzzle import read_texts
 
-from lm_eval_takeover.commands.compare.picture import draw_frontier
-from lm_eval_takeover.results.frontier import CAP, Oracle
+from lm_eval_takeover.lab.frontier.curves import CAP, Oracle
+from lm_eval_takeover.lab.frontier.picture import draw_frontier
 from lm_eval_takeover.results.runs import find_results, read_run
 
 COMMAND = split(
@@ -175,9 +176,11 @@ def draw(run_dir: Path, oracle: dict[str, Any]) -> None:
 
 
 def compare(run_dir: Path, *, seconds: float | None = None) -> int | None:
-    """The status of the command; None if it was killed after so many seconds."""
-    words = [sys.executable, "-m", "lm_eval_takeover.cli", *COMMAND, str(run_dir)]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
+    """The status of the comparison and of its frontier; None if it was killed after so many seconds."""
+    cli = shlex.join([sys.executable, "-m", "lm_eval_takeover.cli"])
+    folder = shlex.quote(str(run_dir))
+    command = f"{cli} {shlex.join(COMMAND)} {folder} && exec {cli} frontier {folder} --out {folder}"
+    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -21,7 +21,7 @@ from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks.metrics import list_metrics
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 
 
@@ -110,8 +110,9 @@ def test_tables_of_pages_name_all_that_there_is_and_no_more():
 
 def test_every_page_is_in_both_indexes():
     for index, folder in ((README, "docs/"), (ROOT / "docs" / "README.md", "")):
-        linked = set(re.findall(rf"\]\({folder}([\w-]+\.md)\)", index.read_text()))
-        assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= linked
+        linked = set(re.findall(rf"\]\({folder}([\w/-]+\.md)\)", index.read_text()))
+        pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+        assert pages - {"README.md"} <= linked
 
 
 @of_every_page

@@ -2,7 +2,7 @@
 
 Knows which rows a comparison has, and which command makes each. Comes in: a pair, tasks, a rate, a folder. Goes out: a
 calibration where none fits (`budget_parameters`), the results of each row (`calls`, `running`, `worker`), the table of
-`leaderboard` with what each row cost (`costs`), and the picture (`frontier`); or, with `--dry_run`, what all that would take
-(`estimate`).
+`leaderboard` with what each row cost (`tables`), and ROWS, which `frontier` reads; or, with `--dry_run`, what all that would
+take (`estimate`).
 Start reading at `command`, then `rows`.
 """

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.commands._options import LOADING, add_shared, check_prompts, read_truth
-from lm_eval_takeover.commands.compare.picture import COSTS
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "run a pair by several methods and print one table"
@@ -33,7 +32,7 @@ _LISTED = (*LOADING, "enable_thinking", "batch_size", "direction", "target_rate"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "base", "guide", "tasks", tasks={"default": []})
+    add_shared(parser, "base", "guide", "tasks", tasks={"required": True})
     add = parser.add_argument
     folder = "folder for all results; what is finished there is used again"
     add("--run_dir", type=Path, required=True, metavar="DIR", help=folder)
@@ -45,9 +44,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
     add("--target_rate", type=float, metavar="RATE", help=target)
     add_shared(parser, "direction")
-    add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
-    effects = "what `effects` wrote of one of these rows: adds an oracle over single tokens"
-    add("--effects", type=Path, metavar="DIR", help=effects)
     backend = "lm-eval's model type for thinking=MODEL (default: hf)"
     add("--thinking_backend", choices=["hf", "vllm"], default="hf", help=backend)
     add("--thinking_args", nargs="+", default=[], metavar="NAME=VALUE", help="more arguments of the thinking model")
@@ -83,21 +79,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")
     probe = "with --dry_run: measure speed and passes on one problem, 256 tokens a sample, and print hours"
     add("--probe", action="store_true", help=probe)
-    plan = "print the smallest difference in Acc that these problems and samples can tell; run nothing"
-    add("--plan", action="store_true", help=plan)
-    merge = "instead of running rows: the frontier of these folders of other methods, seeds or pairs, into --run_dir"
-    add("--merge", nargs="+", type=Path, metavar="RUN", help=merge)
 
 
 def run(options: argparse.Namespace) -> int:
     check_options(options)
-    if (options.plan or options.dry_run or options.merge) and options.format in ("csv", "json"):
-        raise ArgumentError(f"--format {options.format}: --dry_run, --plan and --merge print table, md or latex")
-    if options.merge:
-        from lm_eval_takeover.commands.compare.merging import merge as work
-    elif options.plan:
-        from lm_eval_takeover.commands.compare.detectable import print_plan as work
-    elif options.dry_run:
+    if options.dry_run and options.format in ("csv", "json"):
+        raise ArgumentError(f"--format {options.format}: --dry_run prints table, md or latex")
+    if options.dry_run:
         from lm_eval_takeover.commands.compare.estimate import print_estimate as work
     else:
         from lm_eval_takeover.commands.compare.running import compare as work
@@ -106,12 +94,6 @@ def run(options: argparse.Namespace) -> int:
 
 def check_options(options: argparse.Namespace) -> None:
     """Put tasks and arguments into their types. Raises ArgumentError for what is wrong whatever the models are."""
-    if options.merge:
-        if options.tasks or options.run_dir.resolve() in [folder.resolve() for folder in options.merge]:
-            raise ArgumentError("--merge runs nothing: it takes no --tasks, and --run_dir is a folder of its own")
-        return
-    if not options.tasks:
-        raise ArgumentError("--tasks is missing (see lm-eval-takeover compare --help)")
     options.tasks = [task for word in options.tasks for task in word.split(",") if task]
     for name in ("model_args", "thinking_args", "gen_kwargs", "task_prompts"):
         setattr(options, name, _parse_pairs(name, getattr(options, name)))
@@ -129,8 +111,6 @@ def check_options(options: argparse.Namespace) -> None:
     ModelArguments.parse({**listed, **by_hand})
     for prompts in (options.prompts, *options.task_prompts.values()):
         check_prompts(prompts)
-    if options.effects is not None and not (options.effects / "effects.json").exists():
-        raise ArgumentError(f"--effects '{options.effects}' has no effects.json; expected what `effects --out` wrote")
     if options.task_prompts and options.match != "task":
         raise ArgumentError(f"--task_prompts {next(iter(options.task_prompts))}=… goes with --match task")
     if (options.base is None) != (options.guide is None):

@@ -14,8 +14,9 @@ from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.loading import open_method, parse_arguments
 from lm_eval_takeover.storage.paths import make_component
 
-_ORDER = ("base", "guided", "random", "early", "thinking", "guide", "drafted")  # methods run with guided
-_ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, "drafted": {"policy": "guide", "block_size": "8"}}
+DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
+_ORDER = ("base", "guided", "random", "early", "thinking", "guide", DRAFTED)  # methods run with guided
+_ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
 LEADERS = ("guided", "ce")  # whose realized rates the rows that follow take
 _OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
@@ -84,7 +85,7 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
     label = make_component("-".join([named.name, *pairs]))
     if named.name in _ALONE:
-        if named.rates or named.arguments.keys() - ({"block_size"} if named.name == "drafted" else set()):
+        if named.rates or named.arguments.keys() - ({"block_size"} if named.name == DRAFTED else set()):
             raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
         yield PlannedRow(label, named.name, _ALONE[named.name] | dict(named.arguments), word=label)
         return

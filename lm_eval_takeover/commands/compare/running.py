@@ -1,4 +1,4 @@
-"""The rows one after the other, those of the pair in one process; then the tables and the picture."""
+"""The rows one after the other, those of the pair in one process; then the tables."""
 
 import argparse
 import json
@@ -14,11 +14,9 @@ from lm_eval_takeover.calibration.files import find_calibration, note_tasks
 from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibrations
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
-from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows
-from lm_eval_takeover.commands.compare.merging import write_rows
-from lm_eval_takeover.commands.compare.picture import DRAFTED, try_to_draw
-from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
-from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
+from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
+from lm_eval_takeover.commands.compare.rows import DRAFTED, LEADERS, PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.tables import describe_costs, refine_rows, write_costs
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
@@ -70,14 +68,12 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     costs = describe_costs(done)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(options.run_dir / "leaderboard.json", described)
-    write_rows(options.run_dir, done)
-    frontier = describe_frontier(done, options.effects).write(options.run_dir)
+    write_kept_rows(options.run_dir, done)
     sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
-        sys.stdout.write("\n" + write_costs(costs, [row.label for row in done if row.follows], options.format, frontier.host))
-        tables = write_frontier(frontier, options.cost, options.format)
-        sys.stdout.write(f"\n{tables}" if tables else "")
-    try_to_draw(frontier.averages, options.cost, options.run_dir / "frontier.svg", frontier.host)
+        host = next((row.host for row in done if row.host), "base")
+        followers = [row.label for row in done if row.follows]
+        sys.stdout.write("\n" + write_costs(costs, followers, options.format, host))
 
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:

@@ -1,12 +1,28 @@
-"""The tables of a comparison below its leaderboard: costs by row, areas and least costs by method."""
+"""What each row of a comparison cost, and the rows that would tell more."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value
-from lm_eval_takeover.commands.compare.frontier import AREA_AXES, Frontier
-from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED, name_roles
-from lm_eval_takeover.results.runs import TOTALS
+from lm_eval_takeover.commands._output import WRITERS, Table
+from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.results.runs import TOTALS, Counts, Run
+from lm_eval_takeover.results.summary import average, choose_averaged, summarize_tasks
+
+STEEP = 0.2  # of Acc, between two neighbouring rates
+
+
+def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, Any]]:
+    """By row, over all its calls: tokens, takeovers and passes, null for other model types, and seconds of generation."""
+    costs = []
+    for row, of_row in runs.items():
+        counts = Counts.add([run.counts for run in of_row])
+        spent = [run.seconds for run in of_row if run.seconds is not None]
+        seconds = sum(spent) if len(spent) == len(of_row) else None
+        costs.append({"row": row.label, **{name: getattr(counts, name) for name in TOTALS}, "seconds": seconds})
+    return costs
 
 
 def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
@@ -25,54 +41,29 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
     return WRITERS[format_name](Table(columns, lines, notes))
 
 
-def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
-    """Areas and least costs on one axis each, which their titles name; empty if there is nothing to show."""
-    areas = frontier.areas
-    if not areas:
-        return f"{frontier.why}\n" if frontier.why else ""
-    write, mark = WRITERS[format_name], "% " if format_name == "latex" else ""
-    over = axis if axis in AREA_AXES else AREA_AXES[0]
-    lines, has_oracle = [], any(area["oracle_share"] is not None for area in areas)
-    for area in areas:
-        if area["axis"] == over:
-            own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
-            against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
-            shares = [_show_points(area, "oracle_share", form=".0f")] * has_oracle
-            lines.append([area["method"], *own, *against, *shares])
-    notes = [
-        f"Area: the mean gain over the {frontier.host} alone, in percentage points, over costs from 0 to the largest that all "
-        "methods reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between "
-        "measured costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
-    ]
-    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)", *["Of oracle, %"] * has_oracle]
-    if has_oracle:
-        notes.append(
-            "Oracle: the takeovers of largest effect first, if effects of single takeovers add up; as shrunk, and as measured. "
-            "Of oracle: the share of the first, with an interval that has the share of both."
-        )
-    titles = {name: name_roles(title, frontier.host) for name, (_, title) in COSTS.items()}
-    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes))}"
-    least = "asked" if axis == "share" else axis
-    form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
-    lines = []
-    for area in {area["method"]: area for area in areas if area["axis"] == least}.values():
-        half, most, low, high = (_show(area[f"least_cost_{goal}"], form) for goal in ("50", "90", "90_low", "90_high"))
-        lines.append([area["method"], half, most, f"{low} to {high or 'not reached'}" if low else ""])
-    gain = name_roles("50 and 90 % of the gain of the guide alone", frontier.host)
-    notes = [f"The least cost at which a method has {gain}; empty if it never has."]
-    if any(line[0].startswith(DRAFTED) for line in lines):
-        notes.append("drafted: the guide writes its own text with drafts of the base. A method that costs more saves nothing.")
-    return f"{shown}\n{mark}Least {titles[least]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
+def name_roles(text: str, host: str) -> str:
+    """A text on a base that writes by default, in the words of a comparison where the guide does."""
+    swapped = {"base": "guide", "guide": "base"}
+    return re.sub(r"\b(base|guide)\b", lambda at: swapped[at[0]], text) if host == "guide" else text
+
+
+def refine_rows(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[PlannedRow]:
+    """More rows of each method, halfway between two rates, or 0 and the least one, whose Acc differs by more than 20 points."""
+    averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
+    acc, more = dict[PlannedRow, float](), []
+    for row, of_row in runs.items():
+        summaries = summarize_tasks(of_row)
+        acc[row] = average([summaries[task] for task in averaged if task in summaries]).acc.value or 0.0
+    for family in dict.fromkeys(row.family for row in acc if row.rate):
+        rows = sorted((row for row in acc if row.family == family and row.rate), key=lambda row: row.rate or 0.0)
+        alone = [(0.0, acc[row]) for row in acc if row.name == rows[0].host]
+        stem = rows[-1].label.partition("@")[0]
+        for (left, before), (right, after) in pairwise([*alone, *((row.rate or 0.0, acc[row]) for row in rows)]):
+            if abs(after - before) > STEEP:
+                rate = round((left + right) / 2, 4)
+                more.append(replace(rows[0], label=f"{stem}@{rate:g}", rate=rate, covers=None))
+    return more
 
 
 def _show(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-def _show_points(area: Mapping[str, Any], name: str, to: str = "", form: str = "+.1f") -> str:
-    """In percentage points: a figure with its interval, or from one figure to another."""
-    if area[name] is None:
-        return ""
-    ends = [to] if to else ["low", "high"] if name == "area" else [f"{name}_low", f"{name}_high"]
-    value, *shown = (_show(None if area[each] is None else 100 * area[each], form) for each in (name, *ends))
-    return f"{value} to {shown[0]}" if to else value + (f" ({shown[0]} to {shown[1]})" if shown[0] else "")

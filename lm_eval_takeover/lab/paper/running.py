@@ -1,6 +1,6 @@
 """Runs the commands of each set-up; what is finished is used again by the commands themselves.
 
-RUN_DIR/PAIR                     the folder of compare, with leaderboard.json and frontier.json
+RUN_DIR/PAIR                     the folder of compare, with leaderboard.json; and what frontier wrote of it
 RUN_DIR/PAIR/reverse             that of rows with a budget by which the base takes over
 RUN_DIR/PAIR/analysis/ROWS       what analyze wrote of these rows
 RUN_DIR/PAIR/report.html         what report wrote
@@ -19,7 +19,7 @@ from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.lab.analysis.guides import find_step
 from lm_eval_takeover.lab.paper.index import write_index
-from lm_eval_takeover.lab.paper.manifest import REVERSE, Item, PaperPair, is_reverse, read_manifest
+from lm_eval_takeover.lab.paper.manifest import RATES, REVERSE, Item, PaperPair, is_reverse, read_manifest
 from lm_eval_takeover.storage.paths import make_component
 
 CLI = "lm_eval_takeover.cli"
@@ -66,6 +66,8 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
         if back := [row for row in rows if is_reverse(row)]:
             way = ["--direction", REVERSE, "--run_dir", str(folder / REVERSE)]
             yield [*compare, "--rows", ",".join(back), *way, *options.rest]
+        if any(RATES in item.figures for item in items.values()):
+            yield ["frontier", str(folder), "--out", str(folder)]
     analyses: dict[str, dict[str, Item]] = {}
     has_steps = sum(find_step(name) is not None for name in pair.guides) > 1
     for name, item in items.items():

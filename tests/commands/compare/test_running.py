@@ -163,6 +163,7 @@ def test_refined_rates_are_run_and_a_stopped_refinement_ends_as_one_that_ran_thr
         monkeypatch.undo()
         for folder in ("stopped", "whole"):
             assert main([*words, "--run_dir", str(tmp_path / folder)]) == 0
+            assert main(["frontier", str(tmp_path / folder), "--out", str(tmp_path / folder)]) == 0
             lines = json.loads((tmp_path / folder / "frontier.json").read_text())
             tables.append([line | {"seconds_per_problem": None} for line in lines])
     assert tables[0] == tables[1]
@@ -199,9 +200,11 @@ def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_fron
     kill_at(lambda: count("ce@0.1"))
     assert 0 < count("ce@0.1") < 16 and not list(killed.glob("ce@0.1/results-*/call.json"))
     kill_at(lambda: list(killed.glob("ce@0.3/results-*/call.json")))
-    assert count("ce@0.3") == 16 > count("random@0.3") and not (killed / "frontier.csv").exists()
+    assert count("ce@0.3") == 16 > count("random@0.3") and not (killed / "leaderboard.json").exists()
     with comparing_here():
         assert main([*words, str(killed)]) == 0
+    for folder in (whole, killed):
+        assert main(["frontier", str(folder), "--out", str(folder)]) == 0
     for name in ("frontier.json", "frontier_area.json"):
         pairs = zip(*(json.loads((folder / name).read_text()) for folder in (whole, killed)), strict=True)
         for before, after in pairs:

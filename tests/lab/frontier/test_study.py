@@ -13,12 +13,15 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare import picture
-from lm_eval_takeover.commands.compare.frontier import AREA_AXES, describe_costs, describe_frontier, refine_rows
-from lm_eval_takeover.commands.compare.picture import try_to_draw
+from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
+from lm_eval_takeover.commands.compare.tables import describe_costs, refine_rows, write_costs
 from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.lab.frontier import picture
+from lm_eval_takeover.lab.frontier.axes import AREA_AXES
+from lm_eval_takeover.lab.frontier.picture import try_to_draw
+from lm_eval_takeover.lab.frontier.study import describe_frontier
+from lm_eval_takeover.lab.frontier.tables import write_frontier
 from lm_eval_takeover.results.runs import read_run
 
 METHOD = {"host": "base", "donor": "guide"}
@@ -59,6 +62,7 @@ def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, capsys):
     words += ["--gen_kwargs", "max_gen_toks=20", "--batch_size", "16", "--model_args", f"plugins={plugin}"]
     with comparing_here():
         assert main([*words, "--run_dir", str(run_dir)]) == 0
+    assert main(["frontier", str(run_dir), "--out", str(run_dir)]) == 0
     lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
     assert list(lines) == ["base", "later@0.1", "later@0.4", "random@0.1", "guide"]
     assert 0 < float(lines["later@0.1"]["realized_rate"]) < float(lines["later@0.4"]["realized_rate"])
@@ -274,24 +278,25 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, first
         assert capsys.readouterr().err == "" and (tmp_path / "frontier.svg").read_text().startswith("<?xml")
 
 
-def test_an_error_of_drawing_is_one_line_after_all_tables(harness, tmp_path, capsys, monkeypatch):
+def test_an_error_of_drawing_is_one_line_after_all_tables(tmp_path, capsys, monkeypatch):
     def fail(*_):
         raise ValueError("axis limits are NaN")
 
     monkeypatch.setattr(picture, "draw_frontier", fail)
-    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide", "--run_dir", str(tmp_path), "--quiet"]
-    assert main(words) == 0
+    write_kept_rows(tmp_path, make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5}))
+    assert main(["frontier", str(tmp_path), "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
-    assert "base" in printed.out and (tmp_path / "frontier.csv").exists()
+    assert "Areas by" in printed.out and (tmp_path / "frontier.csv").exists()
     assert printed.err == f"no picture '{tmp_path}/frontier.svg': ValueError: axis limits are NaN\n"
 
 
 def test_a_drafted_guide_is_a_point_where_passes_are_counted(tmp_path, capsys):
     """Of the bundled pair: the guide's own texts, in fewer passes of the guide than tokens; right of it nothing is saved."""
     words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,drafted,drafted:block_size=2,random@0.1:0.4"]
-    words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3", "--batch_size", "16", "--cost", "passes"]
+    words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3", "--batch_size", "16"]
     with comparing_here():
         assert main([*words, "--quiet", "--run_dir", str(tmp_path)]) == 0
+    assert main(["frontier", str(tmp_path), "--out", str(tmp_path), "--cost", "passes"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "A method that costs more saves nothing." in printed and "measured against guide" in printed
     lines = {line["row"]: line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"}

@@ -1,4 +1,4 @@
-"""`compare --merge RUN…`: comparisons of other methods, seeds or pairs as one frontier.
+"""Folders of `compare` as one frontier: of other methods, seeds or pairs.
 
 They must agree in problems, settings of tasks, verifiers and calibration prompts, and all rows of a pair in their seeds. Rows of
 several seeds become one row, the mean over them problem by problem; the spread between seeds stands beside it.
@@ -10,44 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
-from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.compare.frontier import Frontier, describe_frontier, measure_points
-from lm_eval_takeover.commands.compare.picture import try_to_draw
+from lm_eval_takeover.commands.compare.kept_rows import read_kept_rows
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.commands.compare.tables import write_frontier
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.fields import read_rows
-from lm_eval_takeover.results.runs import Counts, Run, TaskResult, find_results, read_run
+from lm_eval_takeover.lab.frontier.picture import try_to_draw
+from lm_eval_takeover.lab.frontier.study import Frontier, describe_frontier, measure_points
+from lm_eval_takeover.lab.frontier.tables import write_frontier
+from lm_eval_takeover.results.runs import Counts, Run, TaskResult
 from lm_eval_takeover.results.settings import list_differences
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.paths import join_inside
-from lm_eval_takeover.storage.whole_files import make_folder, write_text
+from lm_eval_takeover.storage.whole_files import make_folder
 
-ROWS = "rows.json"
 _OF_MODELS = ("chat_template", "end_tokens", "system_instruction", "thinking")  # and may differ
-
-
-class KeptRow(TypedDict):
-    """A row in ROWS: of `PlannedRow` what areas and pictures need, and the folders of its results in the comparison's own."""
-
-    label: str
-    name: str
-    rate: float | None
-    follows: bool
-    word: str
-    covers: float | None
-    host: str | None
-    donor: str | None
-    mixes: bool
-    results: list[str]
-
-
-_FIELDS = tuple(name for name in KeptRow.__annotations__ if name != "results")
 
 
 @dataclass(frozen=True)
@@ -62,15 +41,7 @@ class ComparedFolder:
     @classmethod
     def read(cls, folder: Path) -> "ComparedFolder":
         """Raises ResultsError, ArgumentError."""
-        if not (folder / ROWS).exists():
-            raise ArgumentError(f"--merge '{folder}' has no {ROWS}; give the compare command that made it again")
-        rows = {}
-        for row in read_rows(folder / ROWS, "`lm-eval-takeover compare`", KeptRow):
-            try:
-                results = [find_results(join_inside(folder, path))[-1] for path in row["results"]]
-            except ValueError as error:
-                raise ArgumentError(f"--merge '{folder}': {error}") from None
-            rows[PlannedRow(**{name: row[name] for name in _FIELDS})] = [read_run(path) for path in results]
+        rows = read_kept_rows(folder)
         runs = list(chain(*rows.values()))
         pair = [{str(run.settings[role]) for run in runs if run.settings.get(role)} for role in ("base", "guide")]
         names = {name for run in runs if (name := run.takeover.get("calibration"))}
@@ -83,22 +54,19 @@ class ComparedFolder:
         return {task: result for run in chain(*self.rows.values()) for task, result in run.tasks.items()}
 
 
-def write_rows(run_dir: Path, rows: Mapping[PlannedRow, Sequence[Run]]) -> None:
-    """Keep what a merge reads: the rows, and where their results are."""
-    paths = {row: [str(run.source.parent.relative_to(run_dir)) for run in runs] for row, runs in rows.items()}
-    lines = [{name: getattr(row, name) for name in _FIELDS} | {"results": own} for row, own in paths.items()]
-    write_text(run_dir / ROWS, write_json(lines))
-
-
-def merge(options: argparse.Namespace) -> int:
+def make_frontier(options: argparse.Namespace) -> int:
     """Write and print the frontier of all folders; returns the exit status. Raises ArgumentError for what differs."""
-    comparisons, whole = [ComparedFolder.read(folder) for folder in options.merge], Frontier([], [])
+    comparisons, whole = [ComparedFolder.read(folder) for folder in options.runs], Frontier([], [])
     for other in comparisons[1:]:
         if differences := list(_list_differences(comparisons[0], other)):
             folders = f"'{comparisons[0].folder}' and '{other.folder}'"
-            raise ArgumentError(f"--merge {folders} differ in {'; '.join(differences)}; merge folders that agree")
-    for pair in (pairs := list(dict.fromkeys(comparison.pair for comparison in comparisons))):
-        frontier, named = _merge_pair([comparison for comparison in comparisons if comparison.pair == pair]), {}
+            raise ArgumentError(f"{folders} differ in {'; '.join(differences)}; give folders that agree")
+    pairs = list(dict.fromkeys(comparison.pair for comparison in comparisons))
+    if options.effects is not None and len(pairs) > 1:
+        raise ArgumentError(f"--effects '{options.effects}' is of one pair, and the folders are of {len(pairs)}")
+    for pair in pairs:
+        frontier = _merge_pair([comparison for comparison in comparisons if comparison.pair == pair], options.effects)
+        named = {}
         if len(pairs) > 1:
             short = " + ".join(name.partition("@")[0].rstrip("/").rpartition("/")[2] for name in pair.split(" + "))
             named = {"pair": pair if short in {line["pair"] for line in whole.lines} else short}
@@ -106,10 +74,10 @@ def merge(options: argparse.Namespace) -> int:
         whole.lines.extend(line | named for line in frontier.lines)
         whole.all_areas.extend(area | named for area in frontier.all_areas)
         print(write_frontier(frontier, options.cost, options.format))
-    make_folder(options.run_dir)
-    whole.write(options.run_dir)
-    try_to_draw(whole.averages, options.cost, options.run_dir / "frontier.svg", frontier.host)
-    print(f"{len(comparisons)} comparisons -> {options.run_dir}")
+    make_folder(options.out)
+    whole.write(options.out)
+    try_to_draw(whole.averages, options.cost, options.out / "frontier.svg", frontier.host)
+    print(f"{len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''} -> {options.out}")
     return 0
 
 
@@ -126,7 +94,7 @@ def _list_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Sequence[
     return list(dict.fromkeys(differences))
 
 
-def _merge_pair(comparisons: Sequence[ComparedFolder]) -> Frontier:
+def _merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> Frontier:
     """The frontier of one pair, with the number of seeds of each row and the spread between them."""
     by_label: dict[str, dict[Any, tuple[PlannedRow, Sequence[Run]]]] = {}
     for comparison in comparisons:
@@ -137,13 +105,13 @@ def _merge_pair(comparisons: Sequence[ComparedFolder]) -> Frontier:
     seeds = {label: sorted(of_seed) for label, of_seed in by_label.items() if None not in of_seed}
     for label, own in seeds.items():
         if own != (first := next(iter(seeds.values()))):
-            raise ArgumentError(f"--merge: rows differ in seeds: {next(iter(seeds))} has {first}, {label} has {own}")
+            raise ArgumentError(f"rows differ in seeds: {next(iter(seeds))} has {first}, {label} has {own}")
     rows = {label: list(of_seed.values()) for label, of_seed in by_label.items()}
     means = {each[0][0]: [_average([r for _, r in each])] if len(each) > 1 else each[0][1] for each in rows.values()}
-    frontier = describe_frontier(means)
+    frontier = describe_frontier(means, effects)
     single = {label: [measure_points({r: runs})[0][0].summaries for r, runs in each] for label, each in rows.items()}
     for line in frontier.lines:
-        summaries = [of_seed[line["task"]] for of_seed in single[line["row"]]]
+        summaries = [of_seed[line["task"]] for of_seed in single.get(line["row"], ())]  # an oracle is of no seed
         line["seeds"] = len(summaries)
         for metric, figures in (("acc", [s.acc for s in summaries]), ("pass8", [s.passed for s in summaries])):
             values = [figure.value for figure in figures if figure.value is not None]

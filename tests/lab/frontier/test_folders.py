@@ -1,4 +1,4 @@
-"""`compare --merge`: groups of methods, seeds and pairs in one frontier, and what it refuses."""
+"""`frontier RUN…`: groups of methods, seeds and pairs in one frontier, and what it refuses."""
 
 import csv
 import json
@@ -10,10 +10,10 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.frontier import describe_frontier
-from lm_eval_takeover.commands.compare.merging import write_rows
+from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.lab.frontier.study import describe_frontier
 from lm_eval_takeover.results.runs import read_run
 
 ALONE = {"base": [0, 1, 2, 1, 0, 3], "guide": [8, 7, 8, 8, 6, 8]}
@@ -33,14 +33,14 @@ def write_comparison(folder, counts, *, seed=0, pair="acme/Small-Base", calibrat
         method = {"host": "base", "donor": "guide", "word": name, "rate": rate} if at else {}
         results = write_results(folder / label / "results", {"takeover_demo": correct}, run=run, **written)
         runs[PlannedRow(label, name, **method)] = [read_run(*results.glob("results_*.json"))]
-    write_rows(folder, runs)
+    write_kept_rows(folder, runs)
     return runs
 
 
 def merge(tmp_path, other="two"):
     """The averages of all rows, and all areas."""
-    words = ["compare", "--merge", *(str(tmp_path / name) for name in ("one", other))]
-    assert main([*words, "--run_dir", str(tmp_path / "merged")]) == 0
+    words = ["frontier", *(str(tmp_path / name) for name in ("one", other))]
+    assert main([*words, "--out", str(tmp_path / "merged")]) == 0
     lines = csv.DictReader((tmp_path / "merged" / "frontier.csv").read_text().splitlines())
     areas = json.loads((tmp_path / "merged" / "frontier_area.json").read_text())
     return [line for line in lines if line["task"] == "average"], areas
@@ -114,7 +114,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line_that_says_why(tmp_path, 
     assert text in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_only_folders_of_compare_are_merged_and_into_another_one(tmp_path):
+def test_only_folders_of_compare_are_read(tmp_path):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArgumentError, match=r"empty' has no rows.json; give the compare command that made it again"):
@@ -124,6 +124,5 @@ def test_only_folders_of_compare_are_merged_and_into_another_one(tmp_path):
         (tmp_path / "empty" / "rows.json").write_text(json.dumps(rows))
         with pytest.raises(TakeoverError, match=text):
             merge(tmp_path, "empty")
-    for run_dir, more in (("one", []), ("new", ["--tasks", "takeover_demo"])):
-        with pytest.raises(ArgumentError, match="it takes no --tasks, and --run_dir is a folder of its own"):
-            main(["compare", "--merge", str(tmp_path / "one"), "--run_dir", str(tmp_path / run_dir), *more])
+    with pytest.raises(ArgumentError, match=r"has no effects.json; expected what `effects --out` wrote"):
+        main(["frontier", str(tmp_path / "one"), "--effects", str(tmp_path), "--out", str(tmp_path / "new")])

@@ -1,21 +1,21 @@
-"""The frontier of a comparison, in the files that docs/frontier.md describes, and the costs of each row."""
+"""The lines of frontier.csv and frontier_area.csv, which docs/lab/frontier.md describes. Start reading at `describe_frontier`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 
 from lm_eval_takeover.commands._output import write_csv, write_json
-from lm_eval_takeover.commands.compare.picture import COSTS, DRAFTED
-from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.rows import DRAFTED, PlannedRow
 from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
+from lm_eval_takeover.lab.frontier.curves import Area, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.fields import read_document, read_rows
-from lm_eval_takeover.results.frontier import Area, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.problems import ACC, Problems
-from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
+from lm_eval_takeover.results.runs import Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import Interval, Values, count_observations, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.schema import Between
@@ -27,11 +27,8 @@ AREA_COLUMNS = (
     *(_LEAST_COSTS := ("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high")),
     *("oracle_share", "oracle_share_low", "oracle_share_high"),
 )
-AREA_AXES = ("share", "changed")  # elsewhere a method may have one cost at all rates
 _AGAINST = ("random", "entropy", "ce")
 Oracles = dict[str, list[Oracle]]  # by task that of effects as shrunk, and that of effects as measured
-Bands = dict[tuple[str, str, str], Interval]
-STEEP = 0.2  # of Acc, between two neighbouring rates
 AVERAGE = "average"
 METRICS = ("acc", "pass8")
 ORACLE = "oracle"
@@ -47,7 +44,7 @@ class MeasuredEffect(TypedDict):
     effect: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
     """A row with its results by task (of all its calls), and their summaries, with one of the average."""
 
@@ -98,17 +95,6 @@ class Frontier:
         return self
 
 
-def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, Any]]:
-    """By row, over all its calls: tokens, takeovers and passes, null for other model types, and seconds of generation."""
-    costs = []
-    for row, of_row in runs.items():
-        counts = Counts.add([run.counts for run in of_row])
-        spent = [run.seconds for run in of_row if run.seconds is not None]
-        seconds = sum(spent) if len(spent) == len(of_row) else None
-        costs.append({"row": row.label, **{name: getattr(counts, name) for name in TOTALS}, "seconds": seconds})
-    return costs
-
-
 def measure_points(runs: Mapping[PlannedRow, Sequence[Run]]) -> tuple[list[Point], list[str]]:
     """The rows with their figures, and the tasks that averages are over."""
     averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
@@ -120,34 +106,20 @@ def measure_points(runs: Mapping[PlannedRow, Sequence[Run]]) -> tuple[list[Point
     return points, averaged
 
 
-def refine_rows(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[PlannedRow]:
-    """More rows of each method, halfway between two rates, or 0 and the least one, whose Acc differs by more than 20 points."""
-    points, _ = measure_points(runs)
-    acc = {point.row: point.summaries[AVERAGE].acc.value or 0.0 for point in points}
-    more = []
-    for family in dict.fromkeys(row.family for row in acc if row.rate):
-        rows = sorted((row for row in acc if row.family == family and row.rate), key=lambda row: row.rate or 0.0)
-        alone = [(0.0, acc[row]) for row in acc if row.name == rows[0].host]
-        stem = rows[-1].label.partition("@")[0]
-        for (left, before), (right, after) in pairwise([*alone, *((row.rate or 0.0, acc[row]) for row in rows)]):
-            if abs(after - before) > STEEP:
-                rate = round((left + right) / 2, 4)
-                more.append(replace(rows[0], label=f"{stem}@{rate:g}", rate=rate, covers=None))
-    return more
-
-
 def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], effects: Path | None = None) -> Frontier:
     """`effects` is what `lm-eval-takeover effects` wrote of one of these rows. Raises ResultsError."""
     points, averaged = measure_points(runs)
     lines = [line for point in points for line in point.describe()]
     oracles = read_oracles(points, averaged, effects) if effects is not None else {}
-    areas, why, bands = _measure_areas(points, averaged, oracles)
+    study = Study.of(points, averaged, oracles)
+    areas, bands = ([], {}) if isinstance(study, str) else (study.list_areas(), study.find_bands())
     for line, metric in product(lines, METRICS):
         line |= Figure.of(bands.get((line["row"], line["task"], metric))).describe(f"{metric}_gain")
     for (task, (oracle, *_)), rate in product(oracles.items(), sorted({p.row.rate for p in points if p.row.rate})):
         named = {"row": f"{ORACLE}@{rate:g}", "method": ORACLE, "rate": rate, "task": task}
         named |= {"realized_rate": rate, "changed_rate": rate, "acc": 1 - oracle.room + oracle.gain(rate)}
         lines.append(dict.fromkeys(lines[0]) | named)
+    why = study if isinstance(study, str) else ""
     return Frontier(lines, areas, why, next((point.row.host for point in points if point.row.host), "base"))
 
 
@@ -176,69 +148,127 @@ def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path)
     return oracles
 
 
-def _measure_areas(
-    points: Sequence[Point], averaged: Sequence[str], oracles: Oracles
-) -> tuple[list[dict[str, Any]], str, Bands]:
-    """The lines of frontier_area.csv, why there are none, and the bands of frontier.csv by row, task and metric."""
-    rated_families = [point.row.family for point in points if point.row.rate is not None]
-    if len(set(rated_families)) == len(rated_families):
-        return [], "", {}  # no method has two rates
-    methods = [point for point in points if point.row.host]
-    methods = [point for point in methods if point.row.host == methods[0].row.host]  # others begin at another model
-    alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}
-    host, donor = (alone.get(str(name)) for name in (methods[0].row.host, methods[0].row.donor))
-    if host is None:
-        return [], f"no areas: they are gains over the {methods[0].row.host} alone; add the row of that name", {}
-    drafted = [point for point in points if point.row.name == DRAFTED]
-    others = [point for point in alone.values() if point is not host]
-    problems = _align_problems([host, *others, *methods, *drafted], averaged)  # in the host's order
-    if problems is None:
-        return [], "no areas: the rows have different problems, or no samples", {}
-    families: dict[str, list[Point]] = {}
-    for point in methods:
-        families.setdefault(point.row.family, []).append(point)
-    parts = {AVERAGE: list(range(len(averaged)))}
-    parts |= {task: [place] for place, task in enumerate(averaged)} if len(averaged) > 1 else {}
-    lines, bands = [], Bands()
-    for axis, (task, part), metric in product(COSTS, parts.items(), METRICS):
-        ks = {place: host.results[averaged[place]].k for place in part}  # of the Pass@k that tables show
-        named = [(place, ACC if metric == "acc" else f"pass@{ks[place]}") for place in part]
-        if not all(name in of_row[place].values for of_row in problems.values() for place, name in named):
-            continue  # a task without Pass@k
+@dataclass(frozen=True)
+class Study:
+    """Methods that begin at one host, with their problems in the host's order: `problems` by row and by place in `tasks`."""
 
-        def gains(points: Sequence[Point], named: list[tuple[int, str]] = named) -> list[Values]:
-            """By task `[points, problems]`."""
-            own, its = [problems[point.row.label] for point in points], problems[host.row.label]
-            return [np.stack([each[i].values[name] - its[i].values[name] for each in own]) for i, name in named]
+    host: Point
+    donor: Point | None
+    families: Mapping[str, Sequence[Point]]  # by method
+    drafted: Sequence[Point]
+    problems: Mapping[str, Sequence[Problems]]
+    tasks: Sequence[str]
+    oracles: Oracles
 
-        samples = [count_observations(name, problems[host.row.label][place].samples) for place, name in named]
-        if axis == AREA_AXES[0]:  # bands are of rows, whatever these cost
-            names = (task, *(averaged if len(averaged) == 1 else ()))  # a single task is its own average
-            for rows in families.values():
-                bands_of_rows = zip(rows, find_band(Curve(np.zeros(len(rows)), gains(rows), samples)), strict=True)
-                bands |= {(row.row.label, name, metric): within_shares(band) for row, band in bands_of_rows for name in names}
-        curves: dict[str, Curve] = {}
-        for method, rows in (families | ({} if axis in AREA_AXES else {p.row.family: [p] for p in drafted})).items():
-            if known := [point for point in rows if point.cost(axis, task) is not None]:
-                curves[method] = _draw_curve(known, gains, samples, axis, task)
-        rated = [curves[name] for name in dict.fromkeys(p.row.family for p in methods if p.row.rate) if name in curves]
-        areas: list[dict[str, Any]] = [{"method": name} for name in curves]
-        most: list[float] = []  # areas of the oracle
-        if axis in AREA_AXES and rated:
-            cap, wrong = find_cap(rated), [1 - problems[host.row.label][place].values[ACC] for place in part]
-            areas = [_describe_area(area) for area in compare_areas(curves, _AGAINST, cap)]
-            most = [each.area(cap) for each in oracles.get(task, ())] if metric == "acc" else []
-            for line in areas if most and all(most) else ():
-                line |= Figure.of(curves[line["method"]].share_of(oracles[task], wrong, cap)).describe("oracle_share")
-        start = 0.0 if axis in AREA_AXES else None
-        head = {"axis": axis, "task": task, "metric": metric}
-        least = {name: find_least_costs(each, gains([donor]), start) for name, each in curves.items()} if donor else {}
-        for line in areas:
-            lines.append(head | line | dict(zip(_LEAST_COSTS, least.get(line["method"], ()), strict=False)))
+    @classmethod
+    def of(cls, points: Sequence[Point], tasks: Sequence[str], oracles: Oracles) -> Self | str:
+        """What is compared, or why there is no area: empty if no method has two rates."""
+        rated = [point.row.family for point in points if point.row.rate is not None]
+        if len(set(rated)) == len(rated):
+            return ""
+        methods = [point for point in points if point.row.host]
+        methods = [point for point in methods if point.row.host == methods[0].row.host]  # others begin at another model
+        alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}
+        host, donor = (alone.get(str(name)) for name in (methods[0].row.host, methods[0].row.donor))
+        if host is None:
+            return f"no areas: they are gains over the {methods[0].row.host} alone; add the row of that name"
+        drafted = [point for point in points if point.row.name == DRAFTED]
+        others = [point for point in alone.values() if point is not host]
+        problems = _align_problems([host, *others, *methods, *drafted], tasks)
+        if problems is None:
+            return "no areas: the rows have different problems, or no samples"
+        families: dict[str, list[Point]] = {}
+        for point in methods:
+            families.setdefault(point.row.family, []).append(point)
+        return cls(host, donor, families, drafted, problems, tasks, oracles)
+
+    @property
+    def parts(self) -> dict[str, list[int]]:
+        """The places of the tasks that the average and each of several tasks have."""
+        each = {task: [place] for place, task in enumerate(self.tasks)} if len(self.tasks) > 1 else {}
+        return {AVERAGE: list(range(len(self.tasks))), **each}
+
+    @property
+    def sections(self) -> list[tuple[str, str]]:
+        """Each task with each metric that all its rows have."""
+        every = self.problems.values()
+        known = product(self.parts, METRICS)
+        return [at for at in known if all(name in own[place].values for own in every for place, name in self.scores(*at))]
+
+    def scores(self, task: str, metric: str) -> list[tuple[int, str]]:
+        """By place the score of this metric: of Pass@k the k that tables show."""
+        results = [self.host.results[name] for name in self.tasks]
+        return [(place, ACC if metric == "acc" else f"pass@{results[place].k}") for place in self.parts[task]]
+
+    def gains(self, points: Sequence[Point], task: str, metric: str) -> list[Values]:
+        """Over the host, by task `[points, problems]`."""
+        own, its = [self.problems[point.row.label] for point in points], self.problems[self.host.row.label]
+        return [np.stack([each[i].values[name] - its[i].values[name] for each in own]) for i, name in self.scores(task, metric)]
+
+    def samples(self, task: str, metric: str) -> list[int]:
+        own = self.problems[self.host.row.label]
+        return [count_observations(name, own[place].samples) for place, name in self.scores(task, metric)]
+
+    def find_bands(self) -> dict[tuple[str, str, str], Interval]:
+        """The gain of each row, task and metric, with the band that holds all rates of its method."""
+        bands = {}
+        for (task, metric), points in product(self.sections, self.families.values()):
+            names = (task, *(self.tasks if len(self.tasks) == 1 else ()))  # a single task is its own average
+            curve = Curve(np.zeros(len(points)), self.gains(points, task, metric), self.samples(task, metric))
+            for point, band in zip(points, find_band(curve), strict=True):
+                bands |= {(point.row.label, name, metric): within_shares(band) for name in names}
+        return bands
+
+    def list_areas(self) -> list[dict[str, Any]]:
+        """The lines of frontier_area.csv."""
+        lines = []
+        for axis, (task, metric) in product(COSTS, self.sections):
+            head = {"axis": axis, "task": task, "metric": metric}
+            lines += [head | line for line in self.compare_methods(axis, task, metric)]
+        return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines]
+
+    def compare_methods(self, axis: str, task: str, metric: str) -> list[dict[str, Any]]:
+        """The lines of one axis, task and metric."""
+        curves = self.draw_curves(axis, task, metric)
+        start, lines = None, [{"method": name} for name in curves]
+        if axis in AREA_AXES:
+            start, lines = 0.0, list(self.measure_areas(curves, task, metric)) or lines
+        if self.donor is not None:
+            gains = self.gains([self.donor], task, metric)
+            least = {name: find_least_costs(curve, gains, start) for name, curve in curves.items()}
+            lines = [line | dict(zip(_LEAST_COSTS, least.get(line["method"], ()), strict=False)) for line in lines]
+        return lines
+
+    def draw_curves(self, axis: str, task: str, metric: str) -> dict[str, Curve]:
+        """By method, of those that have this cost."""
+        drafted = {} if axis in AREA_AXES else {point.row.family: [point] for point in self.drafted}
+        curves = {}
+        for method, points in {**self.families, **drafted}.items():
+            costs = {point: cost for point in points if (cost := point.cost(axis, task)) is not None}
+            if not costs:
+                continue
+            known = sorted(costs, key=lambda point: costs[point])
+            reached = [costs[point] for point in known]
+            if axis in AREA_AXES and (most := known[-1].row.covers) and most > reached[-1]:  # it keeps its last gain
+                known, reached = [*known, known[-1]], [*reached, most]
+            curves[method] = Curve(np.array(reached), self.gains(known, task, metric), self.samples(task, metric))
+        return curves
+
+    def measure_areas(self, curves: Mapping[str, Curve], task: str, metric: str) -> Iterator[dict[str, Any]]:
+        """The areas of all methods up to the cost that all with a rate reach, and that of the oracle."""
+        rated = [curves[name] for name, points in self.families.items() if name in curves and any(p.row.rate for p in points)]
+        if not rated:
+            return
+        cap, oracles = find_cap(rated), self.oracles.get(task, ()) if metric == "acc" else ()
+        most = [oracle.area(cap) for oracle in oracles]
+        wrong = [1 - self.problems[self.host.row.label][place].values[ACC] for place in self.parts[task]]
+        for area in compare_areas(curves, _AGAINST, cap):
+            has_share = bool(most) and all(most)
+            share = Figure.of(curves[area.method].share_of(oracles, wrong, cap)) if has_share else Figure()
+            yield _describe_area(area) | share.describe("oracle_share")
         if most:
             steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}
-            lines.append(head | {"method": ORACLE, "oracle_share": 1.0} | steps)
-    return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], "", bands
+            yield {"method": ORACLE, "oracle_share": 1.0} | steps
 
 
 def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[str, list[Problems]] | None:
@@ -252,15 +282,6 @@ def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[st
         for point, problems in zip(points, known, strict=True):
             aligned[point.row.label].append(problems.ordered_as(ids))
     return aligned
-
-
-def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], axis: str, task: str) -> Curve:
-    """A method that cannot reach a rate that was asked keeps its last gain up to there."""
-    points = sorted(points, key=lambda point: point.cost(axis, task) or 0.0)
-    costs = [point.cost(axis, task) or 0.0 for point in points]
-    if axis in AREA_AXES and (most := points[-1].row.covers) and most > costs[-1]:
-        points, costs = [*points, points[-1]], [*costs, most]
-    return Curve(np.array(costs), gains(points), samples)
 
 
 def _describe_area(area: Area) -> dict[str, Any]:

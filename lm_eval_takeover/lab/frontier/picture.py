@@ -14,17 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.commands._output import draw_svg
+from lm_eval_takeover.commands.compare.rows import DRAFTED
+from lm_eval_takeover.commands.compare.tables import name_roles
+from lm_eval_takeover.lab.frontier.axes import COSTS
 from lm_eval_takeover.storage.whole_files import write_text
 
-COSTS = {  # by the name of an axis its column in frontier.csv, and what it is called
-    "share": ("realized_rate", "share of tokens that the guide writes"),
-    "changed": ("changed_rate", "share of tokens that differ from the base's"),
-    "asked": ("asked_rate", "share of tokens at which the guide is asked"),
-    "passes": ("donor_passes_per_token", "passes of the guide per token"),
-    "weights": ("weights_per_token", "weights read per token"),
-    "seconds": ("seconds_per_problem", "seconds per problem"),
-}
-DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 _METRICS = {"acc": "Acc", "pass8": "Pass@8"}
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
 _INK, _COLOURS = "#7a7d82", ("#2f81f7", "#d9730d", "#2da44e", "#b55fe6")  # a contrast of 3 on white and on a dark page
@@ -34,12 +28,6 @@ _SETTINGS = {
     **{f"{name}color": _INK for name in ("text.", "axes.label", "axes.edge", "xtick.", "ytick.")},
 }
 _Lines = Sequence[Mapping[str, Any]]
-
-
-def name_roles(text: str, host: str) -> str:
-    """A text on a base that writes by default, in the words of a comparison where the guide does."""
-    swapped = {"base": "guide", "guide": "base"}
-    return re.sub(r"\b(base|guide)\b", lambda at: swapped[at[0]], text) if host == "guide" else text
 
 
 def try_to_draw(lines: _Lines, cost: str, path: Path, host: str = "base") -> None:
