@@ -211,7 +211,7 @@ class Study:
 
     def find_bands(self) -> dict[tuple[str, str, str], Interval]:
         """The gain of each row, task and metric, with the band that holds all rates of its method."""
-        bands = {}
+        bands = dict[tuple[str, str, str], Interval]()
         for (task, metric), points in product(self.sections, self.families.values()):
             names = (task, *(self.tasks if len(self.tasks) == 1 else ()))  # a single task is its own average
             curve = Curve(np.zeros(len(points)), self.gains(points, task, metric), self.samples(task, metric))
@@ -230,9 +230,10 @@ class Study:
     def compare_methods(self, axis: str, task: str, metric: str) -> list[dict[str, Any]]:
         """The lines of one axis, task and metric."""
         curves = self.draw_curves(axis, task, metric)
-        start, lines = None, [{"method": name} for name in curves]
+        lines: list[dict[str, Any]] = [{"method": name} for name in curves]
+        start = 0.0 if axis in AREA_AXES else None
         if axis in AREA_AXES:
-            start, lines = 0.0, list(self.measure_areas(curves, task, metric)) or lines
+            lines = list(self.measure_areas(curves, task, metric)) or lines
         if self.donor is not None:
             gains = self.gains([self.donor], task, metric)
             least = {name: find_least_costs(curve, gains, start) for name, curve in curves.items()}
