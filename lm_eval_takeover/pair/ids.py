@@ -20,15 +20,20 @@ def locate(name: str) -> tuple[str, str | None]:
     return path, revision or None
 
 
+def find_folder(path: str, revision: str | None, subfolder: str | None = None, file: str = "config.json") -> Path:
+    """The folder of a repository's files: a local one, or in the hub's cache `…/snapshots/COMMIT`. `path` if it is neither."""
+    if Path(path).is_dir():
+        return Path(path, subfolder or "")
+    found = try_to_load_from_cache(path, f"{subfolder}/{file}" if subfolder else file, revision=revision or "main")
+    return Path(found).parent if isinstance(found, str) else Path(path)
+
+
 def identify(name: str, path: str, revision: str | None, subfolder: str | None = None) -> ModelId:
     """Id and revision of what `locate(name)` found: the hub's commit, or a folder's digest. Ours: `demo-base`, `demo-guide`."""
     folder = Path(path)
     if not folder.is_dir():
-        # The hub's cache keeps the files of a commit in a folder of that name: `snapshots/COMMIT/…`.
-        config = f"{subfolder}/config.json" if subfolder else "config.json"
-        file = try_to_load_from_cache(path, config, revision=revision or "main")
-        parts = Path(file).parts if isinstance(file, str) else ()
-        return ModelId(path, parts[len(parts) - parts[::-1].index("snapshots")] if parts else revision)
+        parts = find_folder(path, revision, subfolder).parts
+        return ModelId(path, parts[len(parts) - parts[::-1].index("snapshots")] if "snapshots" in parts else revision)
     demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
     label = f"demo-{demo_role}" if demo_role else Path(name).resolve().name
     return ModelId(label, sampled_digest(folder / (subfolder or "")))

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache,
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
-from lm_eval_takeover.pair import load_options
-from lm_eval_takeover.pair.ids import identify, locate
+from lm_eval_takeover.pair import complete_weights, load_options
+from lm_eval_takeover.pair.ids import find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary
 
 Dtype = str | torch.dtype
@@ -60,6 +60,11 @@ class Member:
             problem = f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)}"
             raise ArgumentError(f"{problem} (expected a folder or a hub id, 'owner/name[@revision]')") from error
 
+    @property
+    def folder(self) -> Path:
+        """Where its files are: its own folder, or the hub's cache."""
+        return find_folder(self.path, self.revision, self.given.subfolder)
+
     def argument(self, name: str) -> str:
         """The model argument of this name that counts for this model."""
         return f"guide_{name}" if self.role == "guide" else name
@@ -69,12 +74,15 @@ class Member:
         """The transformers model in eval mode, on its device or devices; loaded at the first use."""
         safe = None if self.given.trust_remote_code or self.given.gguf_file else True
         placed = load_options.model_options(self.given, self.device)
+        told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused here, by name
         try:
-            model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed)
+            with complete_weights.without_report():
+                model, found = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed, **told)
         except ArgumentError:
             if safe:
                 self._refuse_pickles()
             raise
+        complete_weights.check_checkpoint(f"{self.role}='{self.path}'", self.folder, model, found)
         if "device_map" not in placed:
             model = model.to(self.device)
         elif load_options.find_device_map(self.given) is not None:
@@ -86,16 +94,24 @@ class Member:
     def _adapt(self, model: Any, adapter: str) -> Any:
         """The model with the layers of a PEFT adapter in it."""
         argument, (path, revision) = self.argument("peft"), locate(adapter)
+        options = {} if revision is None else {"revision": revision}
         try:
-            from peft import PeftModel
+            from peft import PeftConfig, PeftModel
         except ImportError as error:
             raise ArgumentError(f"{argument}='{adapter}' needs the package peft: pip install peft") from error
         try:
-            adapted = PeftModel.from_pretrained(model, path, **({} if revision is None else {"revision": revision}))
+            config = PeftConfig.from_pretrained(path, **options)
+            if config.is_prompt_learning:
+                raise ArgumentError(f"{argument}='{adapter}' changes the prompt; expected one of the layers, such as LoRA")
+            adapted = PeftModel(model, config)
+            found = adapted.load_adapter(path, "default", **options)
+        except ArgumentError:
+            raise
         except Exception as error:  # likewise
             raise ArgumentError(f"{argument}='{adapter}' cannot be loaded: {first_line(error)}") from error
-        if adapted.active_peft_config.is_prompt_learning:
-            raise ArgumentError(f"{argument}='{adapter}' changes the prompt; expected one of the layers, such as LoRA")
+        complete_weights.check_adapter(
+            f"{argument}='{adapter}'", find_folder(path, revision, file="adapter_config.json"), found
+        )
         return adapted.get_base_model()
 
     def _refuse_pickles(self) -> None:

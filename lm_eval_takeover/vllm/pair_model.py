@@ -15,6 +15,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, init_vllm_registered_model, maybe_prefix
 
+from lm_eval_takeover.pair import complete_weights
 from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weight
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.slots import pairs
@@ -37,6 +38,7 @@ class TakeoverPairForCausalLM(nn.Module):
             architectures=settings.guide_architectures,
         )
         self.drafted_for, self.load_format = settings.block > 1, vllm_config.load_config.load_format
+        self.checked = {} if vllm_config.quant_config else {"guide": self.guide}  # quantized weights have numbers of their own
         # By model: its checkpoint's head size, and its widened configuration.
         self.loaded = {"guide": (settings.guide_head or read_size(guide_config), guide_config)}
         self.base: Any = None
@@ -53,13 +55,16 @@ class TakeoverPairForCausalLM(nn.Module):
         size = read_size(base_config)
         base_config.update(widen_config(base_config))
         self.loaded["base"] = size, base_config
+        config = _configure_base(vllm_config, settings, base_config)
         with set_model_tag("takeover_base"):  # a compile cache of its own
             self.base = init_vllm_registered_model(
-                _configure_base(vllm_config, settings, base_config),
+                config,
                 prefix=maybe_prefix(prefix, "base"),
                 hf_config=base_config,
                 architectures=base_config.architectures,
             )
+        if config.quant_config is None:
+            self.checked["base"] = self.base
         self.base_width = base_config.get_text_config().hidden_size
         self.secondary_weights = [
             DefaultModelLoader.Source(settings.base, settings.base_revision, prefix="base.", fall_back_to_pt=False)
@@ -99,9 +104,10 @@ class TakeoverPairForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         named = ((name if name.startswith("base.") else f"guide.{name}", weight) for name, weight in weights)
-        loaded: set[str] = AutoWeightsLoader(self).load_weights(
-            (name, widen_weight(name, weight, *self.loaded[name.partition(".")[0]])) for name, weight in named
-        )
+        with complete_weights.refuse_unread(self.checked):
+            loaded: set[str] = AutoWeightsLoader(self).load_weights(
+                (name, widen_weight(name, weight, *self.loaded[name.partition(".")[0]])) for name, weight in named
+            )
         if self.base is not None and not any(name.startswith("base.") for name in loaded):
             raise ValueError(f"load_format={self.load_format} reads one checkpoint, and a fused pair has two; leave it out")
         return loaded

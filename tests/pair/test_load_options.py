@@ -1,8 +1,7 @@
-"""Loading arguments reach transformers and peft, for the base and for the guide, and adapters and split models compute."""
+"""Loading arguments reach transformers and peft, for the base and for the guide, and split models compute."""
 
 import shutil
 import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -30,7 +29,7 @@ def given(monkeypatch):
 
     def load(path, **options):
         found["guide" if path == BOTH["guide"] else "base"] = options
-        return plain(path, dtype=options["dtype"])
+        return plain(path, dtype=options["dtype"], output_loading_info=True)
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
 
@@ -102,28 +101,6 @@ def test_a_subfolder_is_where_configuration_tokenizer_and_weights_are_read(tmp_p
     assert member.model.config.hidden_size == Member("base", str(DEMO["base"])).config.hidden_size
     assert member.id.id == "repository/inner"
     assert member.eos_ids == Member("base", str(DEMO["base"])).eos_ids
-
-
-def test_an_adapter_goes_into_the_layers_of_its_own_model(monkeypatch):
-    """With a stand-in for peft, which is not among the dependencies."""
-    loaded, peft = [], ModuleType("peft")
-
-    class PeftModel:
-        @classmethod
-        def from_pretrained(cls, model, path, **options):
-            loaded.append((path, options))
-            return SimpleNamespace(
-                active_peft_config=SimpleNamespace(is_prompt_learning=path == "acme/prompt"), get_base_model=lambda: model
-            )
-
-    peft.PeftModel = PeftModel
-    monkeypatch.setitem(sys.modules, "peft", peft)
-    pair = load_pair(ModelArguments(**BOTH, guide_peft="acme/lora@v2"))
-    _ = pair.base.model, pair.guide.model
-    assert loaded == [("acme/lora", {"revision": "v2"})]
-    assert pair.guide.id.id == "demo-guide+acme/lora@v2"
-    with pytest.raises(ArgumentError, match="peft='acme/prompt' changes the prompt"):
-        _ = load_pair(ModelArguments(**BOTH, peft="acme/prompt")).base.model
 
 
 def test_a_model_that_accelerate_places_writes_the_same(prompts):
