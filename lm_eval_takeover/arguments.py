@@ -201,7 +201,13 @@ class ModelArguments:
             raise ArgumentError(f"unknown model argument '{unknown[0]}'; {nearest(unknown[0], hints)}")
         typed = {name: _typed(name, value, hints[name]) for name, value in values.items()}
         policy_arguments = {name: typed.pop(name) for name in own or {} if name in typed}
-        return cls(**typed, policy_arguments=policy_arguments, engine_arguments=engine_arguments)
+        made = cls(**typed, policy_arguments=policy_arguments, engine_arguments=engine_arguments)
+        for names, readers in READ_WITH.items():
+            given = [name for name in names if name in made.differing()]
+            if given and not any(getattr(made, reader) for reader in readers):
+                named = f"{', '.join(readers[:-1])} or {readers[-1]}"
+                raise ArgumentError(f"{given[0]}={typed[given[0]]} is read with {named}; give one of them, or leave it out")
+        return made
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -257,6 +263,11 @@ class ModelArguments:
 
 
 _FIELDS = {each.name: each for each in fields(ModelArguments)}
+# Arguments that are read only where one of others is given.
+READ_WITH: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    tuple(name for name in _FIELDS if name.startswith("bnb_")): ("load_in_4bit", "guide_load_in_4bit"),
+    ("max_memory_per_gpu", "max_cpu_memory", "offload_folder"): ("device_map", "guide_device_map", "parallelize"),
+}
 # The guide's twin of each argument that has one.
 TWINS: Mapping[str, str] = {name: f"guide_{name}" for name in _FIELDS if f"guide_{name}" in _FIELDS}
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Asked = Tensor | None  # None of a model that is not asked
 
 DIRECTIONS = {"forward": ("base", "guide"), "reverse": ("guide", "base")}  # host and donor
+OF_GATES = ("spike_ratio", "tau", "kappa", "kappa_rule", "window")  # model arguments that a gate is set by
+OF_CALIBRATIONS = ("target_rate", "calibration")  # that a budget parameter is solved by
 _REDRAW = 0x5851F42D4C957F2D  # changes both halves of a word, so that each token gets another number
 WINDOW = 10  # scores that a policy without a gate is shown
 
@@ -68,6 +70,18 @@ class Policy(ABC):
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
             raise ArgumentError(f"direction='{self.direction}' is not known; {nearest(self.direction, DIRECTIONS)}")
+
+    @classmethod
+    def reads(cls) -> frozenset[str]:
+        """The model arguments of the method that it reads: its fields, and those that its gate and its budget are set by."""
+        names = {field.name for field in fields(cls)} - {"gate"}
+        if len(cls.models) == 1:
+            names.discard("direction")
+        if any(field.name == "gate" for field in fields(cls)):
+            names.update(OF_GATES)
+        if cls.budget_parameter is not Policy.budget_parameter:
+            names.update(OF_CALIBRATIONS)
+        return frozenset(names)
 
     @abstractmethod
     def takes_over(self, block: Block) -> "Tensor":

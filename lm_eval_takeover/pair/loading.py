@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, get_type_hints
@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 from transformers.utils import logging as bars
 
-from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, ModelArguments, check_folder
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, METHOD, ModelArguments, check_folder
 from lm_eval_takeover.calibration import files
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
@@ -126,21 +126,38 @@ def _count_shares(items: list[Any], bar: Any) -> Iterator[Any]:
         bar.update(0)
 
 
+# Arguments of the method that some policies read and others do not.
+OF_METHODS = tuple(
+    name for name, kind in KINDS.items() if kind is METHOD and name not in ("policy", "plugins", "policy_arguments")
+)
+
+
+def keep_read(values: Mapping[str, Any], policy: str) -> dict[str, Any]:
+    """These arguments without those of the method that this policy does not read: for several policies of one command."""
+    reads = policies.get(policy).reads()
+    return {name: value for name, value in values.items() if name in reads or name not in OF_METHODS}
+
+
+def refuse_unread(arguments: ModelArguments, kind: type[Policy]) -> None:
+    """Raises ArgumentError for an argument that this policy does not read, with the policies that do."""
+    for name, value in arguments.differing().items():
+        if name in OF_METHODS and name not in kind.reads():
+            readers = [other.name for other in policies if name in other.reads()]
+            named = f"{', '.join(readers[:-1])} or {readers[-1]}" if len(readers) > 1 else readers[0]
+            raise ArgumentError(f"{name}={value} is read by policy={named}, not {kind.name}; leave it out")
+
+
 def open_method(arguments: ModelArguments) -> Method:
     """The policy of the arguments, gate and `target_rate` still open. Raises ArgumentError for what is wrong without models."""
     kind = policies.get(arguments.policy)
-    reads = {field.name for field in fields(kind)}
-    for name in ("rate", "early_tokens", "chance"):
-        if getattr(arguments, name) is not None and name not in reads:
-            readers = " or ".join(other.name for other in policies if name in {field.name for field in fields(other)})
-            raise ArgumentError(f"{name}={getattr(arguments, name)} is read by policy={readers}, not {kind.name}")
-    shared = ("rate", "early_tokens", "chance", "score", "score_top_p")
-    values = {name: getattr(arguments, name) for name in shared if name in reads} | dict(arguments.policy_arguments)
+    refuse_unread(arguments, kind)
+    own = {name: getattr(arguments, name) for name in OF_METHODS if name in {field.name for field in fields(kind)}}
+    values = own | dict(arguments.policy_arguments)
     settings = {name: value for name, value in values.items() if value is not None}
     by_hand = [name for name in ("tau", "spike_ratio") if getattr(arguments, name) is not None]
     if isinstance(kind.budget_parameter, BudgetParameter) and arguments.target_rate is not None:
         settings.setdefault(kind.budget_parameter.name, kind.budget_parameter.high)  # until it is calibrated
-    policy = kind(direction=arguments.direction, **settings)
+    policy = kind(**settings)
     if isinstance(policy, Gated) and policy.scorer.binary and by_hand and arguments.tau != 0:  # 0 is its gate's
         setting = f"{by_hand[0]}={getattr(arguments, by_hand[0])}"
         raise ArgumentError(f"{setting}: score={policy.score} is 0 or 1 and has no threshold; give chance=…")
@@ -160,6 +177,7 @@ def check_arguments(values: dict[str, Any]) -> None:
         if name is not None:
             check_folder(role, name)
     method = open_method(arguments)
+    refuse_unread_calibration(arguments, method)
     is_demo = arguments.base is arguments.guide is None and arguments.direction == "forward"
     if arguments.calibration is not None or is_demo:
         calibration, column = files.find_calibration(arguments.calibration or "demo")
@@ -171,6 +189,7 @@ def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrig
     """The policy with its gate, or another budget parameter: set by hand, or read off the calibration of this pair."""
     method = open_method(arguments)
     policy = method.policy
+    refuse_unread_calibration(arguments, method)
     if _reads_calibration(arguments, method):
         command, allowed = _make_command(arguments, method), arguments.allow_calibration_mismatch
         calibration, column = _find_calibration(arguments, pair, policy, command)
@@ -184,6 +203,19 @@ def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrig
         tau = 0.0 if arguments.tau is None else arguments.tau  # scores that are 0 or 1 have no threshold
         policy = replace(policy, gate=Gate(tau, arguments.kappa or 0.0, arguments.window))
     return policy, GateOrigin()
+
+
+def refuse_unread_calibration(arguments: ModelArguments, method: Method) -> None:
+    """Raises ArgumentError for a calibration, or a rate to solve for, beside a budget parameter that is set by hand."""
+    parameter = method.policy.budget_parameter
+    if parameter is None or parameter.name == SPIKE_RATIO:
+        return
+    given = (arguments.differing() | dict(arguments.policy_arguments)).get(parameter.name)
+    if arguments.target_rate is not None and given is not None:
+        raise ArgumentError(f"give target_rate={arguments.target_rate} or {parameter.name}={given}, not both")
+    if arguments.target_rate is None and arguments.calibration is not None:
+        named = f"calibration='{arguments.calibration}'"
+        raise ArgumentError(f"{named} is read with target_rate=… by policy={method.policy.name}; leave it out, or give that")
 
 
 def _reads_calibration(arguments: ModelArguments, method: Method) -> bool:

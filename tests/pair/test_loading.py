@@ -1,5 +1,7 @@
 """From model arguments to a gate: published thresholds are chosen by column, never guessed. One bar while two models load."""
 
+import re
+
 import pytest
 from transformers.utils import logging
 
@@ -7,7 +9,16 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.model_id import ModelId
-from lm_eval_takeover.pair.loading import load_pair, load_policy, load_weights, one_loading_bar
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.pair.loading import (
+    OF_METHODS,
+    check_arguments,
+    load_pair,
+    load_policy,
+    load_weights,
+    one_loading_bar,
+    refuse_unread,
+)
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -66,3 +77,53 @@ def test_other_bars_and_that_of_a_model_alone_stay_transformers_own(random_pair,
     assert "Downloading: 100%" in capsys.readouterr().err
     load_weights(Pair(Member("base", str(random_pair["base"])), None), ("base",))
     assert "Loading weights:" in capsys.readouterr().err
+
+
+READ = {
+    "disagreement": "score score_top_p chance spike_ratio tau kappa kappa_rule window target_rate calibration direction",
+    "random": "rate target_rate calibration direction",
+    "early": "rate early_tokens target_rate calibration direction",
+    "base": "",
+    "guide": "",
+    "lossy": "target_rate calibration direction",
+    "ensemble": "target_rate calibration direction",
+}
+READ |= dict.fromkeys(("entropy", "segment"), READ["disagreement"])
+OTHERS = {  # of each argument a value that is not its default
+    "score": "js", "score_top_p": 0.9, "calibration": "demo", "spike_ratio": 0.1, "target_rate": 0.05, "tau": 2.0, "kappa": 1.5,
+    "window": 3, "kappa_rule": "tail_to_mean", "chance": 0.5, "direction": "reverse", "rate": 0.2, "early_tokens": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", READ)
+@pytest.mark.parametrize("name", [name for name in OF_METHODS if name != "kappa"])  # which needs tau
+def test_an_argument_of_another_policy_is_refused_by_the_name_of_those_that_read_it(policy, name):
+    arguments, kind = ModelArguments(policy=policy, **{name: OTHERS[name]}), policies.get(policy)
+    if name in READ[policy].split():
+        refuse_unread(arguments, kind)
+        return
+    with pytest.raises(ArgumentError) as caught:
+        refuse_unread(arguments, kind)
+    text = str(caught.value)
+    assert text.startswith(f"{name}={OTHERS[name]} is read by policy=") and text.endswith(f", not {policy}; leave it out")
+    assert all(other in text for other in READ if name in READ[other].split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            {"policy": "random", "rate": 0.05, "tau": 2},
+            "tau=2.0 is read by policy=disagreement, entropy or segment, not random",
+        ),
+        ({"policy": "lossy", "spike_ratio": 0.01}, "spike_ratio=0.01 is read by policy="),
+        ({"policy": "random", "rate": 0.05, "target_rate": 0.05}, "give target_rate=0.05 or rate=0.05, not both"),
+        ({"policy": "lossy", "leniency": 0.5, "target_rate": 0.05}, "give target_rate=0.05 or leniency=0.5, not both"),
+        ({"policy": "random", "rate": 0.05, "calibration": "demo"}, "calibration='demo' is read with target_rate=…"),
+        ({"bnb_4bit_quant_type": "nf4"}, "bnb_4bit_quant_type=nf4 is read with load_in_4bit or guide_load_in_4bit; "),
+        ({"max_cpu_memory": "9GiB"}, "max_cpu_memory=9GiB is read with device_map, guide_device_map or parallelize; "),
+    ],
+)
+def test_what_nothing_reads_is_refused(arguments, text):
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        check_arguments(arguments)

@@ -27,7 +27,7 @@ from lm_eval_takeover.method.named import find_policy, parse_word
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
-from lm_eval_takeover.pair.loading import load_pair, open_method, parse_arguments
+from lm_eval_takeover.pair.loading import keep_read, load_pair, open_method, parse_arguments
 
 VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
 
@@ -111,7 +111,8 @@ def _read_methods(options: argparse.Namespace) -> list[Wanted]:
     usual = {name: getattr(options, name) for name in ("direction", "kappa_rule", "window")} | {"target_rate": 0.5}
     for word in options.methods or options.score if options.target_rate or options.methods else []:
         named = parse_word("methods", word)
-        values = usual | {"plugins": options.plugins} | find_policy("methods", named.name) | dict(named.arguments)
+        own = find_policy("methods", named.name) | dict(named.arguments)
+        values = keep_read(usual, own["policy"]) | {"plugins": options.plugins} | own
         method = open_method(parse_arguments(values))
         _ = method.budget_parameter  # raises where it has none
         methods.append(Wanted(method, named.rates or options.target_rate))

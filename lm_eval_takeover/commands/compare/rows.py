@@ -9,16 +9,13 @@ from lm_eval_takeover.arguments import DEFAULT_POLICY
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
-from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.policy import policies
-from lm_eval_takeover.pair.loading import open_method, parse_arguments
+from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
 from lm_eval_takeover.storage.paths import make_component
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide", DRAFTED)  # methods run with guided
 _ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
 LEADERS = ("guided", "ce")  # whose realized rates the rows that follow take
-_OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
 
 
@@ -107,9 +104,8 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
 
 
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
-    """`--model_args`, without those of a gate if the policy has none."""
-    gated = issubclass(policies.get(policy), Gated)
-    return {name: value for name, value in options.model_args.items() if gated or name not in _OF_GATES}
+    """`--model_args`, without those of the method that this policy does not read."""
+    return keep_read(options.model_args, policy)
 
 
 def write_options(options: argparse.Namespace, *names: str) -> list[str]:
