@@ -1,5 +1,6 @@
 """A figure of each analysis."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,16 @@ Texts = Sequence[str]
 Level = float | None
 SIZE = (4.0, 2.9)  # inches: texts stay readable where a phone shows the figure
 _COLOURS = ("#2f81f7", "#d1495b")
+# Of a row by the first part of its name, the same in every figure; others take the further ones in turn.
+_OF_ROWS = {
+    "base": "#8b949e",
+    "guide": "#2da44e",
+    "random": "#d9822b",
+    "early": "#a371f7",
+    "guided": "#2f81f7",
+    "ce": "#2f81f7",
+}
+_FURTHER = ("#d1495b", "#1b9aaa", "#8d6a9f", "#b58900", "#5c6b8a")
 _INK = "#333333"
 _TASK = ("task",)
 _DOTS = {"marker": "o", "markersize": 3}
@@ -69,6 +80,17 @@ def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFra
     axes.set_ylim(top=1.03 * axes.get_ylim()[1])
     for axes in list(grid.flat)[len(groups) :]:
         axes.set_axis_off()
+
+
+def colour_rows(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each row of a comparison, by its name."""
+    known = {name: _OF_ROWS.get(re.split(r"[@:-]", name)[0]) for name in dict.fromkeys(names)}
+    others = [name for name, colour in known.items() if colour is None]
+    return {name: colour or _FURTHER[others.index(name) % len(_FURTHER)] for name, colour in known.items()}
+
+
+def _percent(axis: Any) -> None:
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
 
 
 def put_legend(figure: Any) -> None:
@@ -164,19 +186,31 @@ def _draw_planning(axes: Axes, table: Table) -> None:
 
 def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) -> None:
     """A point for each row, with its interval where there is one."""
+    colours = colour_rows(table["run"])
     for row in table.iter_rows(named=True):
-        (point,) = axes.plot(row[x], row["acc"], "o", label=_join(row[name] for name in by))
+        (point,) = axes.plot(row[x], row["acc"], "o", label=_join(row[name] for name in by), color=colours[row["run"]])
         if "acc_low" in row:
             axes.plot([row[x]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1)
     axes.set_ylim(0, 1.03)
+    _percent(axes.xaxis)
+    _percent(axes.yaxis)
     _label(axes, label, "Acc")
 
 
 def _draw_rates(axes: Axes, table: Table) -> None:
     mixed = table.filter(pl.col("realized_rate").is_between(0, 1, closed="none").any().over("run"))  # two models write
+    colours = colour_rows(table["run"])
     for (run,), group in (table if mixed.is_empty() else mixed).group_by(["run"], maintain_order=True):
-        axes.hist(group["realized_rate"], bins=20, histtype="step", label=str(run))
+        axes.hist(group["realized_rate"], bins=20, histtype="step", label=str(run), color=colours[str(run)])
+    _percent(axes.xaxis)
     _label(axes, "realized rate of a problem", "problems")
+
+
+def draw_places(figure: Any, places: Sequence[float]) -> None:
+    """Where in an answer, from 0 to 1, the takeovers stand."""
+    axes = figure.subplots()
+    axes.hist(places, bins=20, range=(0, 1), color=_COLOURS[0])
+    _label(axes, "place in the answer (0: its start, 1: its end)", "takeovers")
 
 
 def _draw_flips(axes: Axes, table: Table) -> None:

@@ -17,6 +17,7 @@ from lm_eval_takeover.lab.analysis.figures import DRAWN
 from lm_eval_takeover.lab.report.figures import CAPTIONS, read_figure
 from lm_eval_takeover.lab.report.inputs import Analysis, Effects, read_effects
 from lm_eval_takeover.lab.report.rollouts import list_picks, pack_picks
+from lm_eval_takeover.lab.report.story import Story, tell_story
 from lm_eval_takeover.lab.report.summary import find_k, list_columns, list_rows
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.layout import SAMPLES
@@ -34,20 +35,21 @@ def build(options: argparse.Namespace) -> int:
     groups = list_picks(analysis, changes)
     index = make_index(analysis)
     effects = read_effects(options.effects) if options.effects else None
-    page = render(analysis, index, [], 0, effects)
+    pieces = _load_pieces(analysis, options.tokenizer)
+    story = tell_story(analysis, pieces, groups)
+    page = render(analysis, index, [], 0, effects, story)
     limit = int(options.max_size * 1e6)
     total = len({(name, sample.stored.key) for group in groups for name, sample in group})
     # The index gains a number for each rollout that is embedded, and each has a block of its own.
     room = limit - len(page.encode()) - total * (_BLOCK + 6)
     if room < 0:
         raise ArgumentError(
-            f"--max_size {options.max_size}: the page needs {(limit - room) / 1e6:.1f} MB before any rollout is in it; allow more"
+            f"--max_size {options.max_size}: the page needs {(limit - room) / 1e6:.1f} MB before any answer is in it; allow more"
         )
-    pieces = _load_pieces(analysis, options.tokenizer)
     packed = pack_picks(analysis, groups, pieces, choose_score(analysis), room)
     blocks = _place(analysis, index, packed)
-    write_file("out", options.out, render(analysis, index, blocks, total, effects))
-    print(f"{len(blocks):,} of {total:,} rollouts, {options.out.stat().st_size / 1e6:.1f} MB -> {options.out}")
+    write_file("out", options.out, render(analysis, index, blocks, total, effects, story))
+    print(f"{len(blocks):,} of {total:,} answers, {options.out.stat().st_size / 1e6:.1f} MB -> {options.out}")
     return 0
 
 
@@ -128,7 +130,14 @@ def _place(analysis: Analysis, index: dict[str, Any], packed: Mapping[tuple[str,
     return list(packed.values())
 
 
-def render(analysis: Analysis, index: Mapping[str, Any], blocks: list[str], total: int, effects: Effects | None = None) -> str:
+def render(
+    analysis: Analysis,
+    index: Mapping[str, Any],
+    blocks: list[str],
+    total: int,
+    effects: Effects | None = None,
+    story: Story | None = None,
+) -> str:
     style, script = _read("report.css"), _read("report.js")
     temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -147,6 +156,8 @@ def render(analysis: Analysis, index: Mapping[str, Any], blocks: list[str], tota
         rows=list_rows(analysis),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in list_figures(analysis)],
         effects=effects,
+        story=story,
+        captions=CAPTIONS,
         reasons={", ".join(names): reason for reason, names in reasons.items()},
         index=index,
         blocks=blocks,
@@ -158,7 +169,7 @@ def list_figures(analysis: Analysis) -> list[Path]:
     """The frontier of the comparison that the runs are rows of, then the figures of the analysis."""
     rows = {run.folder.absolute().parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
     frontiers = sorted(path for path in {row.parent / "frontier.svg" for row in rows} if path.exists())
-    return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN)]
+    return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN and name in CAPTIONS)]
 
 
 def _read(name: str) -> str:

@@ -14,7 +14,6 @@ CAPTIONS: Mapping[str, str] = {
     "concentration": "How unevenly the score lies on the tokens of a sample",
     "lorenz": "Lorenz curves: the share of the score on the smallest scores",
     "position": "Where in a sample the largest 1 % of the scores stand",
-    "near": "How many positions have a score close to 0",
     "choices": "Where the guide's first choice stands under the base, and how far their likeliest tokens coincide",
     "entropy_by_js": "Mean entropy of both models by their Jensen-Shannon divergence",
     "guides": "How guides differ from the base, and how far their decisions coincide",
@@ -28,6 +27,7 @@ CAPTIONS: Mapping[str, str] = {
     "flips": "Problems that only a run solves, or only the base",
     "cross": "Cross-sampling: accuracy against the share that is replaced",
     "frontier": "Accuracy against cost, by method; rest the pointer on a point to see its name",
+    "places": "Where in an answer the takeovers stand",
     "ranks": "Rank of the tokens that takeovers put in, under the model that writes by default",
 }
 _LARGEST = 2**24  # bytes of a figure
@@ -42,19 +42,23 @@ _INKS = {"#000000": "currentColor", "#333333": "currentColor", "#262626": "curre
 
 
 def read_figure(path: Path) -> Markup:
-    """An SVG to stand inside a page: known elements and attributes only, no styles or scripts, ids of its own.
-
-    Raises ArgumentError where the file is no SVG.
-    """
+    """A figure's file as `clean_figure` has it. Raises ArgumentError where it is no SVG."""
     try:
-        kept = _keep(ElementTree.fromstring(read_bounded(path, _LARGEST)), path.stem)
+        return clean_figure(read_bounded(path, _LARGEST), path.stem, path.stem)
     except (OSError, ElementTree.ParseError, RecursionError) as error:
         raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
+    except ValueError as error:
+        raise ArgumentError(f"'{path}' is not an SVG file; run lm-eval-takeover analyze again") from error
+
+
+def clean_figure(svg: bytes, prefix: str, name: str) -> Markup:
+    """An SVG to stand inside a page: known elements and attributes only, no styles or scripts, ids that begin with `prefix`."""
+    kept = _keep(ElementTree.fromstring(svg), prefix)
     if kept is None or kept.tag != "svg":
-        raise ArgumentError(f"'{path}' is not an SVG file; run lm-eval-takeover analyze again")
-    for name in ("width", "height"):
-        kept.attrib.pop(name, None)  # as wide as its column
-    kept.attrib |= {"role": "img", "aria-label": CAPTIONS.get(path.stem, path.stem)}
+        raise ValueError("no svg element")
+    for size in ("width", "height"):
+        kept.attrib.pop(size, None)  # as wide as its column
+    kept.attrib |= {"role": "img", "aria-label": CAPTIONS.get(name, name)}
     return Markup(ElementTree.tostring(kept, encoding="unicode"))
 
 

@@ -127,10 +127,10 @@ def test_what_is_embedded_fits_and_tells_which(tmp_path, monkeypatch, capsys):
     kept = [[[sample[0] for sample in run if len(sample) > 6] for run in problem["runs"]] for problem in index["problems"]]
     embedded = sum(len(run) for problem in kept for run in problem)
     assert 8 <= embedded < 64
-    assert f"{embedded} of 64 rollouts are in this file" in small.read_text()
+    assert f"{embedded} of 64 answers are in this file" in small.read_text()
     assert all(base == guided and base for base, guided in kept)  # a sample is there with the base's, and one of each problem
     assert len(kept[0][0]) >= len(kept[2][0])  # what changed comes first
-    with pytest.raises(ArgumentError, match=r"--max_size 0.1: the page needs 0\.\d MB before any rollout is in it"):
+    with pytest.raises(ArgumentError, match=r"--max_size 0.1: the page needs 0\.\d MB before any answer is in it"):
         main(["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "x.html"), "--max-size", "0.1"])
 
 
