@@ -329,7 +329,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         """(log-prob, whether greedy) of each continuation, teacher-forced: each token under the model that the policy picks."""
-        if self.policy.redraws:
+        if self.policy.redraws and self.policy.mixes:
             raise ArgumentError("residual=true has no probability of a given text; for log-likelihoods use residual=false")
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
         for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):

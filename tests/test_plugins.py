@@ -56,7 +56,7 @@ def doubt(host_logits, tokens):
 @dataclass(frozen=True, kw_only=True)
 class Mixed(Policy):
     period: int = 10
-    reads_text = True
+    reads_text = redraws = True
 
     def takes_over(self, block):  # after an even token, and where the host draws a multiple of the period
         before = block.positions.new_tensor([row.tokens[-1] if row.tokens else 0 for row in block.written])[:, None]

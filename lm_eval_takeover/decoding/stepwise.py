@@ -82,6 +82,7 @@ class Stepwise(Pool):
         depth = 0 if self.policy.reads_text else reader.pipeline_depth
         rows = self.rows(slots)
         words, windows = upload_words(rows, count, self.device), stack_windows(rows) if judged else None
+        words = self.policy.choose_words(words, torch.ones_like(words, dtype=torch.bool)) if taken else words
         standing, pending = set(slots), deque[Step]()
         ids = torch.empty(0)
         with drawing():

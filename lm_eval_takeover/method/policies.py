@@ -199,6 +199,10 @@ class Segment(Gated):
     def needs_token(self) -> bool:
         return True
 
+    @property
+    def redraws(self) -> bool:  # the end of a sentence is seen in the tokens before
+        return self.scorer.needs_token
+
     def takes_over(self, block: Block) -> Tensor:
         assert block.written is not None and block.tokens is not None
         rows = zip(super().takes_over(block).tolist(), block.tokens.tolist(), block.written, strict=True)
@@ -235,7 +239,7 @@ class Lossy(Policy):
 
     Speculative sampling with lenience (Leviathan et al., arXiv 2211.17192, appendix A.5, whose `l` is 1 / `leniency`). By default
     the donor draws from its whole distribution, so it is not lossless at leniency 1. With `residual` it draws from theirs,
-    `max(0, q - p)`, by other random numbers: lossless at leniency 1 with temperature 1 and no top-p or top-k.
+    `max(0, q - p)`: lossless at leniency 1 with temperature 1 and no top-p or top-k.
     """
 
     uses_chance = True
@@ -273,10 +277,6 @@ class Lossy(Policy):
         p, q = host_logits.float().softmax(-1), donor_logits.float().softmax(-1)
         left = (q - p).clamp(min=0)  # nothing where both models agree, where a leniency below 1 may still refuse
         return left.where(left.sum(-1, keepdim=True) > 0, q).log()
-
-    @property
-    def redraws(self) -> bool:
-        return self.residual
 
 
 @register_policy("ensemble")

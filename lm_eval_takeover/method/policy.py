@@ -121,15 +121,19 @@ class Policy(ABC):
 
     @property
     def redraws(self) -> bool:
-        """Whether takeovers are drawn with random words of their own. A text that is given has no probability then."""
-        return False
+        """Whether it decides a position by the host's draw there.
+
+        Takeovers are then drawn with other random words. With the host's, the donor would favour the token that was just refused.
+        """
+        is_own = type(self).needs_token is not Policy.needs_token
+        return is_own or (self.scorer is not None and self.scorer.needs_token)
 
     def mix(self, host_logits: "Tensor", donor_logits: "Tensor") -> "Tensor":
         """The raw logits `[..., vocab]` that takeovers are drawn from. With another mix, only changed tokens are the donor's."""
         return donor_logits
 
     def choose_words(self, words: "Tensor", taken: "Tensor") -> "Tensor":
-        """The random words of draws, given which are takeovers, both `[...]`: the host's own, which pairs their draws."""
+        """The random words of draws, given which are takeovers, both `[...]`. The host's own pair their draws."""
         return words.where(~taken, words ^ _REDRAW) if self.redraws else words
 
     # What follows

@@ -83,6 +83,8 @@ def _policy_settings(policy: "Policy") -> dict[str, Any]:
         settings |= {"score": policy.scorer.name, "score_top_p": getattr(policy, "score_top_p", 1.0)}
     if policy.gate is not None:
         settings |= asdict(policy.gate)
+    if policy.redraws:
+        settings["redraws"] = True  # until 0.1.0 with the host's words, but for the residual of `lossy`
     settings["plugins"] = [source.digest for source in policy.sources]
     return settings
 

@@ -2,19 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 from helpers.pairs import GREEDY, METHODS, SAMPLED
-from helpers.reference import replay_request
+from helpers.reference import all_logits, log_softmax, replay_request
 from scipy.stats import chisquare
 
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.teacher_forcing import force
+from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import ALONE, Ensemble, Lossy, Segment
-from lm_eval_takeover.method.policy import Block
+from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import draw
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
@@ -55,23 +54,42 @@ def test_a_text_that_was_begun_goes_on_as_it_would_have(demo_pair, prompts, name
         assert (again.tokens, again.taken_over) == (whole.tokens, whole.taken_over)
 
 
-@pytest.mark.parametrize("residual", [True, False])
-def test_the_residual_at_leniency_1_is_the_donors_own_law(residual):
-    """Speculative sampling: of many draws, as many of each token as the donor gives; its whole distribution gives others."""
-    generator = torch.Generator().manual_seed(1)
-    rows, vocab = 40_000, 12
-    host, donor = (torch.randn(vocab, generator=generator).mul(0.7).expand(rows, vocab) for _ in range(2))
-    words = torch.randint(-(2**63), 2**63 - 1, (rows,), generator=generator)
-    policy, sampling = Lossy(residual=residual), Sampling(1.0)
-    drawn = draw(host, words, sampling)
-    scores, chance = policy.scores(host, donor, drawn)[:, None], torch.rand(rows, 1, generator=generator)
-    taken = policy.decide(Block(torch.zeros_like(drawn)[:, None], scores, scores[:, :0], chance=chance))[:, 0]
-    emitted = draw(policy.choose_logits(taken, host, donor), policy.choose_words(words, taken), sampling)
-    expected = donor[0].double().softmax(-1) * rows
-    fits = chisquare(emitted.bincount(minlength=vocab), expected).pvalue > 1e-3
-    assert 0.2 < taken.float().mean() < 0.9
-    assert fits == residual
-    assert bool((emitted[taken] != drawn[taken]).all()) == residual
+DRAWS = 1500
+LAWS = {
+    **{score: Disagreement(score=score, gate=Gate(0.0)) for score in ("ce", "rkl", "js", "margin", "confidence")},
+    "top1": Disagreement(score="top1", gate=Gate(0.0), chance=0.5),
+    "surprise": Disagreement(score="surprise", gate=Gate(1.8)),
+    "log_ratio": Disagreement(score="log_ratio", gate=Gate(0.1)),
+    "entropy": Entropy(gate=Gate(0.0)),
+    "segment": Segment(gate=Gate(0.0), length=2),
+    "segment of surprise": Segment(score="surprise", gate=Gate(1.8), length=2),
+    "lossy": Lossy(leniency=0.9),
+    "residual": Lossy(residual=True),
+    "random": Random(rate=0.5),
+    "early": Early(early_tokens=1),
+    "guide": ALONE["guide"](),
+}
+
+
+@pytest.mark.parametrize("engine", ["lockstep", "blockwise"])
+@pytest.mark.parametrize("name", [*LAWS, "ensemble"])
+def test_a_takeover_has_the_law_of_the_donor(small_pair, prompts, name, engine):
+    """The first tokens of many samples: of those that were taken over, as many of each as the donor's distribution gives.
+
+    With a mix, all tokens have its law: at leniency 1 speculative sampling's, which is the donor's own.
+    """
+    policy = Ensemble() if name == "ensemble" else LAWS[name]
+    requests = [Request(prompts[3], sample, 2, Sampling(1.0)) for sample in range(DRAWS)]
+    generate, options = (lockstep.generate, {}) if engine == "lockstep" else (blockwise.generate, {"block_size": 2})
+    made = [one for _, one in generate(small_pair, policy, requests, batch_size=1000, **options)]
+    drawn = [one.tokens[0] for one in made if one.taken_over[0] or policy.mixes]
+    host, donor = (all_logits(member.model, prompts[3], (0,), small_pair.vocab_size)[0] for member in small_pair.members)
+    law = np.exp(log_softmax((host + donor) / 2 if name == "ensemble" else donor))
+    often = law / law.sum() * len(drawn) >= 8
+    found = np.bincount(drawn, minlength=len(law))
+    counts = [np.append(each[often], each[~often].sum()) for each in (found, law / law.sum() * len(drawn))]
+    assert len(drawn) > DRAWS / 20 and often.sum() > 3
+    assert chisquare(*counts).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("name", ["log_ratio", "segment", "segment to the end of a sentence", "ensemble"])

@@ -40,6 +40,7 @@ METHODS = {
     "lossy from the residual": Lossy(leniency=1.0, residual=True),
     "segment": Segment(gate=Gate(1.5, 2.0), length=5),
     "segment of entropy": Segment(score="entropy", gate=Gate(0.7, 1.5), length=3),
+    "segment of surprise": Segment(score="surprise", gate=Gate(1.5), length=2),
     "segment to the end of a sentence": Segment(gate=Gate(1.5), length="sentence"),
     "ensemble": Ensemble(weight=0.4),
 }

@@ -123,7 +123,6 @@ def replay(
             if residual and fire:
                 with np.errstate(divide="ignore"):
                     d = np.log(np.maximum(np.exp(log_softmax(d)) - np.exp(log_softmax(h)), 0))
-                w ^= 0x5851F42D4C957F2D
         elif policy == "ensemble":
             fire, d = True, (1 - weight) * log_softmax(h) + weight * log_softmax(d)
         elif policy == "random":
@@ -132,6 +131,8 @@ def replay(
             fire = t < early
         else:
             fire = policy == "guide"
+        if fire and score in ("surprise", "log_ratio"):  # which look at x
+            w ^= 0x5851F42D4C957F2D
         token = draw(d if fire else h, w, temperature, top_p, top_k)
         if policy == "ensemble" or residual:
             fire = fire and token != x
