@@ -35,8 +35,8 @@ from lm_eval_takeover.forward.self_check import Reading, choose_reading, verify_
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement
 from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.reading import log_probs
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.scores import log_probs
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 

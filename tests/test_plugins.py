@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from helpers.pairs import SAMPLED
 from lm_eval import simple_evaluate
 
@@ -187,3 +188,16 @@ def test_an_installed_package_is_found_by_the_command(tmp_path, forked):
     assert done.returncode == 2
     assert "did you mean 'acme_margin'?" in done.stderr.splitlines()[-1]
     assert "acme_takeover.gates" in done.stderr.splitlines()[-1]
+
+
+def test_a_score_of_a_reading_has_its_numbers(tmp_path):
+    path = tmp_path / "reader.py"
+    path.write_text(
+        "from lm_eval_takeover import register_score\n"
+        "@register_score('test_gap', needs_donor=True)\n"
+        "def gap(reading):\n    return reading.donor.entropy - reading.host.entropy + reading.ce\n"
+    )
+    load_plugins(str(path))
+    host, donor = torch.randn(2, 3, 5, 40, generator=torch.Generator().manual_seed(0)).unbind(0)
+    ce, entropy, found = (scores.get(name) for name in ("ce", "entropy", "test_gap"))
+    torch.testing.assert_close(found(host, donor), entropy(donor) - entropy(host) + ce(host, donor))

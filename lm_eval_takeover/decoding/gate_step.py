@@ -16,8 +16,9 @@ from torch import Tensor
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.generation import OBSERVED
-from lm_eval_takeover.method.observations import COMPARED, compare, judge_tokens, observe
+from lm_eval_takeover.method.observations import COMPARED, judge_tokens, observe, read_all
 from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows as draw
@@ -69,7 +70,7 @@ def emit(
     if host is not None and drafted is None and forced is None:
         drafted = draw_rows(host, at, rules)
     hosted = drafted if forced is None else forced  # forced tokens stand for the host's draws
-    scores = _by_pieces(policy.scores, host, donor, hosted if policy.needs_token else None)
+    scores = by_pieces(policy.scores, host, donor, hosted if policy.needs_token else None)
     taken = policy.decide(replace(block, scores=scores, tokens=hosted))
     records = torch.full((*scores.shape, COLUMNS), torch.nan, device=scores.device)
     if forced is not None:
@@ -79,7 +80,7 @@ def emit(
         # Where the donor draws; None: everywhere.
         drawn_rows = live if host is None else taken if live is None else taken & live
         replace_taken = partial(_replace_taken, policy, rules)
-        tokens = _by_pieces(replace_taken, rules.table, host, donor, drafted, drawn_rows, at)
+        tokens = by_pieces(replace_taken, rules.table, host, donor, drafted, drawn_rows, at)
     if policy.mixes and hosted is not None:
         taken = taken & (tokens != hosted)
     records[..., SCORE], records[..., TAKEN] = scores, taken
@@ -88,7 +89,7 @@ def emit(
         def see(tokens: Tensor, host: Tensor | None, donor: Tensor | None, drawn: Tensor | None) -> Tensor:
             return observe(tokens, host, donor, base_logits=policy.choose_base(host, donor), host_tokens=drawn)
 
-        observed = _by_pieces(see, tokens, host, donor, None if host is None else drafted)
+        observed = by_pieces(see, tokens, host, donor, None if host is None else drafted)
         records[..., REST : REST + len(OBSERVED)] = observed
     return Emitted(tokens, taken, records)
 
@@ -107,14 +108,15 @@ def list_logits(logits: Tensor, base_logits: Tensor | None, roles: Sequence[str]
 
 def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:
     """All registered scores, in the order of their names: `[rows, k, scores]` from logits `[rows, k, vocab]`."""
-    return torch.stack([score(host, donor, tokens) for score in registered], -1)
+    reading = PairReading(host, donor, tokens)
+    return torch.stack([score.of(reading) for score in registered], -1)
 
 
 def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
     """As `emit`, for given tokens `[rows, k]`. Records all registered scores with the base as host, then `COMPARED`."""
     taken = torch.zeros_like(forced, dtype=torch.bool)
     own = torch.full((*forced.shape, REST), torch.nan, device=forced.device)
-    return Emitted(forced, taken, torch.cat([own, score_all(base, guide, forced), compare(forced, base, guide)], -1))
+    return Emitted(forced, taken, torch.cat([own, read_all([*registered], base, guide, forced)], -1))
 
 
 def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = None) -> Tensor:
@@ -139,7 +141,7 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
         return tokens.view(at.shape)
 
     with nullcontext() if kernels.uses_kernels(logits) else drawing():
-        return _by_pieces(race, logits, at, rules.table, asked)
+        return by_pieces(race, logits, at, rules.table, asked)
 
 
 def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
@@ -161,7 +163,15 @@ def _list_words(key: bytes, block: int) -> NDArray[np.uint64]:
     return np.asarray(generator.advance(block * _WORDS // 4).random_raw(_WORDS))  # four words a count
 
 
-def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
+def by_positions(compute: Callable[..., Tensor], *parts: Tensor | None) -> Tensor:
+    """As `by_pieces`, of parts `[rows, columns, ...]` of a function that reads each position by itself."""
+    flat = [None if part is None else part.flatten(0, 1)[:, None] for part in parts]
+    values = by_pieces(compute, *flat)
+    shape = next(part for part in parts if part is not None).shape[:2]
+    return values.view(*shape, *values.shape[2:])
+
+
+def by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
     """Apply a function to a few rows at a time, which fit a CPU's cache or take little of a GPU's memory."""
     logits = next(part for part in rows if part is not None and part.dim() == 3)
     piece = _PIECE if logits.device.type == "cpu" else _LARGE_PIECE
@@ -204,4 +214,4 @@ def _judge(policy: Policy, taken: Tensor, host: Tensor | None, donor: Tensor | N
         judged = [judge_tokens(logits, tokens) for logits in writers if logits is not None]
         return torch.where(taken[..., None], judged[-1], judged[0])
 
-    return _by_pieces(judge, host, donor, taken, tokens)
+    return by_pieces(judge, host, donor, taken, tokens)

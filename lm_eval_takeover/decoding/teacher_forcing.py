@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -9,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.decoding.gate_step import by_positions
 from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.forward.transfers import pad_left
-from lm_eval_takeover.method import observations
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import COMPARED, COUNTED
+from lm_eval_takeover.method.observations import COMPARED, COUNTED, judge_tokens, read_all
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.sampling import chances, request_digest
@@ -116,11 +117,11 @@ def force(
     judged: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
     for here, logits in read_aligned(pair, policy.roles, prompts, continuations, labels, most):
         by_host, by_donor = logits.get(policy.host or ""), logits.get(policy.donor or "")
-        scores.append(policy.scores(by_host, by_donor, here).cpu())
+        scores.append(by_positions(policy.scores, by_host, by_donor, here).cpu())
         if by_host is not None and by_donor is not None:
             logits = dict(zip(policy.roles, (by_host, policy.mix(by_host, by_donor)), strict=True))
         for role, block in logits.items():
-            judged[role].append(observations.judge_tokens(block, here).cpu())
+            judged[role].append(by_positions(judge_tokens, block, here).cpu())
     whole = {role: torch.cat(parts, 1) for role, parts in judged.items()}
     all_scores = torch.cat(scores, 1)
     results = []
@@ -144,16 +145,15 @@ def compare(
 ) -> list[dict[str, NDArray[Any]]]:
     """Scores and probabilities of each continuation's tokens under both models: arrays `[tokens]` by name, a dictionary per row.
 
-    Scores by their names, with the base as host, in float32; then `COMPARED` of `observations.compare`, ranks and ids as int32.
+    Scores by their names, with the base as host, in float32; then `COMPARED`, ranks and ids as int32.
     """
-    blocks: list[dict[str, Tensor]] = []
-    for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels, most):
-        columns = {score.name: score(logits["base"], logits["guide"], tokens) for score in scores}
-        measured = observations.compare(tokens, logits["base"], logits["guide"])
-        columns |= zip(COMPARED, measured.unbind(-1), strict=True)
-        columns |= {name: columns[name].int() for name in COUNTED}
-        blocks.append({name: values.cpu() for name, values in columns.items()})
-    whole = {name: torch.cat([block[name] for block in blocks], 1).numpy() for name in blocks[0]}
+    parts = [
+        by_positions(partial(read_all, scores), logits["base"], logits["guide"], tokens).cpu()
+        for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels, most)
+    ]
+    names = [*(score.name for score in scores), *COMPARED]
+    columns = dict(zip(names, torch.cat(parts, 1).unbind(-1), strict=True))
+    whole = {name: (values.int() if name in COUNTED else values).numpy() for name, values in columns.items()}
     return [
         {name: values[row, -len(continuation) :] for name, values in whole.items()}
         for row, continuation in enumerate(continuations)

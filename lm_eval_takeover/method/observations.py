@@ -1,11 +1,14 @@
 """Numbers of each token in traces and scores files: entropies, log-probabilities, ranks and likeliest tokens."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.kernels import operations as kernels
+from lm_eval_takeover.kernels.operations import ModelRead
 from lm_eval_takeover.method.generation import OBSERVED
-from lm_eval_takeover.method.scores import entropy, log_probs
+from lm_eval_takeover.method.reading import Distribution, PairReading, gather
+from lm_eval_takeover.method.registry import Score
 
 SHARED = (5, 10)  # sizes of the sets of likeliest tokens whose overlap is counted
 COMPARED = (
@@ -30,47 +33,57 @@ def observe(
     observed = torch.full((*tokens.shape, len(OBSERVED)), torch.nan, device=tokens.device)
     if host_tokens is not None:
         observed[..., 4] = host_tokens
-    if host_logits is not None and kernels.uses_kernels(host_logits):
-        _, _, host, donor = kernels.read_pair(host_logits, donor_logits, tokens)
-        observed[..., 1], observed[..., 2], observed[..., 3] = host.logprob, donor.logprob, host.rank
-        if base_logits is not None:
-            observed[..., 0] = host.entropy if base_logits is host_logits else donor.entropy
-        return observed
+    first, second = (donor_logits, None) if host_logits is None else (host_logits, donor_logits)
+    assert first is not None
+    reading = PairReading(first, second, tokens)
+    host = None if host_logits is None else reading.host
+    donor = None if donor_logits is None else reading.host if host is None else reading.donor
     if base_logits is not None:
-        observed[..., 0] = entropy(base_logits)
-    for place, logits in ((1, host_logits), (2, donor_logits)):
-        if logits is not None:
-            chosen = logits.gather(-1, tokens[..., None])
-            observed[..., place] = chosen[..., 0].float() - logits.float().logsumexp(-1)
-            if place == 1:
-                observed[..., 3] = (logits > chosen).sum(-1) + 1
+        base = host if base_logits is host_logits else donor
+        assert base is not None
+        observed[..., 0] = base.entropy
+    for place, model in ((1, host), (2, donor)):
+        if model is not None:
+            observed[..., place] = _log_prob(model, tokens)
+    if host is not None:
+        observed[..., 3] = host.rank
     return observed
+
+
+def _log_prob(model: Distribution | ModelRead, tokens: Tensor) -> Tensor:
+    """Nats `[...]`. On a CPU without the sums that scores need, whose small values count."""
+    return model.logprob if isinstance(model, ModelRead) else gather(model.log_probs, tokens)
 
 
 def judge_tokens(logits: Tensor, tokens: Tensor) -> Tensor:
     """Log-probabilities of tokens `[...]` and whether they are the likeliest, as 0 or 1: float32 `[..., 2]`."""
-    if kernels.uses_kernels(logits):
-        read = kernels.read_pair(logits, None, tokens).host
-        return torch.stack([read.logprob, (read.top == tokens).float()], -1)
-    chosen = log_probs(logits).gather(-1, tokens[..., None])[..., 0]
-    return torch.stack([chosen, (logits.argmax(-1) == tokens).float()], -1)
+    model = PairReading(logits, None, tokens).host
+    return torch.stack([_log_prob(model, tokens), (model.top == tokens).float()], -1)
 
 
-def compare(tokens: Tensor, base_logits: Tensor, guide_logits: Tensor) -> Tensor:
-    """Float32 `[..., 11]` of tokens `[...]`, in the order of `COMPARED`; logits are `[..., vocab]`.
+def compare(reading: PairReading) -> Tensor:
+    """Float32 `[..., 11]` of a reading with the base as host and tokens `[...]`, in the order of `COMPARED`.
 
     Entropies and log-probabilities in nats; ranks are those of the token that stands there, 1 for the likeliest; tops are the
     likeliest tokens' ids. `guide_top_rank` is the rank under the base of the guide's likeliest token, `shared_top5` how many of
     the 5 likeliest tokens of both are the same. Whole numbers below 2^24 are exact in float32.
     """
-    both = []
-    for logits in (base_logits, guide_logits):
-        seen = dict(zip(OBSERVED, observe(tokens, logits, None, base_logits=logits).unbind(-1), strict=True))
-        both.append([seen["base_entropy"], seen["host_logprob"], seen["donor_rank"], logits.argmax(-1).float()])
-    first = base_logits.gather(-1, guide_logits.argmax(-1, keepdim=True))
-    columns = [column for pair in zip(*both, strict=True) for column in pair] + [(base_logits > first).sum(-1) + 1.0]
-    tops = [logits.topk(min(SHARED[-1], logits.shape[-1]), dim=-1).indices for logits in (base_logits, guide_logits)]
+    base, guide, of_guide = reading.host, reading.donor, reading.donor_logits
+    assert reading.tokens is not None and of_guide is not None
+    logits = (reading.host_logits, of_guide)
+    first = gather(logits[0], guide.top.long())[..., None]
+    columns = [
+        *(base.entropy, guide.entropy, _log_prob(base, reading.tokens), _log_prob(guide, reading.tokens)),
+        *(base.rank, guide.rank, base.top, guide.top, (logits[0] > first).sum(-1) + 1),
+    ]
+    tops = [one.topk(min(SHARED[-1], one.shape[-1]), dim=-1).indices for one in logits]
     for size in SHARED:
-        base, guide = (top[..., :size] for top in tops)
-        columns.append((base[..., :, None] == guide[..., None, :]).sum((-1, -2)).float())
-    return torch.stack(columns, -1)
+        ours, theirs = (top[..., :size] for top in tops)
+        columns.append((ours[..., :, None] == theirs[..., None, :]).sum((-1, -2)))
+    return torch.stack([column.float() for column in columns], -1)
+
+
+def read_all(scores: Sequence[Score], base_logits: Tensor, guide_logits: Tensor, tokens: Tensor) -> Tensor:
+    """These scores with the base as host, then `COMPARED`: float32 `[..., scores + 11]`."""
+    reading = PairReading(base_logits, guide_logits, tokens)
+    return torch.cat([torch.stack([score.of(reading) for score in scores], -1), compare(reading)], -1)

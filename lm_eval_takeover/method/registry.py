@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from lm_eval_takeover.method.reading import PairReading
+
     Asked = Tensor | None
 logger = logging.getLogger(__name__)
 
@@ -70,10 +72,11 @@ def _digest(files: list[Path]) -> str:
 class Score:
     """A score `s_t` by name: a pure function from raw logits `[..., vocab]` to nats, or whatever unit it has, `[...]`.
 
-    Its function takes the host's logits, with `needs_donor` the donor's behind them, with `needs_token` the ids `[...]` of the
-    tokens that the host draws there. A parameter `top_p` reads the model argument `score_top_p`. `signed`: its values may be
-    negative, so it has no window test, whose bound is a multiple of a mean. `binary`: they are 0 or 1, so no threshold lies
-    between, and the model argument `chance` sets how much the donor writes.
+    Its function takes one `PairReading`, as parameter `reading`, whose numbers all scores of a position share. Or it takes the
+    host's logits, with `needs_donor` the donor's behind them, with `needs_token` the ids `[...]` of the tokens that the host
+    draws there. A parameter `top_p` reads the model argument `score_top_p`. `signed`: its values may be negative, so it has no
+    window test, whose bound is a multiple of a mean. `binary`: they are 0 or 1, so no threshold lies between, and the model
+    argument `chance` sets how much the donor writes.
     """
 
     name: str
@@ -85,29 +88,43 @@ class Score:
     binary: bool = False
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        code = self.function.__code__
+        return code.co_varnames[: code.co_argcount]
+
+    @property
     def reads_top_p(self) -> bool:
-        return "top_p" in self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
+        return "top_p" in self.parameters
 
     def __call__(
         self, host_logits: "Tensor", donor_logits: "Asked" = None, tokens: "Asked" = None, *, top_p: float = 1.0
     ) -> "Tensor":
         """`s_t` `[...]` of logits `[..., vocab]` and host tokens `[...]`. Raises PluginError where a plug-in fails."""
-        arguments = [host_logits]
-        inputs = (self.needs_donor, donor_logits, "donor's logits"), (self.needs_token, tokens, "host's tokens")
+        from lm_eval_takeover.method.reading import PairReading
+
+        return self.of(PairReading(host_logits, donor_logits, tokens), top_p=top_p)
+
+    def of(self, reading: "PairReading", *, top_p: float = 1.0) -> "Tensor":
+        """`s_t` `[...]` of a reading that other scores may share. Raises PluginError where a plug-in fails."""
+        arguments: list[Any] = [reading.host_logits]
+        inputs = (self.needs_donor, reading.donor_logits, "donor's logits"), (self.needs_token, reading.tokens, "host's tokens")
         for needs, argument, label in inputs:
             if needs and argument is None:
                 raise ValueError(f"score '{self.name}' needs the {label}")
-            if needs and argument is not None:
+            if needs:
                 arguments.append(argument)
+        if "reading" in self.parameters:
+            arguments = [reading]
+        else:
+            arguments[: 1 + self.needs_donor] = [logits.float() for logits in arguments[: 1 + self.needs_donor]]
         options = {"top_p": top_p} if self.reads_top_p else {}
         from lm_eval_takeover.method.sampling import flush_denormals
 
         with flush_denormals():
             if self.source.digest is None:
                 return self.function(*arguments, **options)
-            arguments[: 1 + self.needs_donor] = [logits.float() for logits in arguments[: 1 + self.needs_donor]]
             values: Tensor = call_plugin(self.where, self.function, *arguments, **options)
-        check_shape(self.where, values, host_logits.shape[:-1])
+        check_shape(self.where, values, reading.host_logits.shape[:-1])
         return values.float()
 
     @property
@@ -234,7 +251,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def register_score(
     name: str, *, needs_donor: bool, needs_token: bool = False, signed: bool = False, binary: bool = False
 ) -> Callable[[Function], Function]:
-    """Register `(host_logits[, donor_logits][, tokens]) -> scores`, `[..., vocab]` to `[...]`; options as in `Score`."""
+    """Register `(reading)` or `(host_logits[, donor_logits][, tokens]) -> scores` `[...]`; options as in `Score`."""
 
     def register(function: Function) -> Function:
         source = Source.of(function)

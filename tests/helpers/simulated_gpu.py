@@ -17,8 +17,8 @@ from helpers.simulated_capture import list_tensors, simulate_captures
 from helpers.torch_kernels import draw_in_torch, read_in_torch
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.kernels import operations
+from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.scores import jensen_shannon
 
 CUDA, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 ASKS = {
@@ -152,7 +152,7 @@ def _read(host, donor, tokens):
 
 
 def _diverge(host, donor):
-    return jensen_shannon(host, donor).flatten()
+    return scores.get("js")(host, donor).flatten()
 
 
 def compute_words(keys, positions):

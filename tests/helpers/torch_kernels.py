@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.kernels.operations import ModelRead, PairRead
+from lm_eval_takeover.method.reading import log_probs
+from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.scores import cross_entropy, entropy, log_probs, reverse_kl
 
 _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
 
@@ -63,7 +64,7 @@ def _shortest_prefix(surprise: Tensor, weights: Tensor, target: Tensor | float) 
 def read_in_torch(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None = None) -> PairRead:
     """As `operations.read_pair`."""
     none = host.new_full(host.shape[:-1], math.nan, dtype=torch.float32)
-    ce, rkl = (none, none) if donor is None else (cross_entropy(host, donor), reverse_kl(host, donor))
+    ce, rkl = (none, none) if donor is None else (scores.get("ce")(host, donor), scores.get("rkl")(host, donor))
     models = [ModelRead(*[none] * 6) if logits is None else _read_model(logits, tokens) for logits in (host, donor)]
     return PairRead(ce, rkl, *models)
 
@@ -78,4 +79,4 @@ def _read_model(logits: Tensor, tokens: Tensor | None) -> ModelRead:
     if tokens is not None:
         logprob = log_probs(logits).gather(-1, tokens[..., None])[..., 0]
         rank = (logits > logits.gather(-1, tokens[..., None])).sum(-1).float() + 1
-    return ModelRead(entropy(logits), logprob, rank, logits.argmax(-1).float(), rest, second)
+    return ModelRead(scores.get("entropy")(logits), logprob, rank, logits.argmax(-1).float(), rest, second)

@@ -7,6 +7,7 @@ import torch
 from helpers.interpreter import interpret_operations
 
 from lm_eval_takeover.method.observations import compare, observe
+from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import scores
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of logits that are no distribution
@@ -41,7 +42,7 @@ def test_they_are_those_of_torch(monkeypatch, vocab, scale, dtype):
         sound = [row for row in range(12) if row not in (3, 4, 5, 6, 7, 10)]  # ranks of NaN are anything
         host, donor, those = host[:, sound], donor[:, sound], tokens[:, sound]
         found["observed"] = observe(those, host, donor, base_logits=donor, host_tokens=those)
-        found["compared"] = compare(those, host, donor)
+        found["compared"] = compare(PairReading(host, donor, those))
         return found
 
     expected = read_all(host.float(), donor.float())

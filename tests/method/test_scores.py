@@ -1,6 +1,7 @@
 """Scores: hand-computed values, the plain numpy definition, and the properties that hold for any two distributions."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -10,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from lm_eval_takeover.decoding.gate_step import by_positions, score_all
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores
-from lm_eval_takeover.method.scores import cross_entropy, entropy, jensen_shannon, reverse_kl
 
 SCORES = ("ce", "rkl", "entropy", "js")
+cross_entropy, reverse_kl, entropy, jensen_shannon = map(scores.get, SCORES)
 
 LN2 = math.log(2)
 finite = st.floats(-60, 60, width=32)
@@ -80,8 +82,8 @@ def test_js_top_p_truncates_and_renormalises_both_sides():
     host, donor = logits(0.6, 0.3, 0.1), logits(0.1, 0.6, 0.3)
     # nuclei at 0.8: host {0, 1} -> (2/3, 1/3, 0), donor {1, 2} -> (0, 2/3, 1/3)
     truncated = logits(2 / 3, 1 / 3, 0.0), logits(0.0, 2 / 3, 1 / 3)
-    assert jensen_shannon(host, donor, 0.8).item() == pytest.approx(jensen_shannon(*truncated).item(), rel=1e-5)
-    assert jensen_shannon(host, donor, 1.0).item() < jensen_shannon(host, donor, 0.8).item()
+    assert jensen_shannon(host, donor, top_p=0.8).item() == pytest.approx(jensen_shannon(*truncated).item(), rel=1e-5)
+    assert jensen_shannon(host, donor, top_p=1.0).item() < jensen_shannon(host, donor, top_p=0.8).item()
 
 
 def test_a_score_without_the_logits_or_tokens_that_it_reads_is_refused():
@@ -114,3 +116,27 @@ def test_a_score_that_cannot_be_negative_has_no_negative_threshold():
     with pytest.raises(ArgumentError, match=r"kappa=2\.0 needs scores above 0, not score="):
         Disagreement(score="log_ratio", gate=Gate(-0.1, 2.0))
     assert Disagreement(score="log_ratio", gate=Gate(-0.1)).gate.tau == -0.1
+
+
+def test_all_scores_of_a_real_vocabulary_cost_a_few_passes_over_it():
+    """Beside one log-softmax of each model: about 10 of them, where each score by itself took 60."""
+    generator = torch.Generator().manual_seed(0)
+    host, donor = (4 * torch.randn(1, 40, 49_152, generator=generator) for _ in range(2))
+    tokens = host.argmax(-1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        spent = {}
+        for name, work in {
+            "once": lambda: [one.log_softmax(-1) for one in (host[:, :5], donor[:, :5]) for _ in range(8)],
+            "all": lambda: by_positions(score_all, host, donor, tokens),
+        }.items():
+            times = []
+            for _ in range(4):
+                started = time.process_time()
+                work()
+                times.append(time.process_time() - started)
+            spent[name] = min(times)
+    finally:
+        torch.set_num_threads(threads)
+    assert spent["all"] < 25 * spent["once"]

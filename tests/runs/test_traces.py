@@ -13,9 +13,9 @@ from helpers.run_dirs import HEADER, make_sample
 
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.method.generation import OBSERVED
+from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
-from lm_eval_takeover.method.scores import entropy
 from lm_eval_takeover.runs.traces import SCHEMA, pack_trace, window_means, write_part
 
 
@@ -55,7 +55,7 @@ def test_observations_are_those_of_full_passes(demo_pair, prompts, name, directi
             logits[member.role] = full.float()
         host, donor = policy.host, policy.donor
         places = torch.arange(len(tokens))
-        expected = {"base_entropy": entropy(logits["base"])}
+        expected = {"base_entropy": scores.get("entropy")(logits["base"])}
         for column, role in (("host_logprob", host), ("donor_logprob", donor)):
             if role:
                 expected[column] = logits[role].log_softmax(-1)[places, tokens]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
@@ -25,11 +26,13 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory
 from lm_eval_takeover.commands.calibrate.setup import Setup
+from lm_eval_takeover.decoding.gate_step import by_positions
 from lm_eval_takeover.decoding.stop_strings import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, run_in_batches
 from lm_eval_takeover.method.gate import Gate, fires_along
 from lm_eval_takeover.method.policies import ALONE
+from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
@@ -166,15 +169,24 @@ def _score_rollouts(setup: Setup, parts: ScoreParts, texts: Sequence[tuple[Reque
     """Every score of every token of these texts: by name one array `[tokens]` per rollout, in nats."""
     requests, rollouts = zip(*texts, strict=True)
     prompts, labels = [request.prompt for request in requests], [request.label for request in requests]
-    blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
     host, donor = setup.roles
-    for tokens, logits in read_aligned(setup.pair, setup.roles, prompts, rollouts, labels):
-        for score in parts.scores:
+
+    def read(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
+        reading, columns = PairReading(host_logits, donor_logits, tokens), []
+        for score in scores:
+            values = torch.full(tokens.shape, torch.nan)
             with parts.sparing(score):
-                blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())
-    whole = {score.name: torch.cat(blocks[score.name], dim=1) for score in parts.scores}
+                values = score.of(reading)
+            columns.append(values)
+        return torch.stack(columns, -1)
+
+    scores = parts.scores
+    aligned = read_aligned(setup.pair, setup.roles, prompts, rollouts, labels)
+    blocks = [by_positions(read, logits[host], logits[donor], tokens).cpu() for tokens, logits in aligned]
+    whole = dict(zip((score.name for score in scores), torch.cat(blocks, dim=1).unbind(-1), strict=True))
     lengths = list(map(len, rollouts))
-    return {name: [row[-n:].numpy() for row, n in zip(values, lengths, strict=True)] for name, values in whole.items()}
+    rows = {score.name: whole[score.name] for score in parts.scores}  # without those that failed meanwhile
+    return {name: [row[-n:].numpy() for row, n in zip(values, lengths, strict=True)] for name, values in rows.items()}
 
 
 def _check_values(score: Score, rows: Sequence[Trajectory], requests: Sequence[Request]) -> None:

@@ -10,6 +10,7 @@ from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
 from lm_eval_takeover.lab.analysis.choices import EDGES, MEASURES
 from lm_eval_takeover.lab.analysis.tokens import SampleTokens
 from lm_eval_takeover.method.observations import COMPARED, compare
+from lm_eval_takeover.method.reading import PairReading
 
 TASKS = ("takeover_gsm8k", "takeover_amc23")
 
@@ -67,7 +68,7 @@ def test_entropies_stand_in_the_bin_of_their_js(planted):
 def test_ranks_and_shared_tokens_are_those_of_sorted_logits():
     generator = torch.Generator().manual_seed(0)
     base, guide = (torch.randn(7, 40, generator=generator) for _ in range(2))
-    found = dict(zip(COMPARED, compare(torch.zeros(7, dtype=torch.long), base, guide).unbind(-1), strict=True))
+    found = dict(zip(COMPARED, compare(PairReading(base, guide, torch.zeros(7, dtype=torch.long))).unbind(-1), strict=True))
     for row in range(7):
         ours, theirs = (logits[row].argsort(descending=True).tolist() for logits in (base, guide))
         assert found["guide_top_rank"][row] == ours.index(theirs[0]) + 1

@@ -1,0 +1,113 @@
+"""Word problems in plain English with worked solutions, made by rule: `python problems.py OUT` writes one JSONL file per split.
+
+Names, things and numbers of the three splits are disjoint, so nothing of a test problem was seen in training.
+"""
+
+import json
+import random
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+PROMPT = "Problem: {problem}\nPlease reason step by step, and put your final answer within \\boxed{{}}.\nSolution:"
+SIZES = {"train": 600, "calibration": 160, "test": 80}
+NAMES = {
+    "train": "Tom Mia Ben Ana Leo Eva Sam Lily Max Nora Paul Ruth Ivan Jane Omar Rosa Hugo Tina Karl Vera",
+    "calibration": "Adam Clara Felix Greta Henry Irene Jack Kate",
+    "test": "Oscar Julia Peter Sara Simon Emma Victor Alice",
+}
+THINGS = {
+    "train": "apples pencils coins stickers shells cards books plums buttons stamps",
+    "calibration": "oranges balls pens cookies",
+    "test": "marbles pears keys eggs",
+}
+# Of each kind: the ranges of a, b and c; two ways to ask; the steps of the solution, whose last one gives the answer.
+# `[a + b]` in a step is written as the sum and its value.
+KINDS = {
+    "more": (
+        ((3, 12), (2, 8), (0, 0)),
+        ("{x} has {a} {t}. {y} has {b} more {t} than {x}. How many {t} do they have together?",
+         "{x} has {a} {t}, and {y} has {b} more than {x}. How many {t} do {x} and {y} have in total?"),
+        ("{y} has [{a} + {b}] {t}.", "Together they have [{a} + {last}] {t}."),
+    ),
+    "fewer": (
+        ((6, 14), (2, 5), (0, 0)),
+        ("{x} has {a} {t}. {y} has {b} fewer {t} than {x}. How many {t} do they have together?",
+         "{x} has {a} {t}, and {y} has {b} fewer than {x}. How many {t} do {x} and {y} have in total?"),
+        ("{y} has [{a} - {b}] {t}.", "Together they have [{a} + {last}] {t}."),
+    ),
+    "twice": (
+        ((3, 15), (2, 9), (0, 0)),
+        ("{x} has {a} {t}. {y} has twice as many {t} as {x}, but loses {b} of them. How many {t} does {y} have now?",
+         "{x} has {a} {t}, and {y} has twice as many. Then {y} loses {b} {t}. How many {t} does {y} have left?"),
+        ("{y} has [2 * {a}] {t}.", "Then {y} has [{last} - {b}] {t}."),
+    ),
+    "before": (
+        ((3, 12), (3, 12), (0, 0)),
+        ("{x} gives {a} {t} to {y} and has {b} {t} left. How many {t} did {x} have at first?",
+         "After giving {a} {t} to {y}, {x} still has {b} {t}. How many {t} did {x} have before?"),
+        ("Before, {x} had [{b} + {a}] {t}.",),
+    ),
+    "boxes": (
+        ((2, 5), (3, 9), (2, 5)),
+        ("{x} has {a} boxes with {b} {t} in each box. {x} gives {c} {t} to {y}. How many {t} does {x} have left?",
+         "There are {b} {t} in each of {a} boxes. {x} takes {c} {t} out and gives them to {y}. "
+         "How many {t} are left in the boxes?"),
+        ("The boxes have [{a} * {b}] {t}.", "Then [{last} - {c}] {t} are left."),
+    ),
+    "passes": (
+        ((8, 15), (2, 6), (2, 7)),
+        ("{x} has {a} {t}. {x} gives {b} {t} to {y}, and then finds {c} more. How many {t} does {x} have now?",
+         "{x} had {a} {t}, lost {b} of them, and then got {c} {t} from {y}. How many {t} does {x} have now?"),
+        ("First {x} has [{a} - {b}] {t}.", "Then {x} has [{last} + {c}] {t}."),
+    ),
+}  # fmt: skip
+
+
+def split_of(kind: str, numbers: tuple[int, ...]) -> str:
+    """The split in which these numbers occur, by a digest of them."""
+    digest = zlib.crc32(repr((kind, numbers)).encode())
+    return ("test", "calibration", "train", "train", "train", "train")[digest % 6]
+
+
+def solve(steps: tuple[str, ...], facts: dict[str, object]) -> tuple[list[str], int]:
+    """The steps with their sums worked out, and the last value."""
+    written, last = [], 0
+    for step in steps:
+        before, sum_, after = step.replace("[", "]").split("]")
+        first, sign, second = sum_.format(**facts, last=last).split()
+        a, b = int(first), int(second)
+        last = {"+": a + b, "-": a - b, "*": a * b}[sign]
+        written.append(f"{before}{first} {sign} {second} = {last}{after}".format(**facts))
+    return written, last
+
+
+def make_problems(split: str, count: int, seed: int = 1) -> Iterator[dict[str, str]]:
+    """Different problems of a split; the kinds take turns."""
+    random_ = random.Random(f"{split} {seed}")
+    seen = set[str]()
+    while len(seen) < count:
+        kind = list(KINDS)[len(seen) % len(KINDS)]
+        ranges, questions, steps = KINDS[kind]
+        numbers = tuple(random_.randint(*bounds) for bounds in ranges)
+        (x, y), things = random_.sample(NAMES[split].split(), 2), random_.choice(THINGS[split].split())
+        facts = {"x": x, "y": y, "t": things, **dict(zip("abc", numbers, strict=True))}
+        problem = random_.choice(questions).format(**facts)
+        if split_of(kind, numbers) != split or problem in seen:
+            continue
+        seen.add(problem)
+        written, answer = solve(steps, facts)
+        solution = f"{' '.join(written)} The answer is \\boxed{{{answer}}}."
+        yield {"kind": kind, "problem": problem, "solution": solution, "answer": str(answer)}
+
+
+def main(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for split, count in SIZES.items():
+        rows = [json.dumps(row) + "\n" for row in make_problems(split, count)]
+        (out / f"{split}.jsonl").write_text("".join(rows))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
