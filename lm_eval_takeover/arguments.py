@@ -18,6 +18,14 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 BACKENDS = ("hf", "vllm")
 DEFAULT_POLICY = "disagreement"
 
+OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model type has instead
+    "pretrained": "base=… and guide=… name the two models",
+    "tokenizer": "each model is read with the tokenizer of its own checkpoint",
+    "delta": "give base=… or guide=… a merged checkpoint, or peft=… an adapter",
+    "add_bos_token": "the tokenizer's own setting counts",
+    "lora_local_path": "give base=… or guide=… a merged checkpoint",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -198,7 +206,8 @@ class ModelArguments:
             engine_arguments = {name: values[name] for name in unknown}
             values = {name: value for name, value in values.items() if name in hints}
         elif unknown:
-            raise ArgumentError(f"unknown model argument '{unknown[0]}'; {nearest(unknown[0], hints)}")
+            advice = OTHERS_NAMES.get(unknown[0]) or nearest(unknown[0], hints)
+            raise ArgumentError(f"unknown model argument '{unknown[0]}'; {advice}")
         typed = {name: _typed(name, value, hints[name]) for name, value in values.items()}
         policy_arguments = {name: typed.pop(name) for name in own or {} if name in typed}
         made = cls(**typed, policy_arguments=policy_arguments, engine_arguments=engine_arguments)

@@ -98,10 +98,13 @@ def first_line(error: Exception) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where a known name is close to `name`, else the list of known names."""
+    """`did you mean 'x'?` where a known name is close to `name`, else the known names, or the nearest of many."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+    if close := get_close_matches(name, names, n=1, cutoff=0.6):
+        return f"did you mean '{close[0]}'?"
+    if len(names) <= 20:
+        return f"known: {', '.join(names)}"
+    return f"the nearest of {len(names)} are {', '.join(get_close_matches(name, names, n=3, cutoff=0.0))}"
 
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}

@@ -3,13 +3,14 @@
 The autoload hook calls `observe_evaluation` around `simple_evaluate`, and `check_options` before slow imports. A light import.
 """
 
+import fnmatch
 import inspect
 import logging
 import math
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
@@ -19,10 +20,10 @@ from types import TracebackType
 from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command
+from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.facts import find_missed_rate
-from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +129,14 @@ def describe_missed_rate(takeover: Mapping[str, Any], rate: float) -> str:
     return f"{line}; against its calibration '{takeover['calibration']}': {differences or 'no known difference'}"
 
 
+def refuse_cache(path: str) -> None:
+    """Raises ArgumentError for lm-eval's `--use_cache`."""
+    raise ArgumentError(
+        f"--use_cache '{path}': lm-eval's cache knows prompts and no models, so one model would get another's answers; leave it "
+        f"out, and give run_dir=… to keep finished samples"
+    )
+
+
 def share_logging() -> None:
     """Let our notices go where lm-eval's go, under its verbosity."""
     logging.getLogger("lm_eval_takeover").parent = logging.getLogger("lm_eval")
@@ -138,7 +147,7 @@ def share_logging() -> None:
 
 
 def check_options(options: Namespace) -> None:
-    """Check what can be known of `lm_eval run`'s options before its slow imports. Raises a TakeoverError, which is one line."""
+    """Check what can be known of `lm_eval run`'s options, first what needs no slow import. Raises a TakeoverError of one line."""
     install_error_hook()
     _shorten_option_errors()
     share_logging()
@@ -156,23 +165,59 @@ def check_options(options: Namespace) -> None:
     samples = read("samples")
     if isinstance(samples, str) and "{" not in samples and not Path(samples).is_file():
         raise ArgumentError(f"--samples '{samples}' is no file; expected JSON, {{TASK: [doc_id, …]}}, or a file of it")
-    arguments = read("model_args") or {}
-    if not isinstance(arguments, dict):  # `a=1,b=2`, which lm-eval takes apart itself
+    if read("use_cache"):
+        refuse_cache(read("use_cache"))
+    _check_output(read("output_path"))
+    tasks = read("tasks") or []
+    tasks = tasks.split(",") if isinstance(tasks, str) else [task for task in tasks if isinstance(task, str)]
+    _check_tasks(tasks, read("include_path"), read("num_fewshot"))
+    drawn, arguments = read("gen_kwargs") or {}, read("model_args") or {}
+    if not (isinstance(drawn, dict) and isinstance(arguments, dict)):  # `a=1,b=2`, which lm-eval takes apart itself
         return
     own = {name: read(name) for name in ("batch_size", "max_batch_size", "device")}
     values = {name: value for name, value in own.items() if value is not None} | arguments
     if not {"policy", "plugins"} & values.keys():  # other policies' arguments are known only with torch
         ModelArguments.parse(values)
-    from lm_eval_takeover.calibration.files import note_tasks
-    from lm_eval_takeover.pair.loading import check_arguments
+    if values.get("enable_thinking") is not None and not read("apply_chat_template"):
+        raise ArgumentError(
+            f"enable_thinking={values['enable_thinking']} is read with --apply_chat_template; give both or none"
+        )
+    from lm_eval_takeover.pair.ids import check_source
     from lm_eval_takeover.tasks.instances import read_generation_settings
 
-    tasks = read("tasks") or []
-    note_tasks(tasks.split(",") if isinstance(tasks, str) else tasks, read("include_path"))
+    # `do_sample` alone says nothing: the task has a temperature
+    read_generation_settings({k: v for k, v in drawn.items() if k != "do_sample" or "temperature" in drawn}, 1)
+    for name in ("base", "guide"):
+        if isinstance(values.get(name), str) and values[name]:
+            check_source(name, values[name])
+    from lm_eval_takeover.calibration.files import note_tasks
+    from lm_eval_takeover.pair.loading import check_arguments
+
+    note_tasks(tasks, read("include_path"))
     check_arguments(values)
-    drawn = read("gen_kwargs") or {}
-    if isinstance(drawn, dict):  # `do_sample` alone says nothing: the task has a temperature
-        read_generation_settings({k: v for k, v in drawn.items() if k != "do_sample" or "temperature" in drawn}, 1)
+
+
+def _check_output(path: Any) -> None:
+    """lm-eval makes a folder of this name, or writes beside `NAME.json`, once all the work is done."""
+    if not path:
+        return
+    folder = Path(path).parent if Path(path).suffix == ".json" else Path(path)
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        problem = "is no folder" if not existing.is_dir() else "cannot be written"
+        raise ArgumentError(
+            f"--output_path '{path}': '{existing}' {problem}, so no results could be saved; give another folder"
+        )
+
+
+def _check_tasks(names: Sequence[str], include_path: Any, shots: Any) -> None:
+    """Raises ArgumentError for a mistyped task of this package, and for examples, which none of them has."""
+    ours = [file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")]
+    for name in names:
+        if not include_path and name.startswith("takeover") and name not in ours and not fnmatch.filter(ours, name):
+            raise ArgumentError(f"--tasks {name} is not known; {nearest(name, ours)}")
+        if shots and (found := fnmatch.filter(ours, name)):
+            raise ArgumentError(f"--num_fewshot {shots}: {found[0]} has no examples, so nothing reads it; leave it out")
 
 
 def _shorten_option_errors() -> None:

@@ -101,6 +101,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         facts = collect_facts(self.arguments, settings, self._description())
         return Recorder(self.run, settings, facts, self.policy)
 
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Raises ArgumentError: lm-eval's cache knows prompts, and no models."""
+        lm_eval_hooks.refuse_cache(cache_hook.dbdict.filename)
+
     def close(self) -> None:
         """Let go of the run_dir, where there is one; the end of the process does the same."""
         if self.run is not None:
@@ -199,6 +203,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool
     ) -> list[AskedSample]:
         """Fill in this rank's texts, and what they took by task. Returns what was asked for."""
+        self._check_thinking(instances)
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
@@ -208,7 +213,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         def take(i: int, sample: Sample) -> None:
             texts[i] = sample.response
             spent[instances[i].task_name or "none"].add(sample)
-            self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
 
         with self._count_seconds(), self.run.flushing() if self.run else contextlib.nullcontext():
             by_key = recorder.group_by_key(requests, indices)
@@ -254,6 +258,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         documents = ((document_label(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):
             fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")
+
+    def _check_thinking(self, instances: Sequence[Instance]) -> None:
+        """Refuse `enable_thinking` where no chat template reads it."""
+        thinking = self.arguments.enable_thinking
+        if thinking is not None and not self._chat and self.pair.is_chat_prompt(instances[0].args[0]) is False:
+            raise ArgumentError(f"enable_thinking={thinking} is read with --apply_chat_template; give both or none")
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """The requests of these instances: prompts as token ids, cut to the context."""
@@ -321,8 +331,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         totals = [0.0] * len(requests)
         for (owner, _, _), (log_prob, _) in zip(windows, scored, strict=True):
             totals[owner] += log_prob
-        for request, total in zip(requests, totals, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return totals
 
     def _loglikelihood_tokens(
@@ -343,8 +351,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for chosen, forced in run_in_batches(partial(self._force, texts), order, at_once):
             for i, row in zip(chosen, forced, strict=True):
                 results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))
-                if requests[i][0] != ("", ""):
-                    self.cache_hook.add_partial("loglikelihood", requests[i][0], results[i])
             bar.update(len(chosen))
         bar.close()
         return results

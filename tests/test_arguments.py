@@ -22,7 +22,8 @@ def test_command_line_values_are_typed():
     ("values", "text"),
     [
         ({"spike_ration": 0.1}, "unknown model argument 'spike_ration'; did you mean 'spike_ratio'?"),
-        ({"pretrained": "x"}, "argument 'pretrained'; known: allow_calibration_mismatch, attn_implementation, backend"),
+        ({"pretrained": "x"}, "argument 'pretrained'; base=… and guide=… name the two models"),
+        ({"zzz": 1}, "argument 'zzz'; the nearest of "),
         ({"window": "ten"}, "window='ten' is not a whole number"),
         ({"tau": "high"}, "tau='high' is not a number"),
         ({"tau": True}, "tau=True is a boolean"),

@@ -10,6 +10,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.tasks.benchmarks import load_demo
@@ -53,6 +54,21 @@ def test_a_model_that_is_used_twice_reports_each_evaluation_and_takes_its_seed(e
     assert texts(first) == texts(again) != texts(second)
     assert lm.get_model_info()["takeover"]["tokens"] == reports[2]["tokens"]  # asked once more, it says the same
     lm.close()
+
+
+def test_lm_evals_cache_which_knows_no_models_is_refused(evaluate, tmp_path):
+    with pytest.raises(ArgumentError, match=r"--use_cache '.*_rank0.db': lm-eval's cache knows prompts and no models"):
+        evaluate(model_args={"policy": "base"}, gen_kwargs="do_sample=False", use_cache=str(tmp_path / "greedy"))
+
+
+def test_a_length_of_the_command_line_goes_before_the_task_files(evaluate):
+    takeover = evaluate(model_args={"policy": "base", "batch_size": 16}, gen_kwargs="max_new_tokens=3")["config"]["takeover"]
+    assert takeover["tokens"] <= 2 * 8 * 3
+
+
+def test_thinking_without_a_chat_template_is_refused(evaluate):
+    with pytest.raises(ArgumentError, match="enable_thinking=False is read with --apply_chat_template; give both or none"):
+        evaluate(model_args={"policy": "base", "enable_thinking": False})
 
 
 def test_a_run_has_a_label_that_names_its_folder_and_its_cost(evaluate, tmp_path, caplog):

@@ -69,6 +69,19 @@ def options(**given):
         ({"gen_kwargs": {"temperature": "warm"}}, ArgumentError, "could not convert string to float: 'warm'"),
         ({"limit": -1}, ArgumentError, "--limit -1 is not above 0: give a number of documents, or a share below 1"),
         ({"gen_kwargs": {"temprature": 1}}, ArgumentError, "setting 'temprature=1' is not known; did you mean"),
+        ({"use_cache": "db"}, ArgumentError, "--use_cache 'db': lm-eval's cache knows prompts and no models"),
+        ({"output_path": __file__}, ArgumentError, f"'{__file__}' is no folder, so no results could be saved"),
+        ({"output_path": f"{__file__}/out/x.json"}, ArgumentError, f"'{__file__}' is no folder, so no results could be saved"),
+        ({"tasks": "takeover_dmo"}, ArgumentError, "--tasks takeover_dmo is not known; did you mean 'takeover_demo'?"),
+        ({"tasks": ["takeover_demo"], "num_fewshot": 3}, ArgumentError, "--num_fewshot 3: takeover_demo has no examples"),
+        ({"model_args": {"enable_thinking": False}}, ArgumentError, "enable_thinking=False is read with --apply_chat_template"),
+        (
+            {"model_args": {"base": "nosuch/model"}},
+            ArgumentError,
+            "base='nosuch/model' cannot be loaded: it is neither a folder",
+        ),
+        ({"model_args": {"pretrained": "x"}}, ArgumentError, "'pretrained'; base=… and guide=… name the two models"),
+        ({"device": "mps"}, ArgumentError, "device='mps': torch 2"),
         pytest.param(
             {"device": "cuda:0"},
             ArgumentError,
@@ -143,10 +156,18 @@ def test_ctrl_c_during_imports_is_one_line(at):
 
 
 @pytest.mark.slow
-def test_a_typo_is_told_before_anything_heavy_is_imported():
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--model_args spike_ration=0.1", "unknown model argument 'spike_ration'; did you mean 'spike_ratio'?"),
+        ("--model_args base=/tmp/nothere", "base='/tmp/nothere' cannot be loaded: there is no such folder"),
+        ("--gen_kwargs temprature=0.2", "generation setting 'temprature=0.2' is not known; did you mean 'temperature'?"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_heavy_is_imported(words, line):
     code = f"""
 import atexit, sys
-sys.argv = {[*COMMAND, "--model_args", "spike_ration=0.1"]!r}
+sys.argv = {[*COMMAND, *words.split()]!r}
 heavy = ("torch", "transformers", "datasets", "lm_eval.evaluator")
 atexit.register(lambda: print([name for name in heavy if name in sys.modules]))
 from lm_eval.__main__ import cli_evaluate
@@ -154,7 +175,7 @@ cli_evaluate()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert (done.returncode, done.stdout) == (2, "[]\n")
-    assert done.stderr == "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?\n"
+    assert done.stderr == f"error: {line}\n"
 
 
 @pytest.mark.parametrize("model_args", ["{spike_ration: 0.1}", "{policy: gues}"])

@@ -2,13 +2,16 @@
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import constants, get_session, try_to_load_from_cache
 
+from lm_eval_takeover.arguments import check_folder
 from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.model_id import ModelId
 
 
@@ -26,6 +29,30 @@ def find_folder(path: str, revision: str | None, subfolder: str | None = None, f
         return Path(path, subfolder or "")
     found = try_to_load_from_cache(path, f"{subfolder}/{file}" if subfolder else file, revision=revision or "main")
     return Path(found).parent if isinstance(found, str) else Path(path)
+
+
+def check_source(argument: str, name: str, file: str = "config.json") -> None:
+    """Raises ArgumentError for a model that is no folder and cannot be asked of the hub, which would be tried for minutes."""
+    check_folder(argument, name)
+    path, revision = locate(name)
+    if find_folder(path, revision, file=file).is_dir():
+        return
+    problem = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _find_problem(constants.ENDPOINT)
+    if problem is not None:
+        raise ArgumentError(
+            f"{argument}='{path}' cannot be loaded: it is neither a folder nor in the hub's cache, and {problem}; check its name "
+            f"and the network (expected a folder or a hub id, 'owner/name[@revision]')"
+        )
+
+
+@cache
+def _find_problem(endpoint: str) -> str | None:
+    """Why the hub does not answer, which is tried once; None if it does."""
+    try:
+        get_session().head(endpoint, timeout=10)
+    except Exception as error:  # of the HTTP library, which changes between versions of huggingface_hub
+        return f"{endpoint} does not answer ({first_line(error)})"
+    return None
 
 
 def identify(name: str, path: str, revision: str | None, subfolder: str | None = None) -> ModelId:

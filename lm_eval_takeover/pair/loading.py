@@ -11,12 +11,12 @@ import torch
 from tqdm import tqdm
 from transformers.utils import logging as bars
 
-from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, METHOD, ModelArguments, check_folder
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, METHOD, ModelArguments
 from lm_eval_takeover.calibration import files
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
-from lm_eval_takeover.errors import ArgumentError, CalibrationError, first_line, nearest
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import BudgetParameter, Policy, policies
@@ -173,9 +173,6 @@ def check_arguments(values: dict[str, Any]) -> None:
     """Check lm-eval's keyword arguments as far as possible without the models. Raises a TakeoverError."""
     arguments = parse_arguments(values)
     resolve_devices(arguments)
-    for role, name in (("base", arguments.base), ("guide", arguments.guide)):
-        if name is not None:
-            check_folder(role, name)
     method = open_method(arguments)
     refuse_unread_calibration(arguments, method)
     is_demo = arguments.base is arguments.guide is None and arguments.direction == "forward"
@@ -330,8 +327,10 @@ def _resolve_device(argument: str, device: str | None) -> str:
         raise ArgumentError(f"{argument}='{device}': torch finds no GPU; give cpu, or install a torch with CUDA")
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ArgumentError(f"{argument}='{device}' cannot be used: {first_line(error)}; give cpu or cuda:0") from error
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ArgumentError(
+            f"{argument}='{device}': torch {torch.__version__} cannot use it here; give cpu or cuda:0"
+        ) from error
     return str(device)
 
 

@@ -14,10 +14,10 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
-from lm_eval_takeover.arguments import ModelArguments, check_folder
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair import complete_weights, load_options
-from lm_eval_takeover.pair.ids import find_folder, identify, locate
+from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary
 
 Dtype = str | torch.dtype
@@ -30,7 +30,7 @@ class Member:
         self, role: str, name: str, *, device: str = "cpu", dtype: Dtype = "auto", given: ModelArguments | None = None
     ) -> None:
         self.role = role
-        check_folder(role, name)
+        check_source(role, name)
         self.given = given or ModelArguments()
         quantized = [name for name in ("load_in_4bit", "load_in_8bit", "quantization_config") if getattr(self.given, name)]
         if len(quantized) > 1:

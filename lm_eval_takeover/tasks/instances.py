@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lm_eval import utils
@@ -15,7 +15,8 @@ from lm_eval_takeover.method.request import Request, Sampling
 logger = logging.getLogger(__name__)
 
 Ids = list[int]
-GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of one setting
+GENERATION_ARGUMENTS = ("until", *LENGTHS, "do_sample", "temperature", "top_p", "top_k")
 
 
 def document_label(instance: Instance) -> str:
@@ -74,10 +75,16 @@ def is_greedy(settings: dict[str, Any]) -> bool:
         return False
 
 
+def keep_last_length(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Generation kwargs with one name of the length, the last: lm-eval puts the command line's behind those of the task file."""
+    lengths = [name for name in settings if name in LENGTHS and settings[name] is not None]
+    return {name: value for name, value in settings.items() if name not in lengths[:-1]}
+
+
 def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tuple[Sampling, tuple[str, ...], int]:
     """lm-eval's generation kwargs as (sampling, until, max_gen_toks). Raises ArgumentError for what cannot be had."""
     try:
-        arguments = normalize_gen_kwargs(settings, usual_length)
+        arguments = normalize_gen_kwargs(keep_last_length(settings), usual_length)
         temperature = float(arguments.pop("temperature", 0.0))
         top_p = float(arguments.pop("top_p", 1.0))
         top_k = int(arguments.pop("top_k", 0) or 0)

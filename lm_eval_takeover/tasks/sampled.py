@@ -11,7 +11,7 @@ from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all
-from lm_eval_takeover.tasks.instances import is_greedy
+from lm_eval_takeover.tasks.instances import LENGTHS, is_greedy, keep_last_length
 from lm_eval_takeover.tasks.metrics import list_metrics
 from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
 
@@ -28,7 +28,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 # The paper's decoding (appendix A.1).
 SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
-_LENGTHS = {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"}  # names that lm-eval knows for it
 
 # lm-eval 0.5 has one class of task for each kind of request, under a name that is not public; before, there was one for all.
 _NEXT = ConfigurableTask is Task
@@ -77,6 +76,7 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
     def build_all_requests(self, *, world_size: int = 1, **settings: Any) -> Any:
         """As lm-eval does; a notice where decoding is greedy."""
         self._ranks = world_size
+        self.config.generation_kwargs = keep_last_length(self.config.generation_kwargs)
         if self.config.repeats > 1 and is_greedy(self.config.generation_kwargs):
             _log.warning(
                 "%s: decoding is greedy, so one text of each problem is written and counts as all its %d samples; pass@k and "
@@ -131,7 +131,7 @@ def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     decoding = {"until": [], **given}
     if not given.keys() & {*SAMPLING, "top_k"}:
         decoding |= SAMPLING
-    if not given.keys() & _LENGTHS:
+    if not given.keys() & {*LENGTHS}:
         decoding["max_gen_toks"] = TASK_MAX_GEN_TOKS
     return decoding
 

@@ -4,7 +4,7 @@ import pytest
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_windows, read_generation_settings
+from lm_eval_takeover.tasks.instances import LENGTHS, cut_to_context, list_rolling_windows, read_generation_settings
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,8 @@ from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_window
         ({"until": "x"}, (Sampling(), ("x",), 256)),
         ({"temperature": 0.7, "top_k": 5, "max_new_tokens": 9}, (Sampling(0.7, 1.0, 5), (), 9)),
         ({"do_sample": False, "temperature": 0.0}, (Sampling(), (), 256)),
+        *(({"max_gen_toks": 99, name: 9}, (Sampling(), (), 9)) for name in LENGTHS[1:]),  # the command line's stands behind
+        ({"max_new_tokens": 99, "max_gen_toks": 9, "max_tokens": None}, (Sampling(), (), 9)),
     ],
 )
 def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
