@@ -1,5 +1,6 @@
 """Pairs of random weights in the shapes of real ones, what their passes cost, and the bounds that follow."""
 
+import os
 import statistics
 import tempfile
 import time
@@ -36,9 +37,19 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @contextmanager
 def pair_folders(name: str, vocab: int, dtype: str, entropy: float | None = None) -> Iterator[dict[str, Path]]:
-    """The folders of a pair by its name: the bundled one for "demo", else random weights, which are gone afterwards."""
+    """The folders of a pair by its name: the bundled one for "demo", else random weights, which are gone afterwards.
+
+    RANDOM_PAIRS in the environment names a folder where they stay, for the next program.
+    """
     if name == "demo":
         yield dict(DEMO)
+        return
+    if kept := os.environ.get("RANDOM_PAIRS"):
+        place = Path(kept) / f"{name}-{vocab}-{dtype}-{entropy}".replace(":", "-")
+        if not (place / "whole").exists():
+            save_pair(place, name, vocab, getattr(torch, dtype), entropy)
+            (place / "whole").touch()
+        yield {role: place / role for role in ("base", "guide")}
         return
     with tempfile.TemporaryDirectory() as folder:
         yield save_pair(Path(folder), name, vocab, getattr(torch, dtype), entropy)
@@ -64,10 +75,11 @@ def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype, entropy:
             vocab_size=vocab, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=inner,
             num_attention_heads=heads, num_key_value_heads=8 if real else heads // 2,
             head_dim=128 if real else 64, tie_word_embeddings=shape != "qwen3-8b",
-            max_position_embeddings=8192, initializer_range=0.08, eos_token_id=None, bos_token_id=None,
+            max_position_embeddings=2**15, initializer_range=0.08, eos_token_id=None, bos_token_id=None,
             **more,
         )  # fmt: skip
-        model = AutoModelForCausalLM.from_config(config)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            model = AutoModelForCausalLM.from_config(config)
         if entropy is not None:
             sharpen(model, entropy)
         model = model.to(dtype)
@@ -80,7 +92,7 @@ def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype, entropy:
 @torch.inference_mode()
 def sharpen(model: PreTrainedModel, entropy: float) -> None:
     """Scale the last norm of a model, and so its logits, until the mean entropy of a random text is this."""
-    logits = model(torch.randint(0, 500, (1, 64))).logits[0]
+    logits = model(torch.randint(0, 500, (1, 64), device=model.device)).logits[0]
     low, high = 0.1, 100.0
     for _ in range(30):
         scale = (low * high) ** 0.5

@@ -3,6 +3,7 @@
 import logging
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ _ROWS, _VOCAB = 48, 5008  # three tiles of the kernels, the last one cut short
 _PADDING = 16  # tokens behind the vocabulary: rows begin at multiples of 16, as in most models, so loads are vectors
 _SAMPLINGS = (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.8, 0.9, 20))
 _NEAR_TIES = 2  # draws that a rounding may change
+_LARGE, _ASKED = 151_936, 8  # a vocabulary of 75 tiles, in bfloat16; words that are drawn from it
 
 
 @cache
@@ -53,11 +55,33 @@ def _find_fault(device: torch.device) -> str | None:
             drawn = draw(ours[0][:, 0], words.to(device), sampling).cpu()
             if int((drawn != draw(host[:, 0], words, sampling)).sum()) > _NEAR_TIES:
                 return f"draws at {sampling} differ from numpy's"
+        return _find_fault_of_rows(device, generator)
     except Exception as error:
         if isinstance(error, ArgumentError) or is_out_of_memory(error):
             raise
         return f"they fail with {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return None
+
+
+def _find_fault_of_rows(device: torch.device, generator: torch.Generator) -> str | None:
+    """As vLLM's engine draws: words made on the device, a rule for each of them, and the row that it draws from, -1 for none."""
+    keys = torch.randint(-(2**63), 2**63 - 1, (_ASKED, 2), generator=generator)
+    positions = 37 * torch.arange(_ASKED)
+    streams = zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
+    words = np.array([np.random.Philox(key=key).random_raw(place + 1)[place] for key, place in streams], np.uint64)
+    made = kernels.compute_words(keys.to(device), positions.to(device))
+    if made.cpu().numpy().view(np.uint64).tolist() != words.tolist():
+        return "random words differ from numpy's"
+    logits = (3 * torch.randn(_ASKED, _LARGE, generator=generator)).bfloat16()
+    rows = torch.arange(_ASKED - 1, -1, -1)
+    rows[2] = -1
+    samplings = [_SAMPLINGS[place % len(_SAMPLINGS)] for place in range(_ASKED)]
+    rules = kernels.Rules.of([(one.temperature, one.top_p, one.top_k) for one in samplings], device)
+    drawn = kernels.draw(logits.to(device), made, rules, rows.to(device))[0].cpu()
+    expected = torch.zeros_like(drawn)
+    for place in (rows >= 0).nonzero()[:, 0].tolist():
+        row = logits[rows[place]][None].float()
+        expected[place] = draw(row, words[place : place + 1], samplings[place])[0]
+    return "draws by a rule for each row differ from numpy's" if int((drawn != expected).sum()) > _NEAR_TIES else None
 
 
 def _copy_padded(part: Tensor, device: torch.device) -> Tensor:

@@ -22,6 +22,8 @@ from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.forward.padded_cache import Sequences
 from lm_eval_takeover.forward.ragged_cache import list_layer_kinds
 from lm_eval_takeover.forward.reader import Reader, StateReader
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import drawing
 from lm_eval_takeover.pair.member import Member
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,8 @@ _BEHIND = 4  # tokens behind a text, which cannot change its logits where attent
 _NOISE = 8.0  # times what two plain passes differ by is allowed, within these bounds
 _LEAST, _LEAST_HALF, _MOST = 1e-3, 0.05, 0.5
 _ACAUSAL, _ACAUSAL_HALF = 0.01, 0.15  # what later tokens may change
-_LONG = 300  # tokens of a text that has more columns than the others
+_LONG, _DRAFT = 512, 12  # tokens of a text that has more columns than the others and grows beyond them; of a verified draft
+_SAMPLING = Sampling(1.0, 0.95)  # of a drafted token
 _HIDDEN = 1e4  # logits beyond it stand for tokens that a model never writes
 
 
@@ -208,7 +211,7 @@ class SelfCheck:
 
     def _measure_graphs(self, forward: ForwardPass) -> list[Tensor]:
         """Captured passes and replays against eager ones, with other rows and lengths, and groups beside a longer row."""
-        longest = min(_LONG, self.member.max_length or _LONG) - 4 * _NEW
+        longest = min(_LONG - 4, (self.member.max_length or _LONG) - 2 * _DRAFT)
         prompts = [(self.texts[0] * _LONG)[:longest], *self.texts[1:3]]
         rows, steps = [0, 1, 2], list[Tensor]()
         captured, eager = (Reader(forward, 3, len(self.columns), graphed=graphed) for graphed in (True, False))
@@ -217,7 +220,7 @@ class SelfCheck:
             reader.copy_row(filled, row, row)
 
         def read(some: list[int], new: int, counts: list[int]) -> None:
-            ids = torch.stack([self._tokens(some, place + 1) for place in range(new)], 1)
+            ids = torch.stack([self._tokens(some, place % _NEW + 1) for place in range(new)], 1)
             steps.append(self._distances(*(reader.read_to_last(some, ids, counts).clone() for reader in (captured, eager))))
             for reader, (row, count) in product((captured, eager), zip(some, counts, strict=True)):
                 reader.lengths[row] += count
@@ -226,6 +229,14 @@ class SelfCheck:
             read([0], 2, [2])
             read([1, 2], 2, [1, 2])
             read(rows, 1, [1, 1, 1])
+        read(rows, min(_DRAFT, captured.longest or 1), [1, 1, 1])  # the first row needs more columns now
+        words = torch.tensor([1, 2**40, 2**60], device=self.member.device)
+        for _ in range(2):  # captured, and replayed
+            with drawing():
+                drafted = captured.draft(rows, self._tokens(rows, 1)[:, None], 0, words, _SAMPLING)
+                expected = Reader.draw(drafted.logits.clone(), words, _SAMPLING).tokens
+            differs = torch.where(drafted.tokens == expected, 0.0, torch.inf)
+            steps += [differs, self._distances(drafted.logits.clone(), eager.read(rows, self._tokens(rows, 1)[:, None])[:, 0])]
         return steps
 
     def _measure_states(self, forward: StatePass) -> list[Tensor]:

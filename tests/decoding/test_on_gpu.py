@@ -54,3 +54,13 @@ def test_a_gpu_draws_what_a_cpu_draws(sampling, vocab):
     expected = draw_rows(logits, words, sampling)[0]
     drawn = draw_rows(logits.cuda(), words.cuda(), sampling)[0].cpu()
     assert int((drawn != expected).sum()) <= rows // 10_000 + 1  # near ties
+
+
+def test_logits_beyond_2_to_the_31_entries_are_addressed():
+    rows, vocab = 2**31 // 151_936 + 8, 151_936
+    logits = torch.zeros(rows, vocab, dtype=torch.bfloat16, device="cuda")
+    logits[-8:] = 3 * torch.randn(8, vocab, device="cuda")
+    words = torch.arange(rows, device="cuda") * 2**33 + 5
+    drawn = draw_rows(logits, words, Sampling(0.6, 0.95))[0][-8:].cpu()
+    expected = draw_rows(logits[-8:].float().cpu(), words[-8:].cpu(), Sampling(0.6, 0.95))[0]
+    assert int((drawn != expected).sum()) <= 1  # a near tie

@@ -51,6 +51,8 @@ def move(made):
     """Each row gets a little of another one's."""
     if isinstance(made, tuple):
         return made[0].roll(1), made[1]
+    if not made.is_floating_point():
+        return made + 1
     return made * torch.linspace(1, 1.1, len(made)).view(-1, *[1] * (made.dim() - 1))
 
 
@@ -58,7 +60,7 @@ def fail(made):
     raise RuntimeError("no kernel image is available for execution on the device")
 
 
-@pytest.mark.parametrize("name", ["draw", "read_pair", "jensen_shannon"])
+@pytest.mark.parametrize("name", ["draw", "read_pair", "jensen_shannon", "compute_words"])
 @pytest.mark.parametrize("alter", [move, fail], ids=["differs", "fails"])
 def test_kernels_that_compute_something_else_are_not_used(own_pair, prompts, monkeypatch, caplog, name, alter):
     requests = [Request(text, 0, 12, SAMPLED) for text in prompts[:3]]
@@ -83,4 +85,5 @@ def test_the_check_has_rows_that_a_gpu_loads_as_vectors_as_those_of_most_models(
         seen, draw = [], gpu.kernels.draw
         gpu.kernels.draw = lambda logits, *rest: seen.append((logits.shape[-1], *logits.stride()[:-1])) or draw(logits, *rest)
         check_kernels(CUDA)
+    seen = [one for one in seen if one[0] == 5008]  # the first part; the other has the vocabulary of a real model
     assert len(set(seen)) == 1 and all(size % 16 == 0 for size in seen[0]) and seen[0][1] > seen[0][0]

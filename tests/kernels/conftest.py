@@ -1,11 +1,39 @@
-"""Triton interprets the kernels here, in a process of their own: `TRITON_INTERPRET=1` is read as it is imported.
+"""The kernels on a GPU, where there is one; else Triton interprets them, in a process of their own with `TRITON_INTERPRET=1`.
 
-`make test-vllm` runs them; elsewhere they are left out.
+`make test-vllm` runs them there; elsewhere they are left out. On a GPU the same tests run: their tensors go to the device and the
+results come back.
 """
 
 import os
 from importlib.util import find_spec
 
+import pytest
+import torch
+from torch.utils._pytree import tree_map_only
+
 NEEDS_TRITON = ("test_compiling.py", "test_draws.py", "test_operations.py", "test_readings.py")
-interpreted = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
-collect_ignore = [] if interpreted else list(NEEDS_TRITON)
+has_triton = find_spec("triton") is not None
+on_gpu = has_triton and torch.cuda.is_available()
+interpreted = has_triton and os.environ.get("TRITON_INTERPRET") == "1"
+collect_ignore = [] if interpreted or on_gpu else list(NEEDS_TRITON)
+
+
+def on_device(function):
+    def run(*arguments, **options):
+        given = tree_map_only(torch.Tensor, lambda tensor: tensor.cuda(), arguments)
+        return tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), function(*given, **options))
+
+    return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels_run_on_the_gpu():
+    if interpreted or not on_gpu:
+        yield
+        return
+    from lm_eval_takeover.kernels import draws, readings
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((draws, "draw"), (draws, "compute_words"), (readings, "read_pair"), (readings, "jensen_shannon")):
+            patch.setattr(module, name, on_device(getattr(module, name)))
+        yield
