@@ -21,7 +21,7 @@ from random_pairs import SAMPLING, clock, load, pair_folders, wait
 from torch import Tensor
 
 from lm_eval_takeover.decoding import engine
-from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.reader import Reader, take_reader
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
@@ -71,6 +71,7 @@ def compare_passes(member: Member, options: argparse.Namespace) -> None:
 @torch.inference_mode()
 def _compare_at(member: Member, rows: int, columns: int, rounds: int) -> None:
     forward = prepare_pass(member)
+    assert isinstance(forward, ForwardPass)
     captured = take_reader(forward, rows, _VOCAB, columns + 4 * DRAFT)
     eager = Reader(forward, rows, _VOCAB, columns + 4 * DRAFT, graphed=False)
     ids = torch.randint(0, _VOCAB, (rows, DRAFT), device=member.device)
@@ -107,9 +108,11 @@ def _time_read(reader: Reader, ids: Tensor) -> tuple[float, Tensor]:
 def list_kernels(member: Member, columns: list[int]) -> None:
     """The attention kernels by new tokens and columns, or operations where the device has no kernels."""
     print("\n|new tokens|columns|attention runs|\n|--:|--:|---|")
+    forward = prepare_pass(member)
+    assert isinstance(forward, ForwardPass)
     for new in (1, DRAFT, 512):
         for read in sorted({256, *columns}):
-            reader = Reader(prepare_pass(member), 1, _VOCAB, read + 512, graphed=False)
+            reader = Reader(forward, 1, _VOCAB, read + 512, graphed=False)
             reader.copy_row(reader.prefill([[7] * (read - 64)]), 0, 0)
             ids = torch.full((1, new), 5, device=reader.device)
             reader.read([0], ids)
