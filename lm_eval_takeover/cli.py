@@ -17,6 +17,7 @@ from typing import Protocol, cast
 from lm_eval_takeover import __version__, commands, lab, stopping
 from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
+from lm_eval_takeover.storage.whole_files import describe_written, written
 
 
 class Command(Protocol):
@@ -97,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unexpected = parser.parse_known_args(words)
     if unexpected:
         options.parser.error(f"unexpected word '{unexpected[0]}'")
+    written.clear()
+    stopping.on_stop(describe_written)
     try:
         status = int(options.run(options))
         sys.stdout.flush()

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 from types import FrameType
 
 
@@ -33,6 +34,12 @@ _kept: ContextVar[Callable[[], str]] = ContextVar("what was kept", default=lambd
 def on_stop(kept: Callable[[], str]) -> None:
     """Set the function that says what was kept when the process is stopped."""
     _kept.set(kept)
+
+
+def on_stop_in(folder: Path) -> None:
+    """The same for a command that keeps what it finished in folders of this one, and finds it there when it is given again."""
+    going_on = f"what was finished is kept in '{folder}', and the same command goes on from there"
+    on_stop(lambda: going_on if any(folder.glob("*/*")) else "nothing was written")
 
 
 def last_words() -> str:

@@ -6,8 +6,9 @@ import subprocess
 import pytest
 from helpers.processes import TAKEOVER, environment, run
 
-from lm_eval_takeover import cli, commands
+from lm_eval_takeover import cli, commands, stopping
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.storage.whole_files import write_text
 
 COMMAND = """
 HELP = "say a word"
@@ -73,6 +74,46 @@ def test_every_command_has_a_help_with_an_example(name, capsys):
         cli.main([name, "--help"])
     printed = capsys.readouterr().out
     assert f"\n  lm-eval-takeover {name} " in printed
+
+
+GOES_ON = ("calibrate", "compare", "effects", "paper", "score")  # with what they keep themselves; see their tests
+WRITES_AGAIN = (
+    "analyze", "export", "frontier", "leaderboard", "list", "pairs", "regress", "report", "rescore", "serve", "show",
+)  # fmt: skip
+
+
+def test_every_command_is_known_by_what_it_keeps():
+    assert sorted((*GOES_ON, *WRITES_AGAIN)) == sorted(name for name, _ in cli.find_commands())
+
+
+@pytest.mark.parametrize(("stop", "status"), [(KeyboardInterrupt, 130), (stopping.Terminated, 143)])
+def test_a_command_that_is_stopped_says_what_it_wrote(greet, stop, status, tmp_path, monkeypatch, capsys):
+    def run_until_stopped(options):
+        for number in range(options.status):
+            write_text(tmp_path / f"{number}.txt", "x")
+        raise stop
+
+    command = dict(cli.find_commands())["greet"]
+    monkeypatch.setattr(command, "run", run_until_stopped)
+    for files, words in ((0, "nothing was written"), (2, f"files that were written: 2, the last one '{tmp_path / '1.txt'}'; ")):
+        assert cli.main(["greet", "--word_to_say", "x", "--status", str(files)]) == status
+        assert capsys.readouterr().err.startswith(f"stopped; {words}")
+
+
+def test_paper_that_is_stopped_says_where_its_rows_are(tmp_path, monkeypatch, capsys):
+    def stop(words, **_):
+        raise stopping.Terminated
+
+    monkeypatch.setattr("lm_eval_takeover.lab.paper.running.start_worker", stop)
+    words = ["paper", "--pair", "demo", "--run_dir", str(tmp_path)]
+    for row, line in (
+        (False, "nothing was written"),
+        (True, f"what was finished is kept in '{tmp_path}', and the same command"),
+    ):
+        if row:
+            (tmp_path / "demo" / "base").mkdir(parents=True)
+        assert cli.main(words) == 143
+        assert f"stopped; {line}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["list", "tasks"], ["leaderboard", "--published", "--format", "json"]])

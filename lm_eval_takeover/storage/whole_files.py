@@ -8,6 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+written: list[Path] = []  # by the command at hand
+
+
+def describe_written() -> str:
+    """What a command that is stopped has written so far."""
+    if not written:
+        return "nothing was written"
+    return f"files that were written: {len(written)}, the last one '{written[-1]}'; the same command writes all of them again"
+
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """`write` fills a file that then takes the name. Keeps an old file's mode, makes folders. An OSError names `path`."""
@@ -24,6 +33,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(path)
+        written.append(path)
         sync_folder(path.parent)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ def compare(options: argparse.Namespace) -> int:
     run_dir = options.run_dir
     note_tasks(options.tasks, options.include_path)
     rows = plan_rows(options)
-    stopping.on_stop(lambda: f"what was finished is kept in '{run_dir}', and the same command goes on from there")
+    stopping.on_stop_in(run_dir)
     try:
         make_folder(run_dir)
         lock = Lock(run_dir / "compare.lock")

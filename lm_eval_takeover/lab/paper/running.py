@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from lm_eval_takeover import stopping
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.lab.analysis.guides import find_step
@@ -30,6 +31,7 @@ def make_paper(options: argparse.Namespace) -> int:
     manifest = read_manifest(options.setups)
     chosen = manifest.choose(options.pair, options.items)
     status, failed = 0, dict[str, list[str]]()
+    stopping.on_stop_in(options.run_dir)
     folders = {name: options.run_dir / make_component(name) for name in chosen}
     for name, items in chosen.items():
         for words in plan_commands(options, manifest.pairs[name], items, folders[name]):
