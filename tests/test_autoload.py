@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from helpers.pairs import ROOT
@@ -19,25 +21,34 @@ HELPERS = str(ROOT / "tests" / "helpers")
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """Python of a fresh environment with our wheel; lm-eval and the rest are seen through one path entry.
+def wheels(tmp_path_factory):
+    """A wheel made from an sdist, as `python -m build` makes it, and one made from the checkout."""
+    folders = {way: tmp_path_factory.mktemp("wheel") for way in ("sdist", "checkout")}
+    for way, folder in folders.items():
+        words = [] if way == "sdist" else ["--wheel"]
+        build = [sys.executable, "-m", "build", *words, "--no-isolation", "--outdir", folder, ROOT]
+        subprocess.run(build, check=True, capture_output=True)
+    return {way: next(folder.glob("*.whl")) for way, folder in folders.items()}
+
+
+def install(folder, *words):
+    """Python of a fresh environment with our package; lm-eval and the rest are seen through one path entry.
 
     Path files inside that entry are not read, so what is found there of an editable install of ours stays unknown.
     """
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    venv.create(folder / "venv", with_pip=False)
-    python = folder / "venv" / "bin" / "python"
-    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet",
-         "--disable-pip-version-check", wheel],
-        check=True,
-    )  # fmt: skip
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--no-build-isolation"]
     (site / "zz_dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    if words:
+        subprocess.run([*pip, "--quiet", "--disable-pip-version-check", *words], check=True)
     return python
+
+
+@pytest.fixture(scope="module")
+def python(wheels, tmp_path_factory):
+    return install(tmp_path_factory.mktemp("installed"), wheels["sdist"])
 
 
 def run(python, code, **environment):
@@ -55,17 +66,47 @@ def test_whatever_is_imported_first(python, first):
     assert run(python, f"import {first}; {known}; print('hf' in known, 'guided-takeover' in known)") == "True True"
 
 
+@pytest.mark.parametrize("way", ["checkout", "editable", "wheel", "wheel of the sdist"])
+def test_tasks_and_calibrations_are_found_however_it_is_installed(way, wheels, python, tmp_path):
+    """By the folder that the hook gives to lm-eval, by lm-eval's entry point, and by our own list of calibrations."""
+    words = {"checkout": [], "editable": ["-e", ROOT], "wheel": [wheels["checkout"]]}
+    python = install(tmp_path / "venv", *words[way]) if way in words else python
+    code = """
+from importlib.metadata import entry_points
+from pathlib import Path
+from lm_eval_takeover.calibration.files import packaged_calibrations
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
+(entry,) = entry_points(group="lm_eval.tasks", name="takeover")
+for folder in (TASK_CONFIGS, *map(Path, entry.load().__path__)):
+    print(*(file.stem for file in folder.glob("takeover_*.yaml")))
+print(*packaged_calibrations())
+"""
+    *tasks, calibrations = run(python, code, PYTHONPATH=str(ROOT) if way == "checkout" else "").split("\n")
+    assert [set(line.split()) for line in tasks] == 2 * [
+        {file.stem for file in (ROOT / "task_configs").glob("takeover_*.yaml")}
+    ]
+    assert set(calibrations.split()) == {file.stem for file in (ROOT / "calibration").glob("*.json")}
+
+
+def test_an_sdist_loses_no_file_of_the_wheel(wheels):
+    names = [set(ZipFile(wheel).namelist()) for wheel in wheels.values()]
+    assert names[0] == names[1]
+
+
 def test_the_model_and_tasks_are_found_from_the_wheel(python, shared_folder):
     code = (
         "from lm_eval.api.registry import get_model; print(get_model('guided-takeover').__module__, get_model('hf').__name__); "
         f"import sys; sys.path.append({HELPERS!r}); from read_once import *; read_harness_once(Path({str(shared_folder)!r})); "
         "import lm_eval_takeover; manager = tasks.TaskManager(); print(lm_eval_takeover.__file__); "
-        "print('gsm8k' in manager.all_tasks, manager.include_path); print(manager.task_index['takeover_demo'].yaml_path)"
+        "print('gsm8k' in manager.all_tasks, manager.include_path); print(manager.task_index['takeover_demo'].yaml_path); "
+        "sys.argv = ['lm_eval', 'ls', 'tasks']; from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
     )
-    models, where, theirs, path = run(python, code).splitlines()
+    models, where, theirs, path, *listed = run(python, code).splitlines()
     assert models == "lm_eval_takeover.model HFLM"
     assert Path(python).parent.parent in Path(where).parents and theirs == "True None"
     assert Path(path) == Path(where).parent / "task_configs" / "takeover_demo.yaml"
+    listed = {name for line in listed for name in re.findall(r"^\|(takeover_\w+)", line)}
+    assert {file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")} <= listed
 
 
 def test_data_is_found_inside_the_installed_package(python):
