@@ -10,7 +10,10 @@ import pytest
 import torch
 from helpers.pairs import ROOT
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+
+from lm_eval_takeover.vllm.versions import SUPPORTED
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -26,6 +29,12 @@ def test_the_next_lm_eval_is_kept_out_until_it_is_known_to_fit():
     (wanted,) = (one for one in map(Requirement, PROJECT["dependencies"]) if one.name == "lm-eval")
     versions = ("0.4.13", "0.4.14", "0.5.0.dev1", "0.5")
     assert [wanted.specifier.contains(one, prereleases=True) for one in versions] == [True, True, False, False]
+
+
+def test_the_bound_of_vllm_is_that_which_is_checked_at_the_start():
+    (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["vllm"])
+    major, minor = map(int, SUPPORTED.split("."))
+    assert wanted.specifier == SpecifierSet(f">={SUPPORTED},<{major}.{minor + 1}")
 
 
 def test_every_direct_dependency_is_locked_with_hashes_at_a_version_that_fits():

@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
 
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
     from lm_eval_takeover.vllm.data_parallel import count_engines
-    from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_drafts
-    from lm_eval_takeover.vllm.versions import check_hooks, check_version
+    from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_drafts
+    from lm_eval_takeover.vllm.versions import check_version
 
     check_address(options.host, options.port)
     arguments = parse_arguments({**simple_parse_args_string(options.model_args), "backend": "vllm"})
@@ -49,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
     pair = load_pair(arguments)
     policy, _ = load_policy(arguments, pair)
     drafts = plan_drafts(arguments, pair, policy)
-    check_hooks(drafts=drafts.longest > 1, runner_v2=choose_runner(), server=True)
     engine = list_engine_arguments(arguments, pair, policy, drafts)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     check_rest(options.rest, words)

@@ -39,7 +39,7 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
     """The host as drafter: it draws by the race and keeps the logits of its draws.
 
-    All drafted tokens but the first run in CUDA graphs, which vLLM's own drafter of 0.32 and 0.33 does not have. vLLM's loop over
+    All drafted tokens but the first run in CUDA graphs, which vLLM's own drafter does not have. vLLM's loop over
     a draft fills static buffers for each token; then a graph runs the model and draws. A graph may have more rows than the batch.
     Behind the batch, the index of a request is -1 and a row has no tokens.
     """

@@ -16,9 +16,8 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import Choice
-from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_drafts, start_engine
+from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
-from lm_eval_takeover.vllm.versions import check_hooks
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +80,6 @@ class VllmEngine:
             self._start(arguments, Choice([], "drafts do not agree with lockstep"))
 
     def _start(self, arguments: ModelArguments, drafts: Choice) -> None:
-        check_hooks(drafts=drafts.longest > 1, runner_v2=choose_runner())
         self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, drafts), self.pair)
         self._engine = self.llm.llm_engine
         config = self._engine.vllm_config

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from lm_eval_takeover.vllm.hooks import find_faults
-
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "check_next_vllm.py"))
 FILES = {
     "lib/__init__.py": "if TYPE_CHECKING:\n    from lib.engine import Engine\nraise ImportError('nobody imports this')",
@@ -55,7 +53,7 @@ def root(tmp_path):
     ],
 )
 def test_what_another_version_changed_is_named(root, module, path, names, fault):
-    assert find_faults(root, ((module, path, names),)) == ((fault,) if fault else ())
+    assert SCRIPT["find_faults"](root, ((module, path, names),)) == ((fault,) if fault else ())
 
 
 def test_the_script_reads_a_folder(tmp_path, capsys):
