@@ -119,7 +119,7 @@ def draw(rates: dict[tuple[str, str], list[float]], path: Path) -> None:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from lm_eval_takeover.commands._output import draw_svg
+    from lm_eval_takeover.lab.extra import draw_svg
     from lm_eval_takeover.storage.whole_files import write_text
 
     def paint(figure: Figure) -> None:

@@ -1,20 +1,37 @@
 """What the package offers at its top, what it asks for and locks, and how it is checked."""
 
+import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from inspect import ismodule
+from pathlib import Path
 
 import pytest
 import torch
 from helpers.pairs import ROOT
+from helpers.processes import environment
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from lm_eval_takeover.vllm.versions import SUPPORTED
 
+BROUGHT = {
+    "lm_eval_takeover",
+    "vllm",
+    "ray",
+    "starlette",
+    "uvicorn",
+    "prometheus_client",
+    "triton",
+    "inspect_ai",
+    "peft",
+    "trl",
+}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -39,7 +56,8 @@ def test_the_bound_of_vllm_is_that_which_is_checked_at_the_start():
 
 def test_every_direct_dependency_is_locked_with_hashes_at_a_version_that_fits():
     extras = PROJECT["optional-dependencies"]
-    named = [*PROJECT["dependencies"], *(one for name in ("test", "check", "analysis", "plot") for one in extras[name])]
+    named = [*PROJECT["dependencies"], *extras["lab"], *extras["check"]]
+    named += [one for one in extras["test"] if not one.startswith(PROJECT["name"])]
     text = (ROOT / "requirements.lock").read_text()
     locked = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
     assert len(locked) == len(re.findall("==", text))
@@ -48,6 +66,36 @@ def test_every_direct_dependency_is_locked_with_hashes_at_a_version_that_fits():
     for one in map(Requirement, [*named, *pinned]):
         assert one.name == "torch" or one.specifier.contains(versions[canonicalize_name(one.name)]), one
     assert "torch" not in versions and "://" not in text
+
+
+def test_every_import_is_declared():
+    """By the core and by the lab; what an option or a plug-in of others brings is imported where it is used."""
+    extras = PROJECT["optional-dependencies"]
+    core, lab = (
+        {canonicalize_name(Requirement(one).name) for one in ones} for ones in (PROJECT["dependencies"], extras["lab"])
+    )
+    owners = packages_distributions()
+    for file in (ROOT / "lm_eval_takeover").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        found = {name.split(".")[0] for name in names} - sys.stdlib_module_names - BROUGHT
+        allowed = core | lab if "lab" in file.parts else core
+        assert {canonicalize_name(owners.get(name, [name])[0]) for name in found} <= allowed, file
+
+
+@pytest.mark.slow
+def test_a_core_that_imports_the_lab_or_its_libraries_fails(tmp_path):
+    shutil.copytree(ROOT / "lm_eval_takeover", tmp_path / "lm_eval_takeover", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name, line in (("results/summary", "import lm_eval_takeover.lab.extra"), ("runs/tally", "import polars")):
+        with (tmp_path / "lm_eval_takeover" / f"{name}.py").open("a") as file:
+            file.write(f"\n\ndef planted():\n    {line}\n")
+    call = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, env=environment() | {"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "lm_eval_takeover.results.summary -> lm_eval_takeover.lab.extra" in " ".join(done.stdout.split())
+    assert "lm_eval_takeover.runs.tally -> polars" in " ".join(done.stdout.split())
 
 
 def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):

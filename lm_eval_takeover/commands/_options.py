@@ -6,7 +6,6 @@ dtype={"default": None})`. Start reading at `add_shared`.
 
 import argparse
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +143,3 @@ def check_include_path(options: argparse.Namespace) -> None:
     """Raise ArgumentError where `--include_path` is not a folder."""
     if options.include_path is not None and not options.include_path.is_dir():
         raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
-
-
-def need_analysis_packages(command: str) -> None:
-    """Raise ArgumentError where the extra `analysis` is not installed."""
-    for name in ("polars", "sklearn", "matplotlib"):
-        if find_spec(name) is None:
-            raise ArgumentError(f"{command} needs the package {name}: pip install '.[analysis]' in a checkout")

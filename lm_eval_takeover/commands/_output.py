@@ -1,8 +1,8 @@
-"""What commands print and write: tables in every format, figures, and files that are written whole or not at all.
+"""What commands print and write: tables in every format, and files that are written whole or not at all.
 
 `write_terminal`, `write_markdown` and `write_latex` take a `Table` of texts; `write_csv` and `write_json` take values. A number
 is never cut. Files: `check_writable` and `check_replaceable` before the work, `write_file` or `writing` after it; what cannot be
-written is an ArgumentError in one form of words. Figures: `draw_svg`. Texts of others are escaped here.
+written is an ArgumentError in one form of words. Texts of others are escaped here.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from textwrap import wrap
 from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.escaping import for_csv, for_figure, for_latex, for_markdown, for_terminal
+from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal
 from lm_eval_takeover.storage.whole_files import write_text
 
 _GAP = 2  # blanks between two columns
@@ -228,38 +228,3 @@ def write_file(option: str, path: Path, text: str, kept: str = "") -> None:
     """Write a file that `--OPTION` names, whole or not at all. Raises ArgumentError."""
     with writing(option, path, kept):
         write_text(path, text)
-
-
-_FIGURE: dict[str, Any] = {"svg.hashsalt": "lm-eval-takeover", "svg.fonttype": "none", "font.size": 9}
-_FIGURE |= dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
-
-
-def draw_svg(draw: Callable[[Any], None], size: tuple[float, float], settings: Mapping[str, Any] | None = None) -> str:
-    """`draw`'s matplotlib Figure (inches) as SVG, always the same text. Raises ArgumentError where matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ArgumentError("figures need matplotlib: pip install '.[analysis]' in a checkout") from error
-    from matplotlib.figure import Figure
-
-    stream = io.StringIO()
-    with matplotlib.rc_context({**_FIGURE, **(settings or {})}):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        _escape_texts(figure)
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    text = for_terminal(stream.getvalue())  # matplotlib writes control characters and U+FFFE as they are: no XML
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-
-
-def _escape_texts(figure: Any) -> None:
-    """Names of others in a figure: labels, titles, legends, and the names of ticks, which are written while it is drawn."""
-    from matplotlib.axis import Axis
-    from matplotlib.text import Text
-    from matplotlib.ticker import FixedLocator, FuncFormatter
-
-    for axis in figure.findobj(Axis):  # by set_ticks with names:
-        if isinstance(axis.get_major_formatter(), FuncFormatter) and isinstance(axis.get_major_locator(), FixedLocator):
-            axis.set_ticklabels([for_figure(label.get_text()) for label in axis.get_ticklabels()])
-    for text in figure.findobj(Text):
-        text.set_text(for_figure(text.get_text()))

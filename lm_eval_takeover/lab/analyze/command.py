@@ -4,8 +4,8 @@ import argparse
 import math
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import need_analysis_packages
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "make the paper's tables and figures from runs"
 DESCRIPTION = """\
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not (math.isfinite(options.near) and options.near > 0):
         raise ArgumentError(f"--near {options.near} is not a number of nats above 0")
-    need_analysis_packages("analyze")
+    need_lab_packages("analyze")
     from lm_eval_takeover.lab.analyze.tables import analyze
 
     return analyze(options)

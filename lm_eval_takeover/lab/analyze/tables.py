@@ -14,7 +14,7 @@ import polars as pl
 from tqdm import tqdm
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.commands._output import draw_svg, write_csv, write_json, writing
+from lm_eval_takeover.commands._output import write_csv, write_json, writing
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analysis.catalogue import COLUMNS, SCORED
@@ -27,6 +27,7 @@ from lm_eval_takeover.lab.analysis.takeovers import measure_cross, measure_ranks
 from lm_eval_takeover.lab.analysis.tokens import list_parts
 from lm_eval_takeover.lab.analyze.examples import make_contexts, make_examples
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs, split_pairs
+from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.results.summary import choose_averaged
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import RunReader

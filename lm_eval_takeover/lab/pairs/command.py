@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import need_analysis_packages
 from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "write takeovers as preference pairs to train on"
 DESCRIPTION = """\
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not (0 <= options.min_effect <= 1 and 0 < options.confidence < 1):
         raise ArgumentError(f"--min_effect {options.min_effect} or --confidence {options.confidence} is outside 0..1")
-    need_analysis_packages("pairs")
+    need_lab_packages("pairs")
     from lm_eval_takeover.lab.pairs.writing import PairOptions, export
 
     choice = PairOptions(options.tokens_only, options.min_effect, options.confidence)

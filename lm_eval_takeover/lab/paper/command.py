@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import need_analysis_packages
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "make every table and figure of the papers"
 DESCRIPTION = """\
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.probe and not options.dry_run:
         raise ArgumentError("--probe needs --dry_run; give both")
-    need_analysis_packages("paper")
+    need_lab_packages("paper")
     from lm_eval_takeover.lab.paper.running import make_paper
 
     return make_paper(options)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._output import draw_svg
 from lm_eval_takeover.lab.analysis.figures import put_legend
+from lm_eval_takeover.lab.extra import draw_svg
 
 _METRICS = {"acc": ("Acc", "#2f81f7"), "pass8": ("Pass@8", "#d1495b")}
 Line = Mapping[str, Any]  # of frontier.json

@@ -4,8 +4,8 @@ import argparse
 import math
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import need_analysis_packages
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "write an analysis as one HTML file"
 DESCRIPTION = """\
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not (math.isfinite(options.max_size) and options.max_size > 0):
         raise ArgumentError(f"--max_size {options.max_size} is not a number of megabytes above 0")
-    need_analysis_packages("report")
+    need_lab_packages("report")
     from lm_eval_takeover.commands._output import check_replaceable
     from lm_eval_takeover.lab.report.building import build
     from lm_eval_takeover.lab.report.inputs import find_analysis
