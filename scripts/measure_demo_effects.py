@@ -1,4 +1,4 @@
-"""The demo's part of docs/effects.md, measured again: a guided run, its effects, the printed table and the picture.
+"""The demo's part of docs/lab/effects.md, measured again: a guided run, its effects, the printed table and the picture.
 
     python scripts/measure_demo_effects.py [--problems 40] [--work results/effects]
 
@@ -36,7 +36,7 @@ def main() -> None:
     if status:
         sys.exit(status)
     lines = [line.rstrip() for line in said.getvalue().replace(str(out), "effects").splitlines()]
-    page = DOCS / "effects.md"
+    page = DOCS / "lab" / "effects.md"
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text("\n".join([f"{before}{BEGIN}", "", "```", *lines, "```", "", f"{END}{after}"]))

@@ -45,7 +45,7 @@ def count_words(sentence: str) -> int:
 def read_files(commit: str | None) -> dict[str, str]:
     """README.md, docs/ and the package's modules by their paths."""
     if commit is None:
-        folders = (ROOT.glob("README.md"), ROOT.glob("docs/*.md"), ROOT.glob("lm_eval_takeover/**/*.py"))
+        folders = (ROOT.glob("README.md"), ROOT.glob("docs/**/*.md"), ROOT.glob("lm_eval_takeover/**/*.py"))
         return {file.relative_to(ROOT).as_posix(): file.read_text() for files in folders for file in sorted(files)}
 
     def git(*arguments: str) -> str:
