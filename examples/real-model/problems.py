@@ -9,9 +9,12 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import datasets
 
 PROMPT = "Problem: {problem}\nPlease reason step by step, and put your final answer within \\boxed{{}}.\nSolution:"
-SIZES = {"train": 600, "calibration": 160, "test": 80}
+SIZES = {"train": 600, "calibration": 160}
 NAMES = {
     "train": "Tom Mia Ben Ana Leo Eva Sam Lily Max Nora Paul Ruth Ivan Jane Omar Rosa Hugo Tina Karl Vera",
     "calibration": "Adam Clara Felix Greta Henry Irene Jack Kate",
@@ -100,6 +103,14 @@ def make_problems(split: str, count: int, seed: int = 1) -> Iterator[dict[str, s
         written, answer = solve(steps, facts)
         solution = f"{' '.join(written)} The answer is \\boxed{{{answer}}}."
         yield {"kind": kind, "problem": problem, "solution": solution, "answer": str(answer)}
+
+
+def load_test(**_: Any) -> dict[str, Any]:
+    return {"test": datasets.Dataset.from_list(list(make_problems("test", 40)))}
+
+
+def load_gap(**_: Any) -> dict[str, Any]:
+    return {"test": datasets.Dataset.from_list(list(make_problems("calibration", 50)))}
 
 
 def main(out: Path) -> None:

@@ -8,10 +8,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import astuple, dataclass
+from typing import Self
 
-from lm_eval_takeover.calibration.thresholds import Calibration, Target
+import numpy as np
+
+from lm_eval_takeover.calibration.thresholds import TOLERANCE, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.commands.calibrate.setup import Setup
@@ -19,7 +21,32 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.progress import open_bar
 
 _MOST = 12  # measurements of one target
+_NEAR = 0.001  # of a rate: fresh prompts add more noise
 _LOW, _HIGH = 1e-4, 1e9  # bounds of the search, in logarithms, where a parameter's own are 0 and infinity
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What rollouts realized. error: the standard error of the rate over prompts."""
+
+    takeovers: int
+    tokens: int
+    error: float
+
+    @classmethod
+    def of(cls, counts: Sequence[tuple[int, int]]) -> Self:
+        """Of `(takeovers, tokens)` of each prompt. The rate is a ratio of sums, so its error is that of the residuals."""
+        taken, tokens = np.array(counts).T
+        residuals = taken - taken.sum() / tokens.sum() * tokens
+        return cls(int(taken.sum()), int(tokens.sum()), float(np.sqrt(len(counts)) * residuals.std() / tokens.sum()))
+
+    @property
+    def rate(self) -> float:
+        return self.takeovers / self.tokens
+
+    def is_near(self, rate: float) -> bool:
+        """Whether more measurements of the same prompts would only fit their noise."""
+        return abs(self.rate - rate) <= min(max(_NEAR, self.error), TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +64,20 @@ class HeldOutRollouts:
         digest = hashlib.sha256(json.dumps(self.setup.prompts.held_out).encode()).hexdigest()
         return f"{digest} {json.dumps(self.method.settings, sort_keys=True)}"
 
-    def count_takeovers(self, value: float) -> tuple[int, int]:
-        """`(takeovers, tokens)` at this value of the budget parameter."""
+    def measure(self, value: float, label: str) -> Measured:
+        """The rate at this value of the budget parameter."""
         policy = self.method.at(value, self.calibration)
-        takeovers = tokens = 0
-        label = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}"
-        with open_bar(label, total=len(self.requests), unit="rollout", disable=not self.setup.progress) as bar:
+        counts: list[tuple[int, int]] = []
+        shown = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}, {label}"
+        with open_bar(shown, total=len(self.requests), unit="rollout", disable=not self.setup.progress) as bar:
             for _, generation in self.setup.write(self.requests, policy):
-                takeovers += generation.takeovers
-                tokens += len(generation.tokens)
-                bar.set_postfix_str(f"realized rate {takeovers / tokens:.2%}", refresh=False)
+                counts.append((generation.takeovers, len(generation.tokens)))
                 bar.update()
-        return takeovers, tokens
+        return Measured.of(counts)
 
 
 def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts) -> Iterator[Target]:
-    """For each rate the budget parameter's value whose rollouts come nearest: secants and halvings of its logarithm.
+    """For each rate the budget parameter's value whose rollouts come near it: along the replay, by secants and halvings.
 
     What is measured for one rate is where the search for the next one starts. The result may be off where no value gives the
     rate, as in a mass of equal scores; the caller compares `realized_rate` with what was asked.
@@ -62,63 +87,79 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
     sign = 1 if parameter.rising else -1
     bounds = [sign * math.log(bound) for bound in (max(parameter.low, _LOW), min(parameter.high, _HIGH))]
     lowest, highest = min(bounds), max(bounds)
-    measured: dict[float, tuple[float, int]] = {}
+    measured: dict[float, Measured] = {}
 
-    def measure(x: float) -> float:
-        if x not in measured:
-            name = f"{rollouts.name} {x!r}"
-            if (known := memory.remembered().get(name)) is None:
-                known = list(rollouts.count_takeovers(math.exp(sign * x)))
-                memory.remember(name, known)
-            measured[x] = known[0] / known[1], known[1]
-        return measured[x][0]
+    def measure(x: float, label: str) -> None:
+        name, value = f"{rollouts.name} {x!r}", math.exp(sign * x)
+        if (known := memory.remembered().get(name)) is None:
+            policy = rollouts.method.at(value, rollouts.calibration)
+            alike = (y for y in measured if rollouts.method.at(math.exp(sign * y), rollouts.calibration) == policy)
+            same = next(alike, None)
+            known = astuple(rollouts.measure(value, label) if same is None else measured[same])
+            memory.remember(name, known)
+        measured[x] = Measured(*known)
 
+    replay = _read_replay(rollouts)
     for rate in rates:
-        x = sign * math.log(_start_from_replay(rollouts, rate)) if not measured else None
         for step in range(_MOST):
-            if x is not None:
-                measure(min(max(x, lowest), highest))
-            x = _choose_next(measured, rate, step, lowest, highest)
-            if x is None:
+            x = _choose_next(measured, rate, step, replay) if measured else sign * math.log(replay.find(rate))
+            if x is None or (x := min(max(x, lowest), highest)) in measured:
                 break
-        best = min(measured, key=lambda tried: (abs(measured[tried][0] - rate), tried))
-        realized, tokens = measured[best]
-        yield Target(rate, settings, parameter.name, math.exp(sign * best), realized, len(rollouts.requests), tokens)
+            measure(x, f"{step + 1} of at most {_MOST}")
+        best = min(measured, key=lambda tried: (abs(measured[tried].rate - rate), tried))
+        found = measured[best]
+        yield Target(rate, settings, parameter.name, math.exp(sign * best), found.rate, len(rollouts.requests), found.tokens)
 
 
-def _choose_next(
-    measured: dict[float, tuple[float, int]], rate: float, step: int, lowest: float, highest: float
-) -> float | None:
+def _choose_next(measured: dict[float, Measured], rate: float, step: int, replay: "Replay") -> float | None:
     """Where to measure next; None where it is near enough, or there is nothing left to try."""
-    rates = {x: realized for x, (realized, _) in measured.items()}
+    if any(found.is_near(rate) for found in measured.values()):
+        return None
+    rates = {x: found.rate for x, found in measured.items()}
     low = max((x for x in rates if rates[x] < rate), default=None)
     high = min((x for x in rates if rates[x] >= rate and (low is None or x > low)), default=None)
-    close = max(0.001, rate / 100)  # fresh prompts add their own noise
-    if any(abs(realized - rate) <= close for realized in rates.values()):
-        return None
     if low is not None and high is not None:
         if high - low < 0.002:
             return None
-        share = (rate - rates[low]) / (rates[high] - rates[low]) if step % 3 else 0.5
+        share = (rate - rates[low]) / (rates[high] - rates[low]) if step % 3 != 2 else 0.5
         return low + (high - low) * min(max(share, 0.1), 0.9)
-    # Bounded on one side only: go in proportion to the gap, at least a tenth, each time twice as far.
+    # Bounded on one side only: as the replay goes from here, at least a tenth, each time twice as far.
     x = low if low is not None else high
     assert x is not None
-    factor = 1.5 * math.log(rate / max(rates[x], rate / 8))
-    reach = 2**step * (max(factor, 0.1) if low is not None else min(factor, -0.1))
-    further = min(max(x + reach, lowest), highest)
-    return None if further in rates else further
+    further = replay.move(x, rate / max(rates[x], rate / 8))
+    reach = 0.1 * 2**step
+    return max(further, x + reach) if low is not None else min(further, x - reach)
 
 
-def _start_from_replay(rollouts: HeldOutRollouts, rate: float) -> float:
-    """A first value: of a gate where the replay of the calibration's own rollouts gives the rate, interpolated in the table."""
-    method, budget_parameter = rollouts.method, rollouts.method.budget_parameter
-    if budget_parameter.name != SPIKE_RATIO:
-        return rate if math.isfinite(budget_parameter.high) else 1.0
-    share = f"share_{method.kappa_rule}"
-    table = rollouts.calibration.score(method.settings["score"]).table
-    rows = [(row[share], row["rho"]) for row in table if row[share] > 0]
-    for (below, rho), (above, next_rho) in pairwise(rows):
-        if below <= rate <= above and below < above:
-            return float(rho * (next_rho / rho) ** (math.log(rate / below) / math.log(above / below)))
-    return rate
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is known of the rate before anything is measured: shares of takeovers by values of the parameter, or nothing."""
+
+    shares: Sequence[float]
+    values: Sequence[float]
+
+    def find(self, share: float) -> float:
+        """The value with this share of takeovers."""
+        if not self.shares:
+            return 1.0
+        return math.exp(float(np.interp(math.log(share), np.log(self.shares), np.log(self.values))))
+
+    def move(self, x: float, factor: float) -> float:
+        """Where the rate is larger by this factor, if it goes on as the replay does."""
+        if not self.shares:
+            return x + 1.5 * math.log(factor)
+        share = math.exp(float(np.interp(x, np.log(self.values), np.log(self.shares))))
+        return math.log(self.find(share * factor))
+
+
+def _read_replay(rollouts: HeldOutRollouts) -> Replay:
+    """Of a gate the shares at which it fires on the calibration's own rollouts; a share of tokens is its own value."""
+    method, parameter = rollouts.method, rollouts.method.budget_parameter
+    if parameter.name == SPIKE_RATIO:
+        table = rollouts.calibration.score(method.settings["score"]).table
+        rows = sorted({row[f"share_{method.kappa_rule}"]: row["rho"] for row in table}.items())
+        rising = [(share, rho) for share, rho in rows if share > 0]
+        if rising:
+            return Replay(*zip(*rising, strict=True))
+    ends = (1e-3, 1.0)
+    return Replay(ends, ends) if math.isfinite(parameter.high) and parameter.rising else Replay((), ())

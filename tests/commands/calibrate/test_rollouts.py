@@ -13,7 +13,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.rate_solver import solve
+from lm_eval_takeover.commands.calibrate.rate_solver import Measured, solve
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.commands.calibrate.setup import Setup
@@ -147,7 +147,7 @@ def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
 class Rising:
     """Rates that rise with rho as `rate(rho)`, measured at no cost."""
 
-    method, name = Method(Disagreement()), "of ce"
+    method, name, error = Method(Disagreement()), "of ce", 0.0
 
     def __init__(self, rate):
         self.rate, self.asked = rate, []
@@ -156,9 +156,10 @@ class Rising:
         held = calibrate_values(np.random.default_rng(0).random(1000)).with_shares(shares)
         self.calibration = replace(small_calibration(), scores={"ce": held})
 
-    def count_takeovers(self, rho):
+    def measure(self, rho, label):
         self.asked.append(rho)
-        return round(self.rate(rho) * 10**6), 10**6
+        assert label == f"{len(self.asked)} of at most 12"
+        return Measured(round(self.rate(rho) * 10**6), 10**6, self.error)
 
 
 @pytest.mark.parametrize(
