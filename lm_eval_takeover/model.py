@@ -338,7 +338,11 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         """(log-prob, whether greedy) of each continuation, teacher-forced: each token under the model that the policy picks."""
         if self.policy.redraws and self.policy.mixes:
-            raise ArgumentError("residual=true has no probability of a given text; for log-likelihoods use residual=false")
+            how = ",".join(f"{name}={value}" for name, value in self.policy.settings().items())
+            raise ArgumentError(
+                f"policy={self.policy.name} with {how} has no probability of a given text, since it looks at the host's token "
+                f"and draws from a mix; for log-likelihoods use another policy"
+            )
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
         for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):
             if continuation:

@@ -8,6 +8,8 @@ import os
 import shutil
 import sys
 import threading
+import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -35,6 +37,9 @@ torch.set_num_threads(1)
 
 
 def pytest_configure(config):
+    named = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]["entry-points"]
+    if any(names.keys() - {point.name for point in entry_points(group=group)} for group, names in named.items()):
+        pytest.exit("this checkout is not installed as pyproject.toml says; run `.venv/bin/pip install --no-deps -e .`", 2)
     config.option.randomly_reset_seed = False  # its seed is for the order; random states: see `given_back`
 
 

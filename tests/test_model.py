@@ -127,7 +127,7 @@ def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random
 
 def test_a_policy_that_draws_again_has_no_log_likelihoods():
     lm = GuidedTakeover(policy="lossy", residual=True)
-    with pytest.raises(ArgumentError, match=r"residual=true has no probability of a given text; .* use residual=false"):
+    with pytest.raises(ArgumentError, match=r"policy=lossy with .*residual=True has no probability of a given text"):
         lm.loglikelihood([Instance("loglikelihood", {}, ("a", " b"), 0)], disable_tqdm=True)
 
 

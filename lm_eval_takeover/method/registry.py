@@ -4,8 +4,9 @@
     @register_policy("every")
 
 register a function on logits and a class, as in lm-eval's registry. Packages name theirs under the entry-point groups
-`lm_eval_takeover.scores` and `lm_eval_takeover.policies`; they are loaded when a name is asked for. `load_plugins` runs the files
-and modules of the model argument `plugins`. Loading anything twice changes nothing. This module does not import torch.
+`lm_eval_takeover.scores` and `lm_eval_takeover.policies`; they are loaded when a name is asked for. `lab/methods.py` is found
+in the same way, so the core does not import it. `load_plugins` runs the files and modules of the model argument `plugins`.
+Loading anything twice changes nothing. This module does not import torch.
 """
 
 import functools
@@ -48,7 +49,7 @@ class Source:
     def of(cls, target: Any) -> "Source":
         """Of a function or class. The digest covers the file, or every Python file of the package that it belongs to."""
         module = target.__module__
-        if module.partition(".")[0] == PACKAGE:
+        if _is_ours(module):
             return cls(PACKAGE)
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None:  # typed into an interpreter
@@ -58,6 +59,10 @@ class Source:
             return cls(path.name, _digest([path]))
         package = Path(importlib.import_module(module.partition(".")[0]).__path__[0])
         return cls(str(path.relative_to(package.parent)), _digest(sorted(package.rglob("*.py"))))
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == PACKAGE
 
 
 def _digest(files: list[Path]) -> str:
@@ -176,8 +181,10 @@ class Registry(Generic[Entry]):
 
     def add(self, name: str, entry: Entry, source: Source) -> None:
         """Register an entry; the same code may do so again. Raises PluginError if other code has the name."""
-        if source.digest is not None:
-            self._load_ours()  # so that a plug-in cannot take one of our names first
+        if source.digest is not None:  # a plug-in cannot take one of our names first
+            self._load_ours()
+            if (point := self.installed().get(name)) is not None and _is_ours(point.module):
+                point.load()
         present = self.entries.get(name)
         if present is not None and present[1].name != source.name:
             raise PluginError(f"{self.kind} '{name}' of {source.name} is {present[1].name}'s already; choose another name")
@@ -205,7 +212,8 @@ class Registry(Generic[Entry]):
             except PluginError as error:
                 self.skipped.add(name)
                 logger.warning("%s; it is skipped", error)
-        return list(self.entries)
+        # In one order in all processes, whichever loads what first.
+        return sorted(self.entries, key=lambda name: self.entries[name][1].digest is not None)
 
     def source(self, name: str) -> Source:
         self.get(name)
@@ -237,7 +245,7 @@ class Registry(Generic[Entry]):
             places.setdefault(source.name, []).append(entry)
         for entry, point in self.installed().items():
             if entry not in self.entries:
-                places.setdefault(point.value.partition(":")[0], []).append(entry)
+                places.setdefault(PACKAGE if _is_ours(point.module) else point.module, []).append(entry)
         close = nearest(name, [entry for listed in places.values() for entry in listed])
         registered = "; ".join(f"{', '.join(listed)} ({place})" for place, listed in places.items())
         return f"registered: {registered}" if close.startswith("known") else f"{close} registered: {registered}"

@@ -10,9 +10,10 @@ from scipy.stats import chisquare
 
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.teacher_forcing import force
+from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
+from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
 from lm_eval_takeover.method.request import Request, Sampling
 
 

@@ -9,8 +9,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.graphed_pass import CudaGraphs
+from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
+from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.member import Member
 

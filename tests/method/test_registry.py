@@ -1,6 +1,7 @@
 """A stranger's score and policy: registered by a file or a package, run by every engine, refused in one line where broken."""
 
 import re
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -171,3 +172,25 @@ def test_score_top_p_is_for_scores_that_read_it():
     assert Disagreement(score="js", score_top_p=0.9).scorer.reads_top_p
     with pytest.raises(ArgumentError, match=r"score_top_p=0\.9 is read by score=js, not ce"):
         Disagreement(score_top_p=0.9)
+
+
+def test_methods_of_other_papers_come_by_the_door_of_plugins(tmp_path):
+    """The core does not import them, finds them by name, and keeps their names from a stranger's plug-in."""
+    code = f"""
+import subprocess
+import sys
+from lm_eval_takeover.errors import PluginError
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.method.registry import load_plugins, scores
+scores.get("ce"), policies.get("disagreement")
+assert "lm_eval_takeover.lab.methods" not in sys.modules
+try:
+    load_plugins({write(tmp_path / "my_gate.py", MARGIN, name="margin")!r})
+except PluginError as error:
+    print(error)
+print(policies.get("lossy").__module__, scores.names(), policies.names())
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "score 'margin' of my_gate.py is lm_eval_takeover's already" in said
+    assert "lm_eval_takeover.lab.methods ['ce', 'rkl', 'entropy', 'js', 'margin', 'confidence', 'top1', " in said
+    assert "'guide', 'segment', 'lossy', 'ensemble']" in said

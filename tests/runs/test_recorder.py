@@ -5,8 +5,9 @@ from array import array
 
 import pytest
 
+from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.generation import OBSERVED, Generation
-from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
+from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
 from lm_eval_takeover.runs.recorder import count_asked, count_changed
 
 TOKENS = [11, 12, 13, 14, 15, 16]

@@ -19,7 +19,8 @@ from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, PluginError
-from lm_eval_takeover.method.policies import Disagreement, Lossy, Random
+from lm_eval_takeover.lab.methods import Lossy
+from lm_eval_takeover.method.policies import Disagreement, Random
 from lm_eval_takeover.method.registry import register_score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
