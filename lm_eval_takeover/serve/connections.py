@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-_HEADERS_WITHIN = 30.0  # seconds
+HEADERS_WITHIN = 30.0  # seconds
 
 
 def is_own_name(scope: Scope) -> bool:
@@ -22,27 +22,20 @@ def is_own_name(scope: Scope) -> bool:
     return True
 
 
-def limit_headers(seconds: float = _HEADERS_WITHIN) -> None:
-    """Make uvicorn close a connection whose request has no end of its headers after so many seconds; it has no limit itself."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+def limit_headers() -> None:
+    """Make uvicorn close a connection whose request has no end of its headers in time; it has no limit itself."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol as Protocol
 
-    made, received = (getattr(AutoHTTPProtocol, name) for name in ("connection_made", "data_received"))
-    if getattr(made, "limit", None) is not None:
-        made.limit[0] = seconds
+    if hasattr(Protocol, "awaits_after"):
         return
-    limit = [seconds]
+    made, received = Protocol.connection_made, Protocol.data_received
+    Protocol.awaits_after = Protocol  # the request before the one that is awaited; none yet
 
     def wait(self: Any) -> None:
-        """Start the clock, once for each request that is awaited."""
-        last = self.cycle  # the request before; None at first
-
-        def close() -> None:
-            if self.cycle is last and not self.transport.is_closing():
-                self.transport.close()
-
-        if getattr(self, "awaited_after", self) is not last:
-            self.awaited_after = last
-            self.loop.call_later(limit[0], close)
+        last = self.cycle
+        if self.awaits_after is not last:  # the clock of each request starts once
+            self.awaits_after = last
+            self.loop.call_later(HEADERS_WITHIN, lambda: self.transport.close() if self.cycle is last else None)
 
     def connection_made(self: Any, transport: Any) -> None:
         made(self, transport)
@@ -53,5 +46,4 @@ def limit_headers(seconds: float = _HEADERS_WITHIN) -> None:
         if self.cycle is None or self.cycle.response_complete:
             wait(self)
 
-    connection_made.limit = limit  # type: ignore[attr-defined]
-    AutoHTTPProtocol.connection_made, AutoHTTPProtocol.data_received = connection_made, data_received
+    Protocol.connection_made, Protocol.data_received = connection_made, data_received

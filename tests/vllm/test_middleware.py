@@ -8,7 +8,7 @@ from helpers.asgi import serve, talk
 from helpers.foreign_bodies import post
 from helpers.scripted_vllm import ScriptedVllm
 
-from lm_eval_takeover.serve.connections import limit_headers
+from lm_eval_takeover.serve import connections
 from lm_eval_takeover.vllm.settings import CLIENT, PREFIX, RequestSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
@@ -97,18 +97,15 @@ def test_fields_that_change_no_text_are_taken():
     assert ask(ScriptedVllm(), "/v1/completions", {"prompt": "one", "user": "me", "store": False, "length_penalty": 1.0}) == 200
 
 
-def test_a_connection_without_the_end_of_its_headers_is_closed():
+def test_a_connection_without_the_end_of_its_headers_is_closed(monkeypatch):
+    monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.5)
     asked = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{"prompt": "one"}'
     with serve(ScriptedVllm()) as url:
-        limit_headers(0.5)
-        try:
-            for before in (b"", asked):  # the first request of a connection, and a later one
-                with socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])), timeout=20) as client:
-                    client.sendall(before)
-                    assert not before or client.recv(4096).startswith(b"HTTP/1.1 200")
-                    client.sendall(asked[:30])
-                    while client.recv(4096):
-                        pass  # the rest of the answer; then the server closes the connection
-            assert post(url, "v1/completions", b'{"prompt": "one"}')[0] == 200
-        finally:
-            limit_headers()
+        for before in (b"", asked):  # the first request of a connection, and a later one
+            with socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])), timeout=20) as client:
+                client.sendall(before)
+                assert not before or client.recv(4096).startswith(b"HTTP/1.1 200")
+                client.sendall(asked[:30])
+                while client.recv(4096):
+                    pass  # the rest of the answer; then the server closes the connection
+        assert post(url, "v1/completions", b'{"prompt": "one"}')[0] == 200
