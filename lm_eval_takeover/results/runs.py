@@ -1,7 +1,7 @@
 """Runs of lm-eval, of any model and task, read from what `--output_path` wrote; and logs of inspect_ai."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import realpath
 from pathlib import Path
@@ -83,7 +83,6 @@ class TaskResult:
     counts: Counts
     run_dir: str | None = None
     accuracy: str = ACC
-    scorers: Mapping[str, float] = field(default_factory=dict)  # Acc by verifier, if asked for
 
     @property
     def verifier(self) -> str:
@@ -214,12 +213,6 @@ _IDENTITY = (  # what identifies a takeover run, of its config.takeover
 
 def _identify(run: Run) -> list[Any]:
     return [run.takeover.get(name) for name in _IDENTITY]
-
-
-def is_rejudged(run: Run, origin: Run) -> bool:
-    """Whether a run is only the verdicts of another verifier on the texts of one that we judged."""
-    theirs, ours = (set(each.verifiers.values()) for each in (run, origin))
-    return "takeover" in ours - theirs and _identify(run) == _identify(origin)
 
 
 def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:

@@ -5,7 +5,7 @@ A new column is one field of `Rates` (or of `Counts`), and one heading where it 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -88,7 +88,6 @@ class Summary:
     samples: int | None  # of each problem; None where tasks differ
     k: int | None  # of the Pass@k that tables show; None where tasks differ, or there is none
     accuracy: str = ACC  # what the task itself calls `acc`
-    scorers: Mapping[str, float] = field(default_factory=dict)  # Acc by verifier
 
     def score(self, metric: str) -> Figure:
         """The figure of a metric; an empty one if there is none."""
@@ -135,7 +134,7 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summ
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
     rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)
-    return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy, result.scorers)
+    return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy)
 
 
 def summarize_correct(correct: Sequence[int], samples: Sequence[int], k: int, rates: Rates) -> Summary:
@@ -154,10 +153,8 @@ def average(parts: Sequence[Summary]) -> Summary:
     rates = {field.name: mean_of([getattr(part.rates, field.name) for part in parts]) for field in fields(Rates)}
     counts = [part.problems for part in parts if part.problems is not None]
     problems = sum(counts) if len(counts) == len(parts) else None
-    common = [name for name in first.scorers if all(name in other.scorers for other in others)]
-    scorers = {name: float(np.mean([part.scorers[name] for part in parts])) for name in common}
     shared = _shared(part.samples for part in parts), _shared(part.k for part in parts)
-    return Summary(scores, Rates(**rates), problems, *shared, scorers=scorers)
+    return Summary(scores, Rates(**rates), problems, *shared)
 
 
 def _average_figures(figures: Sequence[Figure]) -> Figure:

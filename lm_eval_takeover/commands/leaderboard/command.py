@@ -17,7 +17,7 @@ EXAMPLE = """examples:
   lm-eval-takeover leaderboard results/mine --published --format md --columns maj8 cost
   lm-eval-takeover leaderboard results/base results/guided --vs results/base --format json
 """
-EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "scorers", "cost")
+EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "cost")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     versus = "compare each row with this one (or a row's name in a folder of compare): difference, interval, p-value"
     add("--vs", type=Path, metavar="RESULTS", help=versus)
     add_shared(parser, "filter", "max_missing", "format")
-    columns = "also print these columns (JSON and CSV have all but scorers always). scorers: the range of Acc over the "
-    add("--columns", nargs="+", choices=EXTRAS, default=[], help=f"{columns}verifiers that `rescore --verifier` asked")
+    columns = "also print these columns (JSON and CSV always have them all)"
+    add("--columns", nargs="+", choices=EXTRAS, default=[], help=columns)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,10 +42,10 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.published import read_published_rows
 
     reading = ReadOptions(options.filter, options.max_missing)
-    versus, scorers = options.vs, "scorers" in options.columns
+    versus = options.vs
     if versus is not None and not versus.exists():  # it may be the name of a row in a folder that `compare` wrote
         versus = next((folder / versus for folder in options.results if (folder / versus).is_dir()), versus)
-    board = build_board(options.results, options.thinking, versus, reading=reading, scorers=scorers)
+    board = build_board(options.results, options.thinking, versus, reading=reading)
     if options.published:
         board = replace(board, rows=[*board.rows, *map(describe_published, read_published_rows())])
     sys.stdout.write(write_table(board, options.format, options.columns))

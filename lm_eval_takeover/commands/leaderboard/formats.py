@@ -87,7 +87,6 @@ def _describe_cell(cell: Summary) -> dict[str, Any]:
         described |= cell.score(metric).describe(_field(metric))
     described |= {"metric": cell.accuracy} if cell.accuracy != ACC else {}
     described |= {field: getattr(cell.rates, name) for name, field in _CELL_RATES.items()}
-    described |= {f"scorer_{name}": value for name, value in cell.scorers.items()}
     return described | {"problems": cell.problems, "samples": cell.samples}
 
 
@@ -194,7 +193,6 @@ def _unique(names: Iterable[str | None]) -> list[str]:
 
 def _name_parts(k: int | None, samples: int | None, extras: Sequence[str]) -> list[str]:
     majority = [f"Maj@{samples}"] if "maj8" in extras else []
-    majority += ["range over scorers"] if "scorers" in extras else []
     words = [word for name, parts in _PARTS.items() if name in extras for word in parts.values()]
     return ["Acc", *([f"Pass@{k}"] if k and k > 1 else []), *majority, *words]
 
@@ -248,8 +246,6 @@ def _list_parts(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
     parts = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
     majority = cell.score("maj@8") if cell.score("maj@8").value is not None else cell.score(f"maj@{cell.samples}")
     parts += [_show_share(majority, intervals=False)] if "maj8" in extras else []
-    ends = [_show_share(Figure(end(cell.scorers.values(), default=None)), False) for end in (min, max)]
-    parts += ["–".join(dict.fromkeys(ends))] if "scorers" in extras else []
     rates = [name for extra, names in _PARTS.items() if extra in extras for name in names]
     parts += [_show_share(Figure(getattr(cell.rates, name)), intervals=False) for name in rates]
     return dict(zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True))

@@ -2,11 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
-from typing import get_args
 
-from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.commands.leaderboard import recoveries
 from lm_eval_takeover.commands.leaderboard.naming import NamedRun, name_runs
 from lm_eval_takeover.commands.leaderboard.versus import Contrast, compare_runs
@@ -14,7 +11,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
-from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, common_ids, is_rejudged, read_runs
+from lm_eval_takeover.results.runs import PREFIX, TaskResult, read_runs
 from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.runs.facts import find_missed_rate
 
@@ -58,12 +55,10 @@ def build_board(
     versus: Path | None,
     labels: Mapping[Path, str] | None = None,
     reading: ReadOptions = ReadOptions(),
-    scorers: bool = False,
 ) -> Board:
     """Build the table of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
     ours, notes = read_runs(results, reading)
     thinkers, more = read_runs(thinking, reading)
-    ours, thinkers = (gather_scorers(runs, reading) if scorers else runs for runs in (ours, thinkers))
     sources = {run.source for run in thinkers}
     runs = [(run, run.kind) for run in ours if run.source not in sources] + [(run, "thinking") for run in thinkers]
     named, legend = name_runs(runs, labels or {})
@@ -79,7 +74,6 @@ def build_board(
         if row.missed_rate is not None
     ]
     warnings = [*notes, *more, *missed, *recoveries.warn_of_references(named)]
-    warnings += list_scorer_notes({row.name: row.run for row in named}) if scorers else []
     board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
     if versus is None:
         return board
@@ -155,48 +149,3 @@ def _name_pair(pair: Pair, why: str | None = None) -> dict[str, summary.Figure]:
     """Acc and Pass@8 without intervals, which the paper does not print."""
     acc, passed = (summary.Figure(value, why=why if value is None else None) for value in pair)
     return {ACC: acc, "pass@8": passed}
-
-
-# Acc by other scorers: results of `rescore --verifier`, which lie below the run_dir.
-
-
-def gather_scorers(runs: Sequence[Run], reading: ReadOptions) -> list[Run]:
-    """The runs, with Acc by each verifier that judged all problems of a task. What only judges texts of another run is no row."""
-    run_dirs = {Path(result.run_dir) for run in runs for result in run.tasks.values() if result.run_dir}
-    folders = [folder / name for folder in sorted(run_dirs) for name in get_args(Verifier)]
-    rejudged = read_runs((folder for folder in folders if any(folder.rglob("results_*.json"))), reading)[0]
-    original = [run for run in runs if not any(is_rejudged(run, other) for other in runs)]
-    return [_add_scorers(run, [other for other in [*runs, *rejudged] if is_rejudged(other, run)]) for run in original]
-
-
-def _add_scorers(run: Run, judged: Sequence[Run]) -> Run:
-    def add(result: TaskResult) -> TaskResult:
-        results = [*(other.tasks[result.task] for other in judged if result.task in other.tasks), result]
-        own = result.problems
-        whole = [each for each in results if each.problems and own and common_ids([each.problems, own])]
-        return replace(result, scorers={each.verifier: each.means[ACC] for each in whole})
-
-    return replace(run, tasks={task: add(result) for task, result in run.tasks.items()})
-
-
-def list_scorer_notes(rows: Mapping[str, Run]) -> list[str]:
-    """A line for each task on which two rows change their order with the scorer, and on what was not judged by all."""
-    lines = []
-    for (first, row), (second, other) in combinations(rows.items(), 2):
-        for task in (task for task in row.tasks if task in other.tasks):
-            a, b = row.tasks[task].scorers, other.tasks[task].scorers
-            above = [name for name in a if name in b and a[name] > b[name]]
-            below = [name for name in a if name in b and a[name] < b[name]]
-            if above and below:
-                order = f"{first} is above {second} by {', '.join(above)}, and below by {', '.join(below)}"
-                lines.append(f"{task}: {order}")
-    for name, run in rows.items():
-        results = run.tasks.values()
-        missing = [each for each in get_args(Verifier) if any(each not in result.scorers for result in results)]
-        folder = next((result.run_dir for result in results if result.run_dir), None)
-        if missing and folder:
-            command = f"lm-eval-takeover rescore {folder} --verifier {','.join(missing)}"
-            lines.append(f"{name} is not judged by all scorers: {command}")
-        elif missing:
-            lines.append(f"{name} has no run_dir with its texts, so other scorers cannot judge it")
-    return lines

@@ -12,7 +12,6 @@ from lm_eval_takeover.escaping import for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.answers.samples import Verifier
-    from lm_eval_takeover.commands.rescore.judge import JudgeModel
     from lm_eval_takeover.commands.rescore.scoring import Rescored, Verdicts
     from lm_eval_takeover.runs.run_reader import StoredRun
 
@@ -24,15 +23,10 @@ EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500
   lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
   lm-eval-takeover rescore runs/math500 --verifier math_verify,boxed,last_number,exact_match
-  lm-eval-takeover rescore runs/math500 --judge hf --judge_args pretrained=Qwen/Qwen2.5-3B-Instruct --judge_chat_template
 """
 _VERIFIERS = (
     "who judges, one or more: takeover (the default); math_verify, that library alone; boxed, which reads boxes alone; "
-    "last_number; exact_match, letter by letter. `leaderboard --columns scorers` shows them side by side"
-)
-_JUDGE = (
-    "a model type of lm-eval (hf, vllm, local-chat-completions, …) that is asked about responses without an answer, or with one "
-    "that cannot be parsed; its verdicts are the metric acc_judged, and acc stays as it is"
+    "last_number; exact_match, letter by letter"
 )
 
 
@@ -52,33 +46,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     folder = {"help": "a folder of task files that replace the installed ones"}
     add_shared(parser, "tasks", "include_path", tasks=tasks, include_path=folder)
     add("--verifier", type=_read_verifiers, metavar="NAME,…", default=["takeover"], help=_VERIFIERS)
-    add("--judge", metavar="MODEL", help=_JUDGE)
-    add("--judge_args", metavar="NAME=VALUE,…", default="", help="the judge's arguments, as lm_eval's --model_args")
-    decoding = "how the judge decodes, as lm_eval's --gen_kwargs (default: greedy, max_gen_toks=32)"
-    add("--judge_gen_kwargs", metavar="NAME=VALUE,…", default="", help=decoding)
-    add("--judge_chat_template", action="store_true", help="ask the judge through its chat template")
     out = "folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER); each of several has a folder in it"
     add("--output_path", type=Path, metavar="DIR", help=out)
 
 
 def run(options: argparse.Namespace) -> int:
     check_include_path(options)
-    if options.judge is None and (options.judge_args or options.judge_gen_kwargs or options.judge_chat_template):
-        raise ArgumentError("--judge_args, --judge_gen_kwargs and --judge_chat_template need --judge MODEL")
     from lm_eval_takeover.runs.layout import find_run_dir
     from lm_eval_takeover.runs.run_reader import read_stored_runs
 
     run_dir = find_run_dir(options.run_dir)
     runs, verdicts = read_stored_runs(run_dir)
-    judge = None
-    if options.judge is not None:
-        from lm_eval_takeover.commands.rescore.judge import load_judge
-
-        judge = load_judge(options.judge, options.judge_args, options.judge_gen_kwargs, options.judge_chat_template)
     for verifier in options.verifier:
         name = "rescored" if verifier == "takeover" else verifier
         out = options.output_path if len(options.verifier) == 1 else None
-        _rescore_all(options, runs, verdicts, verifier, out or (options.output_path or run_dir) / name, judge)
+        _rescore_all(options, runs, verdicts, verifier, out or (options.output_path or run_dir) / name)
     return 0
 
 
@@ -88,7 +70,6 @@ def _rescore_all(
     verdicts: "Verdicts",
     verifier: "Verifier",
     out: Path,
-    judge: "JudgeModel | None",
 ) -> None:
     """Judge all commands of a run_dir by one verifier. Raises ArgumentError if none can be judged."""
     from lm_eval_takeover.commands.rescore.scoring import read_given_arguments, rescore
@@ -105,7 +86,7 @@ def _rescore_all(
         if len(runs) > 1:
             words = ",".join(f"{name}={value}" for name, value in read_given_arguments(stored).items())
             print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {words or 'no model arguments'}"))
-        _print_outcome(outcome, out if len(rescored) == 1 else out / str(number), judge)
+        _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
     for refusal in refusals:
         print(for_terminal(f"not scored: {refusal}"))
 
@@ -114,23 +95,15 @@ def _lay_out(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return write_terminal(Table(list(columns), [[str(cell) for cell in row] for row in rows]))
 
 
-def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -> None:
+def _print_outcome(outcome: "Rescored", out: Path) -> None:
     """Print the tables and the changed verdicts of one run, and write its results below `out`."""
     from lm_eval.utils import make_table
 
     from lm_eval_takeover.commands.rescore.scoring import write_results
 
-    judged = []
-    if judge is not None:
-        from lm_eval_takeover.commands.rescore.judge import judge_rest
-
-        judged = judge_rest(outcome.results, judge)
     print(make_table(outcome.results))
     if outcome.results.get("groups"):
         print(make_table(outcome.results, "groups"))
-    if judged:
-        titles = ("Task", "Asked", "Yes", "No", "No verdict", "acc", "acc_judged")
-        print(_lay_out(titles, (task.describe() for task in judged)))
     folder = write_results(outcome.results, out)
     if outcome.left_out:
         reason = "not all their responses are here, or the tasks have them no more"

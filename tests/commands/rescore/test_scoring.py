@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.demo_runs import run_demo
-from helpers.run_dirs import plant, plant_facts
+from helpers.run_dirs import plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
@@ -154,32 +154,9 @@ def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
         read_stored_runs(broken)
 
 
-def test_scorers_of_the_same_texts_stand_in_one_row_and_change_the_order_of_rows(tmp_path, capsys):
-    """The guided row loses its boxes: it is below the base by boxes alone, and above it by the last number."""
-    folders = {"base": {"policy": "base"}, "guided": {"spike_ratio": 0.03}}
-    for name, arguments in folders.items():
-        run_demo(tmp_path / name, LIMIT, {**arguments, "run_dir": str(tmp_path / name)})
-    plant(tmp_path / "guided", "samples", text=lambda text: text.replace("\\boxed{", "{"))
-    for name in folders:
-        assert main(["rescore", str(tmp_path / name)]) == 0
-    words = ["leaderboard", *(str(tmp_path / name) for name in folders), "--columns", "scorers"]
-    assert main(words) == 0
-    assert "rescore" in (printed := capsys.readouterr().out) and "base is not judged by all scorers" in printed
-    verdicts = read_stored_runs(tmp_path / "base")[1]  # what analyze, show and report read
-    for name in folders:
-        verifiers = "math_verify,boxed,last_number,exact_match"
-        assert main(["rescore", str(tmp_path / name), "--verifier", verifiers]) == 0
+def test_other_verifiers_judge_the_same_texts_and_leave_the_verdicts_of_the_run(tmp_path, capsys):
+    run_demo(tmp_path, LIMIT, {"policy": "base", "run_dir": str(tmp_path)})
+    before = read_stored_runs(tmp_path)[1]  # what analyze, show and report read
+    assert main(["rescore", str(tmp_path), "--verifier", "math_verify,boxed,last_number,exact_match"]) == 0
     assert "of 32 verdicts of the run differ from those of math_verify" in capsys.readouterr().out
-    assert read_stored_runs(tmp_path / "base")[1] == verdicts
-    assert main([*words, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    base, guided = (row["tasks"]["takeover_demo"] for row in found["rows"])
-    assert guided["scorer_takeover"] == guided["acc"] and guided["scorer_boxed"] == 0
-    assert guided["scorer_last_number"] > base["scorer_last_number"] >= base["scorer_boxed"] == base["acc_boxed"] > 0
-    (line,) = [line for line in found["warnings"] if " is above " in line]
-    above, below = re.fullmatch(r"takeover_demo: .* is above .* by (.*), and below by (.*)", line).groups()
-    assert sorted([above.count("boxed"), below.count("boxed")]) == [0, 1] != [above.count("last"), below.count("boxed")]
-    assert main(words) == 0
-    printed = capsys.readouterr().out
-    scorers = [value for name, value in guided.items() if name.startswith("scorer_")]
-    assert f"range over scorers 0.0–{100 * max(scorers):.1f}" in printed and "not judged by all" not in printed
+    assert read_stored_runs(tmp_path)[1] == before
