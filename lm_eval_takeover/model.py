@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ from lm_eval_takeover.runs.identity import collect_text_settings, describe_ident
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Recorder, make_sample
+from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
@@ -186,28 +187,44 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         set_verdict_log(self.run)  # for the verdicts on these texts
         texts: list[str] = [Padding()] * len(requests)
         spent: defaultdict[str, Tally] = defaultdict(Tally)
-        asked: list[AskedSample] = []
-        failure: TakeoverError | None = None
+        wanted, by_key, asked, failure = list[Request](), dict[bytes, list[int]](), list[AskedSample](), None
         try:
-            asked = self._fill_texts(requests, texts, spent, quiet=disable_tqdm)
+            wanted, by_key = self._plan(requests)
+            asked = list_asked(requests, wanted, by_key)
         except TakeoverError as error:  # raised after gathering, in which the other ranks wait
             failure = error
-        for tallies, rows in self.ranks.gather_or_raise((dict(spent), asked), failure):
+        for row in chain(*self.ranks.gather_or_raise(asked, failure)):
+            self._asked[row.task].append(row)
+        try:
+            self._fill_texts(requests, wanted, by_key, asked, texts, spent, quiet=disable_tqdm)
+        except TakeoverError as error:
+            failure = error
+        for tallies in self.ranks.gather_or_raise(dict(spent), failure):
             for task, tally in tallies.items():
                 self.tally[task].add(tally)
-            for row in rows:
-                self._asked[row.task].append(row)
         return texts
 
-    def _fill_texts(
-        self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool
-    ) -> list[AskedSample]:
-        """Fill in this rank's texts, and what they took by task. Returns what was asked for."""
+    def _plan(self, instances: Sequence[Instance]) -> tuple[list[Request], dict[bytes, list[int]]]:
+        """The requests of this rank's instances, and which of them each text answers."""
         self._check_thinking(instances)
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
         self._load_weights()
+        return requests, self.recorder.group_by_key(requests, indices)
+
+    def _fill_texts(
+        self,
+        instances: Sequence[Instance],
+        requests: Sequence[Request],
+        by_key: dict[bytes, list[int]],
+        asked: Sequence[AskedSample],
+        texts: list[str],
+        spent: Mapping[str, Tally],
+        *,
+        quiet: bool,
+    ) -> None:
+        """Fill in this rank's texts, and what they took by task."""
         recorder = self.recorder
 
         def take(i: int, sample: Sample) -> None:
@@ -215,22 +232,21 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             spent[instances[i].task_name or "none"].add(sample)
 
         with self._count_seconds(), self.run.flushing() if self.run else contextlib.nullcontext():
-            by_key = recorder.group_by_key(requests, indices)
-            asked = recorder.begin(instances, requests, by_key, chat=self._chat)
+            identities = {task: identify_task(rows) for task, rows in self._asked.items()}
+            recorder.begin(instances, requests, by_key, asked, identities)
             for key, sample in recorder.find(list(by_key)).items():
                 for i in by_key.pop(key):
                     take(i, sample)
             if not by_key:
-                return asked
-            finished = len(indices) - sum(map(len, by_key.values()))
+                return
+            finished = len(asked) - sum(map(len, by_key.values()))
             left = [requests[indices[0]] for indices in by_key.values()]
             rows = self._rows_of_length("generate_until", max(len(r.prompt) + r.max_new_tokens for r in left))
             # From here on the bar is shown; a notice would break its line.
-            with Progress(len(indices), finished, quiet=quiet or self.rank != 0) as progress:
+            with Progress(len(asked), finished, quiet=quiet or self.rank != 0) as progress:
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
                     take(i, sample)
                     progress.finish(sample)
-        return asked
 
     def _load_weights(self) -> None:
         """Once what is asked is known to fit."""

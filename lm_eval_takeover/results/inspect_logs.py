@@ -34,7 +34,7 @@ def read_log(path: Path, reading: problems.ReadOptions) -> tuple[str, Settings, 
     reading.check(f"'{path}'", total - len(whole), len(whole))
     scores = {name: _score(each) for name, each in whole.items()}
     names = [name for name in next(iter(scores.values()), {}) if all(name in each for each in scores.values())]
-    accuracy = reading.filter if reading.filter and len(names) > 1 else problems.choose_accuracy(names)
+    accuracy = reading.filter or problems.choose_accuracy(names)
     if accuracy not in names:
         present, expected = ", ".join(names) or "none", accuracy or "with numbers from 0 to 1"
         raise ResultsError(f"'{path}' has no scorer {expected} (--filter); it has {present}")
@@ -50,7 +50,7 @@ def read_log(path: Path, reading: problems.ReadOptions) -> tuple[str, Settings, 
         rows.append(problems.Measured(identity, number, means, samples_each, texts))
     decoding = header.plan.config.model_dump(exclude_none=True, exclude={"seed"})
     settings = {"model": spec.model, **{f"generate.{name}": value for name, value in decoding.items()}}
-    of_task = {"task_version": spec.task_version, "limit": spec.config.limit, "samples": epochs}
+    of_task = {"task_version": spec.task_version, "limit": spec.config.limit, "samples": epochs, "metric": accuracy}
     of_task |= {f"task_args.{name}": value for name, value in spec.task_args.items()}
     return spec.model, settings, spec.task, of_task, problems.collect_problems(rows, total - len(whole)), accuracy
 

@@ -1,10 +1,8 @@
 """Reads a samples file of lm-eval: problems, metrics, costs from a run_dir. Problems without a response are `missing`."""
 
-import contextlib
 import re
-import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,9 +12,6 @@ import numpy as np
 from lm_eval_takeover.errors import ResultsError, RunDirError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values
-from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
-from lm_eval_takeover.runs.journal_file import Damaged
-from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
@@ -38,6 +33,7 @@ class Problems:
     doc_ids: tuple[int, ...] = ()  # lm-eval's numbers, where they are known
     texts: str = ""  # digest of all responses, whatever the order of problems
     missing: int = 0  # further problems, which crashed or are not there
+    prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -52,7 +48,8 @@ class Problems:
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}
         doc_ids = tuple(self.doc_ids[place] for place in order) if self.doc_ids else ()
-        return replace(self, ids=ids, values=values, doc_ids=doc_ids)
+        prompts = tuple(self.prompts[place] for place in order) if self.prompts else ()
+        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts)
 
 
 @dataclass(frozen=True)
@@ -80,6 +77,7 @@ class Measured:
     metrics: dict[str, float]
     samples: int
     texts: str
+    prompt: str = ""
 
 
 class NotCorrect(ResultsError):
@@ -143,7 +141,11 @@ def read_problems(
         metrics = {ACC: metrics.pop(accuracy), **metrics}
         metrics |= {m: float(row.get(m)) for m in others if m not in (*metrics, accuracy) and is_share(row.get(m))}
         name = name if copies[name] == 1 else f"{copies[name]}-{name}"
-        rows.append(Measured(name, doc_id, metrics, _count_samples(row), digest_of([name, row.get("resps")])))
+        rows.append(
+            Measured(
+                name, doc_id, metrics, _count_samples(row), digest_of([name, row.get("resps")]), str(row.get("prompt_hash"))
+            )
+        )
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
     reading.check(f"'{path}'", crashed, len(rows))
@@ -152,14 +154,14 @@ def read_problems(
     return collect_problems(rows, crashed)
 
 
-def read_samples(path: Path, reading: ReadOptions) -> tuple[Problems, str]:
-    """Read a samples file without a results file. Returns also its own name for `acc`. Raises ResultsError."""
+def read_samples(path: Path, reading: ReadOptions) -> tuple[Problems, dict[str, str]]:
+    """Read a samples file without a results file. Returns also which `metric` of which `filter` is `acc`. Raises ResultsError."""
     first = next(read_lines(path, WRITER), Fields(f"'{path}'", {}))
     filter_name = reading.filter or first.require("filter", str, "")
     metrics = sorted(first.require("metrics", list[str]), key=lambda name: not is_share(first.get(name)))
     if (accuracy := choose_accuracy(metrics)) is None:
         first.fail("metrics", "names no metric of correct samples")
-    return read_problems(path, filter_name, accuracy, reading=reading), accuracy
+    return read_problems(path, filter_name, accuracy, reading=reading), {"metric": accuracy, "filter": filter_name}
 
 
 def is_share(value: Any) -> bool:
@@ -173,7 +175,8 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     values = {metric: as_values([row.metrics[metric] for row in rows]) for metric in shared}
     names, doc_ids = tuple(row.name for row in rows), tuple(row.doc_id for row in rows)
     values = fill_pass_at_k(values, samples)
-    return Problems(names, samples, values, doc_ids, digest_of(sorted(row.texts for row in rows)), missing)
+    texts, prompts = digest_of(sorted(row.texts for row in rows)), tuple(row.prompt for row in rows)
+    return Problems(names, samples, values, doc_ids, texts, missing, prompts)
 
 
 def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:
@@ -207,28 +210,29 @@ def _count_samples(row: Fields) -> int:
 COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
-def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values]:
-    """The `COSTS` of each problem, as means over its samples, of the latest command that asked for all of them; else nothing."""
-    with contextlib.ExitStack() as stack:
-        try:
-            opened = (contextlib.closing(Journal(path, read_only=True)) for path in list_journals(run_dir))
-            journals = [stack.enter_context(journal) for journal in opened]
-            for command in reversed([command for journal in journals for command in journal.commands()]):
-                rows = [row for journal in journals for row in journal.asked(command) if row.task == task]
-                if {row.doc_id for row in rows} == set(problems.doc_ids):
-                    keys = [row.key for row in rows]
-                    samples = {key: sample for journal in journals for key, sample in journal.find(keys).items()}
-                    return _average(rows, samples, problems)
-        except (Damaged, RunDirError, sqlite3.Error, OSError):
-            return {}
-    return {}
+def read_costs(
+    run_dir: Path, task: str, identity: str, totals: Mapping[str, int | None], problems: Problems
+) -> tuple[dict[str, Values], str]:
+    """The `COSTS` of each problem, as means over its samples, from the command in a run_dir that asked for these samples.
 
+    Returns also why there are none. `totals` are the sums that the results have.
+    """
+    from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
 
-def _average(rows: list[AskedSample], samples: dict[bytes, Sample], problems: Problems) -> dict[str, Values]:
+    try:
+        stored, _ = read_stored_runs(run_dir)
+    except RunDirError as error:
+        return {}, str(error)
+    run = next((run for run in reversed(stored) if run.identify(task) == identity), None)
+    if run is None:
+        return {}, f"run_dir='{run_dir}' holds other samples of {task} than these results"
+    rows = [row for row in run.asked if row.task == task]
     places = {doc_id: place for place, doc_id in enumerate(problems.doc_ids)}
-    counts = np.zeros((len(COSTS), len(problems)))
-    if any(row.key not in samples for row in rows):
-        return {}
-    for row in rows:
-        counts[:, places[row.doc_id]] += [getattr(samples[row.key], name) for name in COSTS]
-    return dict(zip(COSTS, counts / problems.samples, strict=True))
+    if not all(row.key in run.samples and row.doc_id in places for row in rows):
+        return {}, f"run_dir='{run_dir}' lacks samples of {task}"
+    of = [places[row.doc_id] for row in rows]
+    costs = {name: [getattr(run.samples[row.key], name) for row in rows] for name in COSTS}
+    if differing := [name for name, total in totals.items() if name in costs and sum(costs[name]) != total]:
+        return {}, f"run_dir='{run_dir}' has another sum of {', '.join(differing)} of {task} than these results"
+    drawn = np.bincount(of, minlength=len(places))
+    return {name: np.bincount(of, values, len(places)) / drawn for name, values in costs.items()}, ""

@@ -25,6 +25,9 @@ from lm_eval_takeover.results.problems import (
 from lm_eval_takeover.results.settings import Settings, model_settings, name_differences, name_model, task_settings
 from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
 from lm_eval_takeover.runs.facts import make_label
+from lm_eval_takeover.runs.identity import find_row
+from lm_eval_takeover.runs.layout import PROBE
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Positive, Share
 
 PREFIX = "takeover_"
@@ -83,6 +86,7 @@ class TaskResult:
     counts: Counts
     run_dir: str | None = None
     accuracy: str = ACC
+    identity: str | None = None  # of what was asked (`runs.identity`); None for other models
 
     @property
     def verifier(self) -> str:
@@ -100,11 +104,14 @@ class TaskResult:
         values = self.problems.values.get(metric) if self.problems else None
         return None if values is None else mean_interval(values)
 
-    def read_costs(self) -> dict[str, Values]:
-        """Read tokens, takeovers and passes by problem from the run_dir (`results.problems`). Empty if they are not there."""
+    def read_costs(self) -> tuple[dict[str, Values], str]:
+        """Read tokens, takeovers and passes by problem from the run_dir (`results.problems`); else returns why there are none."""
         if self.problems is None or self.run_dir is None:
-            return {}
-        return read_costs(Path(self.run_dir), self.task, self.problems)
+            return {}, "the run had no run_dir"
+        if self.identity is None:
+            return {}, "the results say no identity, as those of version 0.1.0 and of `lm_eval --use_cache` do not"
+        totals = {name: getattr(self.counts, name) for name in ("tokens", "takeovers", "guide_passes")}
+        return read_costs(Path(self.run_dir), self.task, self.identity, totals, self.problems)
 
 
 @dataclass(frozen=True)
@@ -123,10 +130,8 @@ class Run:
     parameters: dict[str, int] = field(default_factory=dict)  # weights of each model that reads, by role
     left_out: list[str] = field(default_factory=list)  # why tasks of the file are not there, a line each
     given_label: str | None = None  # by `model=` or by `compare`
-
-    @property
-    def seed(self) -> Any:
-        return self.takeover.get("seed")
+    seed: Any = None
+    row: str = ""  # runs of one row of a table: the digest of settings and seed, or that of the row of `compare`
 
     @property
     def verifiers(self) -> dict[str, str]:
@@ -143,7 +148,7 @@ def find_results(path: Path) -> list[Path]:
         return [path]
     results, logs, samples = (sorted(path.rglob(name)) for name in ("results_*.json", "*.eval", "samples_*.jsonl"))
     files = results + logs or samples
-    files = [file for file in files if "probe" not in file.relative_to(path).parts]  # of `compare --probe`: one problem
+    files = [file for file in files if PROBE not in file.relative_to(path).parts]  # of `compare --probe`: one problem
     if not files:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
         raise ResultsError(f"'{path}' {state}; expected the folder of `lm_eval --output_path`, or a results file in it")
@@ -179,46 +184,32 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
 
 
 def _is_same(first: Run, other: Run) -> bool:
+    """Whether two results are of one row: of one run or one row of `compare`; a task of both is the same, or a part of it."""
     shared = first.tasks.keys() & other.tasks.keys()
-    # Rows of compare may have a budget parameter for each task; it may differ for a part of the problems.
-    pairs = [(first.tasks[task], other.tasks[task]) for task in shared]
-    label, rate = first.given_label, first.takeover.get("target_rate")
-    solved = label is not None and (rate is not None or label == first.kind in ("random", "early"))
-    solved = solved and (label, rate) == (other.given_label, other.takeover.get("target_rate"))
-    solved = solved and all(_is_part(*pair) and pair[0].count != pair[1].count for pair in pairs)
-    method = first.takeover.get("method") or {}
-    budget = ["rate", "tau", "kappa", *(name for name, value in method.items() if isinstance(value, float))]
-    original = not (first.takeover.get("rescored") or other.takeover.get("rescored"))
-    differences = name_differences(first.settings, other.settings, budget if solved else [])
-    for left, second in pairs:
-        alike = ["limit"] if original and _is_part(left, second) else []
-        differences += name_differences(left.settings, second.settings, alike)
-    models = [(run.model, run.seed, set(run.verifiers.values())) for run in (first, other)]
-    return not differences and models[0] == models[1]
+    alike = all(_is_part(*sorted((first.tasks[task], other.tasks[task]), key=lambda task: task.count)) for task in shared)
+    return alike and first.row == other.row and set(first.verifiers.values()) == set(other.verifiers.values())
 
 
-def _is_part(first: TaskResult, other: TaskResult) -> bool:
-    """Whether one of two results has a part of the other's problems."""
-    if first.problems is None or other.problems is None:
+def _is_part(part: TaskResult, whole: TaskResult) -> bool:
+    """Whether the first has the same problems as the second or a part of them, asked and judged in the same way."""
+    if part.problems is None or whole.problems is None:
+        return part.settings == whole.settings and part.count == whole.count
+    asked, all_asked = (
+        {*zip(each.problems.ids, each.problems.prompts, strict=True)} for each in (part, whole) if each.problems
+    )
+    if asked == all_asked and part.identity != whole.identity:
         return False
-    few, many = sorted((set(first.problems.ids), set(other.problems.ids)), key=len)
-    return few <= many
-
-
-_IDENTITY = (  # what identifies a takeover run, of its config.takeover
-    *("label", "base", "guide", "backend", "policy", "direction", "score", "tau", "kappa", "window", "rate"),
-    *("early_tokens", "plugins", "seed", "run_dir"),
-)
-
-
-def _identify(run: Run) -> list[Any]:
-    return [run.takeover.get(name) for name in _IDENTITY]
+    return asked <= all_asked and not name_differences(part.settings, whole.settings, ["limit"])
 
 
 def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
     """Find the run whose responses `rescore` judged again. Returns its index, or None."""
-    same = (place for place, run in enumerate(runs) if _identify(run) == _identify(rescored))
-    return next((place for place in same if rescored.verifiers.items() <= runs[place].verifiers.items()), None)
+
+    def identify(run: Run) -> dict[str, tuple[str | None, str]]:
+        return {task: (run.tasks[task].identity, run.tasks[task].verifier) for task in rescored.tasks if task in run.tasks}
+
+    same = (place for place, run in enumerate(runs) if run.row == rescored.row and identify(run) == identify(rescored))
+    return next(same, None)
 
 
 def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
@@ -275,8 +266,8 @@ def read_run(path: Path, reading: ReadOptions = ReadOptions()) -> Run:
     task = re.sub(r"^samples_|_\d{4}-\d\d-\d\dT[\d.:-]*$", "", path.stem)
     results = path.with_name(f"results_{file_date(path)}.json")
     if not results.exists():
-        problems, accuracy = read_samples(path, reading)
-        return _describe_alone(path, f"{path.parent.name} {file_date(path)}", {}, task, {}, problems, accuracy)
+        problems, of_task = read_samples(path, reading)
+        return _describe_alone(path, f"{path.parent.name} {file_date(path)}", {}, task, of_task, problems, of_task["metric"])
     run = _read_results(results, reading)
     if task not in run.tasks:
         raise ResultsError("; ".join([f"'{path}' is of no task that '{results.name}' has", *run.left_out]))
@@ -289,7 +280,8 @@ def _describe_alone(
     """A run of one task without a results file of lm-eval: all that is known of it is its problems."""
     means, counts = problems.means(), (len(problems), problems.samples)
     result = TaskResult(task, means, dict.fromkeys(means), *counts, of_task, problems, Counts(), accuracy=accuracy)
-    return Run(path, model, "other", settings, {}, Counts(), {}, {task: result}, None, {}, _list_missing(path, result))
+    missing = _list_missing(path, result)
+    return Run(path, model, "other", settings, {}, Counts(), {}, {task: result}, None, {}, missing, row=str(path))
 
 
 def _list_missing(path: Path, result: TaskResult) -> list[str]:
@@ -322,16 +314,22 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
             left_out += _list_missing(path, tasks[task])
         except NotCorrect as reason:
             left_out.append(f"{task} of '{path}' is left out: {reason}")
+    if reading.filter is not None and not tasks and left_out:
+        raise ResultsError("; ".join(left_out))
     policy, seconds = takeover.require("policy", str, None), takeover.require("seconds", float, None)
     kind = "other" if policy is None else policy if policy in _OWN_KINDS else "guided"
     described = {name: takeover.get(name) for name in takeover}
     versions = {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
     left_out = left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"])
     model, settings = name_model(config, takeover, kind), model_settings(document)
+    seed = takeover.get("seed", config.get("torch_seed"))
+    row = find_row(path, {task: result.identity for task, result in tasks.items()}) or digest_of(
+        [takeover.get("identity"), settings, seed]
+    )
     counted, count = takeover.inside_or_empty("parameters"), config.get("model_num_parameters")
     parameters = {"model": int(count)} if count else {role: counted.require(role, int) for role in counted}
     measured = described, Counts.read(takeover), versions, tasks, seconds, parameters, left_out
-    return Run(path, model, kind, settings, *measured, _find_given_label(takeover))
+    return Run(path, model, kind, settings, *measured, _find_given_label(takeover), seed, row)
 
 
 def _find_given_label(takeover: Fields) -> str | None:
@@ -347,10 +345,10 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     values = document.inside("results").inside(task)
     keys = [key for key in values if "," in key and "_stderr," not in key]
     filters = list(dict.fromkeys(key.partition(",")[2] for key in keys))
-    if reading.filter is not None and len(filters) > 1:
+    if reading.filter is not None:
         if reading.filter not in filters:
             known = ", ".join(filters)
-            raise ResultsError(f"'{path}': {task} has no filter '{reading.filter}' (--filter); it has {known}")
+            raise NotCorrect(f"it has no filter '{reading.filter}' (--filter); it has {known}")
         keys = [key for key in keys if key.endswith(f",{reading.filter}")]
     names = [key.split(",", 1) for key in sorted(keys, key=lambda key: not is_share(values.get(key)))]
     accuracy = choose_accuracy(name for name, _ in names)
@@ -375,12 +373,10 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     takeover = document.inside("config").inside_or_empty("takeover")
     errors = {name: _number(values.get(key.replace(",", "_stderr,", 1))) for name, key in called.items()}
     each = problems.samples if problems else settings.get("samples")
-    costs = Counts.read(takeover.inside_or_empty("per_task").inside_or_empty(task))
-    run_dir = takeover.get("run_dir") if isinstance(takeover.get("run_dir"), str) else None
-    if run_dir is not None:  # a relative one is looked for in the folders above the file
-        above = (parent / run_dir for parent in path.absolute().parents)
-        run_dir = str(next((folder for folder in above if folder.is_dir()), run_dir))
-    return TaskResult(task, means, errors, count, each, settings, problems, costs, run_dir, accuracy)
+    counted = takeover.inside_or_empty("per_task").inside_or_empty(task)
+    identity, run_dir = counted.require("identity", str, None), takeover.require("run_dir", str | None, None)
+    settings |= {"metric": accuracy, "filter": filter_name}
+    return TaskResult(task, means, errors, count, each, settings, problems, Counts.read(counted), run_dir, accuracy, identity)
 
 
 def _number(value: Any) -> float | None:

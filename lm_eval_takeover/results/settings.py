@@ -1,28 +1,33 @@
 """Reads the settings of a run that can change its texts or scores, as flat `name -> value`: of a task, or of the model."""
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lm_eval_takeover.arguments import DTYPE, KINDS, METHOD
+from lm_eval_takeover.arguments import DTYPE, KINDS, METHOD, PROMPT
 from lm_eval_takeover.results.fields import Fields
+from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.storage.schema import Positive
 
 Settings = dict[str, Any]
 
 # Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
 _HARMLESS_ELSEWHERE = {
-    "num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string", "tensor_parallel_size",
-    "data_parallel_size", "data_parallel_backend", "gpu_memory_utilization", "swap_space",
+    "num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string", "data_parallel_size",
+    "data_parallel_backend", "gpu_memory_utilization", "swap_space",
 }  # fmt: skip
 # Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
 HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}
-# What config.takeover says of a run, as resolved.
+# What config.takeover of version 0.1.0 says of a run, as resolved; it has no `text_settings`.
 TAKEOVER = (
     "backend", "policy", "direction", "score", "tau", "kappa", "window", "rate", "early_tokens", "plugins", "dtypes",
 )  # fmt: skip
 # Model arguments that it resolves: thresholds, digests of sources, revisions.
 RESOLVED = {name for name, kind in KINDS.items() if kind in (METHOD, DTYPE)} - {"score_top_p"}
 RESOLVED |= {"backend", "base", "guide", "model"}
+_SCORING = ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_choice")  # of a task file: how it judges
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function without source
 
 
 def parse_model_args(value: Any) -> dict[str, str]:
@@ -50,7 +55,10 @@ def task_settings(document: Fields, task: str) -> Settings:
         "thinking": arguments.get("enable_thinking"),
         "end_tokens": document.get("eot_token_id"),
     }
-    verifier = config.inside_or_empty("metadata").get("verifier")
+    metadata = config.inside_or_empty("metadata")
+    scorer = json.dumps([metadata.get("scorer"), *(config.get(name) for name in _SCORING)], sort_keys=True, default=str)
+    settings["scorer"] = digest_of_text(_ADDRESS.sub("", scorer)).hex()
+    verifier = metadata.get("verifier")
     return settings if verifier in (None, "takeover") else settings | {"verifier": verifier}
 
 
@@ -58,17 +66,35 @@ def model_settings(document: Fields) -> Settings:
     """The model and its arguments that can change a text, without the seed; for a takeover run as they were resolved."""
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
+    texts: Settings = takeover.require("text_settings", dict, {})
     skipped = HARMLESS | {"seed"} | (RESOLVED if "policy" in takeover else frozenset())
+    if texts:
+        skipped |= {name for name, kind in KINDS.items() if kind != PROMPT}
     arguments = parse_model_args(config.get("model_args"))
     settings: Settings = {"model": config.get("model")}
     settings |= {f"model_args.{name}": value for name, value in arguments.items() if name not in skipped}
     settings |= {name: config.get(name) for name in ("model_sha", "model_dtype") if name in config}
+    if texts:
+        return settings | flatten({name: value for name, value in texts.items() if name != "seed"})
     if "policy" in takeover:
         settings |= {role: _identity(takeover.get(role)) for role in ("base", "guide")}
         settings |= {name: takeover.get(name) for name in TAKEOVER}
         method = takeover.inside_or_empty("method")
         settings |= {name: method.get(name) for name in method}  # what only this policy reads
     return settings
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Settings:
+    """`text_settings` by short names: `tau` of the policy, `base` and `base.dtype` of a model."""
+    flat: Settings = {}
+    for name, value in settings.items():
+        short = {"name": "policy", "model": ""}.get(name, name)
+        place = ".".join(filter(None, (prefix, short)))
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, "" if name in ("policy", "models") else place)
+        else:
+            flat[place] = value
+    return flat
 
 
 def name_model(config: Fields, takeover: Fields, kind: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.runs.journal import AskedSample
+from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
 if TYPE_CHECKING:  # these load torch, which readers do not need
@@ -36,6 +37,23 @@ def describe_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 def identify_task(asked: Iterable[AskedSample]) -> str:
     """The identity of a task: the digest of all samples that were asked for, in any order, each once."""
     return digest_of(sorted({(row.doc, row.idx, row.sample, row.key.hex()) for row in asked}))
+
+
+def find_row(results: Path, tasks: Mapping[str, str | None]) -> str | None:
+    """The row of `compare` that these tasks are of, by the identities that ROW/row.json has; None where they are of none."""
+    for folder in results.absolute().parents[:4]:
+        if row := read_row(folder):
+            return digest_of(row) if tasks and tasks.items() <= row.items() else None
+    return None
+
+
+def read_row(folder: Path) -> dict[str, str]:
+    """The identity of each task of a row of `compare`; empty where the folder holds none."""
+    try:
+        row = json.loads((folder / ROW).read_text())
+    except (OSError, ValueError):
+        return {}
+    return row if isinstance(row, dict) and all(isinstance(value, str) for value in row.values()) else {}
 
 
 def collect_text_settings(

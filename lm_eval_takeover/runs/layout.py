@@ -22,6 +22,8 @@ TRACES = "traces"
 PROMPTS, PROMPTS_LOCK = "prompts.parquet", "prompts.lock"
 SCORES_FOLDER, SCORES_LOCK = "scores", "scores.lock"
 SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
+ROW = "row.json"  # in the folder of a row: `{task: identity}` of what the row is made of
+PROBE = ".probe"  # the folder of `compare --probe`; no label is hidden
 _PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
 _JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
 

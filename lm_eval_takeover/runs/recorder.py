@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,19 +42,22 @@ class Recorder:
         return by_key
 
     def begin(
-        self, instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey, *, chat: bool
-    ) -> list[AskedSample]:
-        """Enter the command and all that it asks for, which is returned. Commands differ by tasks, decoding settings and `chat`
-        (a template)."""
-        asked = list(_list_asked(instances, requests, by_key))
+        self,
+        instances: Sequence[Instance],
+        requests: Sequence[Request],
+        by_key: ByKey,
+        asked: Sequence[AskedSample],
+        identities: Mapping[str, str],
+    ) -> None:
+        """Enter the command and all that it asks for. The identities of its tasks make it."""
         if self.run is None:
-            return asked
+            return
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
-        command = digest_of([self._identity, decoding, chat])
+        command = digest_of([self._identity, identities])
         self.run.begin(command, facts, asked)
-        indices = sorted(i for indices in by_key.values() for i in indices)
-        self.run.add_prompts(list_prompts(instances, requests, indices))
+        wanted = sorted(i for indices in by_key.values() for i in indices)
+        self.run.add_prompts(list_prompts(instances, requests, wanted))
         self._header = replace(self._header, command=command)
         earlier = self.run.read_earlier_facts()
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -62,7 +65,6 @@ class Recorder:
                 "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
                 self.run.folder, list_versions(earlier[-1]), list_versions(facts),
             )  # fmt: skip
-        return asked
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that are finished; says how many there are."""
@@ -111,9 +113,10 @@ def count_asked(policy: Policy, generation: Generation) -> int:
     return needed + generation.donor_answer
 
 
-def _list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> Iterator[AskedSample]:
+def list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> list[AskedSample]:
     """Of each request, which sample of which document it wants, and the key of the answer."""
     digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
+    asked = []
     for key, indices in by_key.items():
         for i in indices:
             instance = instances[i]
@@ -121,4 +124,5 @@ def _list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_k
                 digests[id(instance)] = digest_of(instance.doc), digest_of_text(instance.args[0]).hex()
             doc, prompt = digests[id(instance)]
             task, doc_id = instance.task_name or "none", instance.doc_id or 0
-            yield AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key)
+            asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
+    return asked

@@ -1,6 +1,8 @@
 """A run_dir as one run, for commands that read it: its requests, their texts, and the verdicts on them.
 
-Several commands of one model are one run. A text that two tasks share is stored once, under the first; here each task has it.
+The run is that of the latest finished command; the tasks of other commands with its settings count, too. Of a task that several
+commands asked for, the latest finished one counts whole. A row of `compare` is what its ROW/row.json says (`identity.read_row`).
+A text that two tasks share is stored once, under the first; here each task has it.
 """
 
 import contextlib
@@ -18,9 +20,10 @@ import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.facts import Facts
+from lm_eval_takeover.runs.identity import identify_task, read_row
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
-from lm_eval_takeover.runs.layout import PROMPTS, SAMPLES, TRACES, find_run_dir, find_run_dirs, list_journals
+from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, TRACES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.traces import SCHEMA as TRACE_SCHEMA
@@ -33,10 +36,11 @@ Answer = tuple[str | None, str]  # the extracted answer, and the outcome
 Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
 
 
-@dataclass(slots=True)
+@dataclass
 class StoredRun:
     """All that the journals of a run_dir hold of one command: what it asked for, and the samples that answer it."""
 
+    folder: Path
     command: str
     facts: dict[str, Any]
     attempts: int
@@ -47,6 +51,17 @@ class StoredRun:
     @property
     def tasks(self) -> list[str]:
         return sorted({row.task for row in self.asked})
+
+    @cached_property
+    def identity(self) -> str:
+        return digest_of(self.facts.get("settings"))
+
+    @property
+    def is_finished(self) -> bool:
+        return all(row.key in self.samples for row in self.asked)
+
+    def identify(self, task: str) -> str:
+        return identify_task(row for row in self.asked if row.task == task)
 
     def is_greedy(self, task: str) -> bool:
         """Whether a task's texts were decoded greedily, and so written once each."""
@@ -75,9 +90,10 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
                     text = f"its facts of a command are damaged: {error}"
                     raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
                 facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
-                run = runs.setdefault(command, StoredRun(command, facts, len(attempts), seconds, [], {}))
+                run = runs.setdefault(command, StoredRun(folder, command, facts, len(attempts), seconds, [], {}))
                 run.asked += journal.asked(command)
         for run in runs.values():
+            run.asked = list(dict.fromkeys(run.asked))  # two ranks may have been asked for one sample, at other times
             keys = list({row.key for row in run.asked})
             for journal in opened:
                 run.samples |= journal.find(keys)
@@ -252,7 +268,7 @@ def read_run_folders(paths: Sequence[Path]) -> list[RunReader]:
 
 
 def read_run_folder(folder: Path) -> RunReader:
-    """The run of a run_dir, or of a row of `compare`. Raises RunDirError for none, or for runs that differ in settings."""
+    """The run of a run_dir, or of a row of `compare`. Raises RunDirError where there is none."""
     folder = find_run_dir(folder)
     if not folder.is_dir():
         raise RunDirError(f"run_dir='{folder}' is not a folder; expected one that a run had as run_dir=…")
@@ -260,57 +276,33 @@ def read_run_folder(folder: Path) -> RunReader:
     runs = [run for run in runs if run.asked]
     if not runs:
         raise RunDirError(f"run_dir='{folder}' holds no samples yet; it is still being written, or was stopped at once")
-    # Rows of `compare` may have a budget for each task: by `--match task`, or as they follow another row (and its `--limit`).
-    takeovers = [run.facts.get("takeover") or {} for run in runs]
-    follows = all(each.get("policy") in ("random", "early") and each.get("label") == each["policy"] for each in takeovers)
-    targets = {(each.get("label"), each.get("target_rate")) for each in takeovers}
-    budgets = follows or (len(targets) == 1 and None not in targets.pop())
-    if follows:  # the most problems first, then the newest
-        runs.reverse()
-        runs.sort(key=lambda run: -len(run.asked))
-    if len({_identify(run, budgets=budgets) for run in runs}) > 1:
-        raise RunDirError(f"run_dir='{folder}' holds {len(runs)} runs of several models or policies; give each its own")
-    answered, keys, counted = list[Answered](), dict[Name, bytes](), list[dict[str, Any]]()
+    runs.sort(key=lambda run: run.is_finished)  # stable: the latest one that is finished, else the latest one, is the last
+    row = read_row(folder.absolute().parent) if folder.name == SAMPLES else {}
+    by_task = dict[str, StoredRun]()
     for run in runs:
-        answered += (added := list(_list_answered(run, verdicts, keys, folder, follows)))
-        counted += [run.facts.get("takeover") or {}] if added else []
+        if run.identity == runs[-1].identity or row:
+            by_task |= {task: run for task in run.tasks if not row or row.get(task) == run.identify(task)}
+    if not by_task:
+        raise RunDirError(f"run_dir='{folder}' lacks what '{ROW}' names; give the command of compare again")
+    answered = [sample for task, run in by_task.items() for sample in _list_answered(run, task, verdicts)]
     answered.sort(key=lambda sample: sample.name)
-    facts = runs[0 if follows else -1].facts
+    asked = sum(row.task == task for task, run in by_task.items() for row in run.asked)
+    chosen = list({run.command: run for run in by_task.values()}.values())
+    facts = chosen[-1].facts
     takeover, arguments, settings = (dict(facts.get(name) or {}) for name in ("takeover", "arguments", "settings"))
-    different = {name for name in takeover if any(each.get(name) != counted[0].get(name) for each in counted)}
-    takeover |= dict.fromkeys(different if budgets else ())
-    tasks, seconds = sorted({task for task, _, _ in keys}), sum(run.seconds for run in runs)
-    by_task = defaultdict[str, list[dict[str, Any]]](list)
-    for task, decoded in (pair for run in runs for pair in run.facts.get("tasks") or []):
-        by_task[task].append(decoded)
-    decoding = {task: each[-1] for task, each in by_task.items() if all(decoded == each[0] for decoded in each)}
-    return RunReader(folder, takeover, arguments, settings, answered, len(keys), tasks, seconds, decoding)
+    described = [run.facts.get("takeover") or {} for run in chosen]
+    takeover |= {name: None for name in takeover if any(each.get(name) != takeover[name] for each in described)}
+    decoding = dict[str, dict[str, Any]]()
+    for task, run in by_task.items():
+        own = [decoded for name, decoded in run.facts.get("tasks") or [] if name == task]
+        decoding |= {task: own[-1]} if own and all(decoded == own[0] for decoded in own) else {}
+    seconds = sum(run.seconds for run in chosen)
+    return RunReader(folder, takeover, arguments, settings, answered, asked, sorted(by_task), seconds, decoding)
 
 
-def _identify(run: StoredRun, *, budgets: bool) -> str:
-    """A digest of its settings; without the budget, which is a number, where each task has its own."""
-    settings = run.facts.get("settings")
-    if budgets and isinstance(settings, dict) and isinstance(policy := settings.get("policy"), dict):
-        settings = settings | {"policy": {n: None if isinstance(value, float) else value for n, value in policy.items()}}
-    return digest_of(settings)
-
-
-def _list_answered(
-    run: StoredRun, verdicts: Verdicts, keys: dict[Name, bytes], folder: Path, first_counts: bool
-) -> Iterator[Answered]:
-    """The samples of this command that have a text; adds all names to `keys`. A second text of a name is an error, or skipped."""
+def _list_answered(run: StoredRun, task: str, verdicts: Verdicts) -> Iterator[Answered]:
+    """The samples of a task that have a text."""
     for row in run.asked:
-        name = row.task, row.doc_id, row.sample
-        if (key := keys.get(name)) == row.key or (key is not None and first_counts):
-            continue
-        if key is not None:
-            raise RunDirError(
-                f"run_dir='{folder}' holds two texts of task {row.task}, doc {row.doc_id}, sample {row.sample}, by commands that "
-                f"ask in other ways; give each a run_dir of its own"
-            )
-        keys[name] = row.key
-        stored = run.samples.get(row.key)
-        if stored is None:
-            continue
-        answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-        yield Answered(*name, row.prompt, stored, answer, outcome)
+        if row.task == task and (stored := run.samples.get(row.key)) is not None:
+            answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
+            yield Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome)

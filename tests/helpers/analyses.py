@@ -26,7 +26,7 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, tar
     gate = GATE if policy == "disagreement" else {}
     takeover = {"policy": policy, "direction": "forward", "target_rate": target, **gate}
     facts = {"takeover": takeover, "arguments": arguments or {}, "settings": {"policy": policy}, "tasks": []}
-    command = f"command {rate}"
+    command = f"command {rate} {sorted(rollouts)}"
     if rate is not None:
         takeover |= {"label": policy, "rate": rate}
         facts["settings"] = {"policy": {"name": policy, "rate": rate}}

@@ -80,7 +80,11 @@ def test_a_filter_is_chosen_by_name(logs):
     means = [read_run(path, ReadOptions(name)).tasks["texts"].means["acc"] for name in (None, "boxed", "first")]
     assert means == [said["exact_match,boxed"], said["exact_match,boxed"], said["exact_match,first"]]
     assert means[0] != means[2]
-    with pytest.raises(ResultsError, match=r"texts has no filter 'last' \(--filter\); it has boxed, first"):
+    run = read_run(path, ReadOptions("boxed"))
+    assert list(run.tasks) == ["texts"] and "choices of" in (line := run.left_out[0]) and "no filter 'boxed'" in line
+    with pytest.raises(
+        ResultsError, match=r"choices of .* it has none; texts of .* it has no filter 'last' \(--filter\); it has boxed, first"
+    ):
         read_run(path, ReadOptions("last"))
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.fields import LARGEST_DOCUMENT
 from lm_eval_takeover.results.problems import read_costs, read_problems
 from lm_eval_takeover.results.runs import read_run, read_runs
+from lm_eval_takeover.runs.identity import identify_task
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import journal_path
 
@@ -83,16 +85,6 @@ def test_of_a_run_and_a_part_of_it_by_limit_the_whole_counts(tmp_path, month):
     assert re.fullmatch(f"{TASK} of '.*/part/.*' is left out: '.*/whole/.*' has more problems of it", note)
 
 
-def test_a_relative_run_dir_is_found_from_every_folder(tmp_path, monkeypatch):
-    (tmp_path / "runs" / "mine").mkdir(parents=True)
-    file = results_file(write_results(tmp_path / "out" / "mine", {TASK: [8, 8]}, run=takeover(run_dir="runs/mine")))
-    for folder in (tmp_path, tmp_path / "runs", "/"):
-        monkeypatch.chdir(folder)
-        assert read_run(file).tasks[TASK].run_dir == str(tmp_path / "runs" / "mine")
-    broken = results_file(write_results(tmp_path / "broken", {TASK: [8, 8]}, run=takeover(run_dir={"a": 1})))
-    assert read_run(broken).tasks[TASK].run_dir is None
-
-
 def test_groups_are_no_tasks(folder):
     content = json.loads(results_file(folder).read_text())
     content["groups"] = {"takeover_math": {"name": "takeover_math", "acc,all": 0.5}}
@@ -103,7 +95,6 @@ def test_groups_are_no_tasks(folder):
 
 
 def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
-    """Another label, run_dir or part of the problems is another run."""
     run = takeover(label="mine", run_dir="runs/mine")
     write_results(tmp_path / "old", {TASK: [1, 2, 3]}, run=run, model_args={"target_rate": 0.05, "window": 9})
     again = {"rescored": True, "tokens": 1}
@@ -113,7 +104,7 @@ def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
     (alone,), _ = read_runs([tmp_path / "old"])
     assert (found.settings, found.tasks[TASK].settings) == (alone.settings, alone.tasks[TASK].settings)
     assert "the verdicts are those of `rescore`" in notes[0] and str(tmp_path / "new") in notes[0]
-    other = run | again | {"run_dir": "runs/other"}
+    other = run | again | {"identity": "of other texts"}
     write_results(tmp_path / "other", {TASK: [8, 8, 8]}, run=other, date="2026-01-03T00-00-00", config={"limit": 3})
     assert len(read_runs([tmp_path])[0]) == 2
     write_results(tmp_path / "part", {TASK: [8, 8]}, run=run | again, date="2026-01-04T00-00-00")
@@ -252,20 +243,52 @@ def test_a_folder_without_results_says_what_was_expected(tmp_path):
         read_runs([tmp_path / "none"])
 
 
-def test_costs_by_problem_come_from_the_run_dir(tmp_path):
+def test_costs_by_problem_come_from_the_command_whose_samples_the_results_name(tmp_path):
+    """A sample that two ranks were asked for counts once; other samples, other sums and a lost journal are a line."""
     problems = read_run(results_file(DATA / "guided")).tasks[TASK].problems
-    journal = Journal(journal_path(tmp_path, 0))
-    journal.begin_attempt()
-    journal.begin_command("c", {})
     keys = {(doc, sample): bytes([doc, sample]) * 8 for doc in problems.doc_ids for sample in range(8)}
-    journal.add_asked("c", [AskedSample(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()])
+    asked = [AskedSample(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()]
     lengths = [320] + [100] * 7
-    journal.add(Sample(key, TASK, d, s, "x", lengths[s], d, d, 100, 110, 30, s == 0) for (d, s), key in keys.items())
-    journal.close()
-    costs = read_costs(tmp_path, TASK, problems)
-    totals = {name: (8 * values).tolist() for name, values in costs.items()}
+
+    def write(rank, command, rows, longer=0):
+        journal = Journal(journal_path(tmp_path, rank))
+        journal.begin_attempt()
+        journal.begin_command(command, {})
+        journal.add_asked(command, rows)
+        journal.add(
+            Sample(
+                r.key,
+                TASK,
+                r.doc_id,
+                r.sample,
+                "x",
+                lengths[r.sample] + longer,
+                r.doc_id,
+                r.doc_id,
+                100,
+                110,
+                30,
+                r.sample == 0,
+            )
+            for r in rows
+        )
+        journal.close()
+
+    write(0, "c", asked)
+    write(1, "c", asked[::2])
+    write(0, "later", [replace(row, key=row.key[::-1] + b"2") for row in asked], longer=7)
+    identity, totals = identify_task(asked), {"tokens": 4080, "takeovers": 48, "guide_passes": 960}
+    costs, why = read_costs(tmp_path, TASK, identity, totals, problems)
     expected = {"tokens": [1020] * 4, "takeovers": [0, 8, 16, 24], "guide_passes": [240] * 4, "truncated": [1] * 4}
-    assert totals == expected and read_costs(tmp_path / "none", TASK, problems) == {}
+    assert ({name: (8 * values).tolist() for name, values in costs.items()}, why) == (expected, "")
+    for wrong, said in (
+        ({"run_dir": tmp_path / "none"}, "holds no journal"),
+        ({"identity": identify_task(asked[1:])}, "holds other samples of takeover_demo than these results"),
+        ({"totals": totals | {"takeovers": 49}}, "has another sum of takeovers of takeover_demo"),
+    ):
+        given = {"run_dir": tmp_path, "task": TASK, "identity": identity, "totals": totals, "problems": problems} | wrong
+        costs, why = read_costs(**given)
+        assert costs == {} and said in why
 
 
 def test_samples_of_any_size_are_read_one_line_at_a_time(folder):

@@ -22,6 +22,7 @@ from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.policies import Gated, Random
 from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.runs.layout import PROBE
 from lm_eval_takeover.vllm.block_rule import count_parameters
 
 _ROWS_OF_AUTO = 64
@@ -47,7 +48,7 @@ def probe_rows(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """By label the tokens per second, measured on one problem of the first task with short texts, or why a row has none."""
     short = copy.copy(options)
-    short.run_dir = Path(options.run_dir) / "probe"
+    short.run_dir = Path(options.run_dir) / PROBE
     short.limit, short.tasks = 1.0, [loads[0].task]
     short.gen_kwargs = {**options.gen_kwargs, "max_gen_toks": str(min(_TOKENS, loads[0].tokens))}
     planned, reasons = {}, {}

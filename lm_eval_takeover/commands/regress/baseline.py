@@ -32,12 +32,15 @@ class TaskRuns:
     """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems.
 
     Their values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir. `anchors` are
-    shares of correct samples of the base and the reference of Recovery; only a baseline has them.
+    shares of correct samples of the base and the reference of Recovery; only a baseline has them. `identities` are those of the
+    runs (`runs.identity`), None for other models. `no_costs`: why the costs are not known.
     """
 
     runs: tuple[Problems, ...]
     settings: Settings
     anchors: Mapping[str, Values] = field(default_factory=dict)
+    identities: tuple[str | None, ...] = (None,)
+    no_costs: str = "the baseline was written without them"
 
     @cached_property
     def problems(self) -> Problems:
@@ -78,7 +81,8 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Seed
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results], reading)
     if len(runs) == 1:
-        return replace(_read_run(runs[0]), notes=tuple(notes))
+        single = _read_run(runs[0])
+        return replace(single, notes=(*notes, *single.notes))
     reasons = notes
     if runs:
         _refuse_rows([results])
@@ -112,9 +116,11 @@ def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) ->
     tasks = {}
     for task, side in first.tasks.items():  # in its order of problems; runs with the same texts count once
         sides = [each.tasks[task] for each in (first, *others)]
-        joined = {run.texts: run.ordered_as(side.problems.ids) for each in reversed(sides) for run in each.runs}
-        tasks[task] = replace(side, runs=tuple(reversed(joined.values())))
-    return replace(first, tasks=tasks, notes=tuple(notes))
+        pairs = [pair for each in reversed(sides) for pair in zip(each.runs, each.identities, strict=True)]
+        joined = {run.texts: (run.ordered_as(side.problems.ids), identity) for run, identity in pairs}
+        all_runs, identities = zip(*reversed(joined.values()), strict=True)
+        tasks[task] = replace(side, runs=all_runs, identities=identities)
+    return replace(first, tasks=tasks, notes=(*notes, *(note for each in (first, *others) for note in each.notes)))
 
 
 def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = ()) -> list[str]:
@@ -131,7 +137,10 @@ def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = (
 
 def _read_run(run: Run) -> SeedRuns:
     tasks = {task: _read_task(run, task) for task in sorted(run.tasks)}
-    return SeedRuns(run.model, run.settings, run.versions, tasks, label=str(run.takeover.get("label") or run.model))
+    ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
+    notes = tuple(f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items())
+    label = str(run.takeover.get("label") or run.model)
+    return SeedRuns(run.model, run.settings, run.versions, tasks, label=label, notes=notes)
 
 
 def _read_task(run: Run, task: str) -> TaskRuns:
@@ -140,8 +149,10 @@ def _read_task(run: Run, task: str) -> TaskRuns:
         raise ResultsError(
             f"'{run.source}' has no samples_{task}_*.jsonl beside it; an interval is over problems, so run with --log_samples"
         )
-    ids, values = tuple(name[:_ID] for name in result.problems.ids), result.read_costs() | result.problems.values
-    return TaskRuns((replace(result.problems, ids=ids, values=values),), result.settings)
+    costs, no_costs = result.read_costs()
+    ids, values = tuple(name[:_ID] for name in result.problems.ids), costs | result.problems.values
+    problems = replace(result.problems, ids=ids, values=values)
+    return TaskRuns((problems,), result.settings, identities=(result.identity,), no_costs=no_costs)
 
 
 def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
@@ -164,6 +175,7 @@ def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
 
 @dataclass(frozen=True)
 class _BaselineRun:
+    identity: str | None
     texts: str
     counts: dict[str, _Counts]
 
@@ -186,7 +198,7 @@ class _Stored:
     versions: dict[str, Any]
     tasks: dict[str, _StoredTask]
     checksum: str
-    schema: Literal[1] = 1
+    schema: Literal[2] = 2  # 1 knew no identity, metric and filter
 
 
 def write_baseline(path: Path, measured: SeedRuns) -> None:
@@ -210,15 +222,15 @@ def _pack(side: TaskRuns) -> dict[str, Any]:
         whole = {name: bool((each == np.rint(each)).all()) for name, each in rounded.items()}
         return {name: (each.astype(int) if whole[name] else each).tolist() for name, each in rounded.items()}
 
-    def pack_run(run: Problems) -> dict[str, Any]:
+    def pack_run(run: Problems, identity: str | None) -> dict[str, Any]:
         values = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
-        return {"texts": run.texts, "counts": count(values)}
+        return {"identity": identity, "texts": run.texts, "counts": count(values)}
 
     return {
         "settings": side.settings,
         "samples": side.problems.samples,
         "ids": list(side.problems.ids),
-        "runs": [pack_run(run) for run in side.runs],
+        "runs": [pack_run(*pair) for pair in zip(side.runs, side.identities, strict=True)],
         "anchors": count(side.anchors) or None,
     }
 
@@ -228,7 +240,9 @@ def read_baseline(path: Path) -> SeedRuns:
     if not path.exists():
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
     document = read_document(path, WRITER)
-    document.require("schema", Literal[1])
+    if document.get("schema") == 1:
+        document.fail("schema", f"is 1, of {document.get('written_by')}, this version writes 2; write it again with {WRITER}")
+    document.require("schema", Literal[2])
     content = {name: document.get(name) for name in document}
     if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
         document.fail("checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}")
@@ -260,4 +274,4 @@ def _unpack(side: _StoredTask) -> TaskRuns:
         runs.append(Problems(tuple(side.ids), side.samples, fill_pass_at_k(values, side.samples), texts=run.texts))
     if not runs:
         raise ValueError("field 'runs' is empty")
-    return TaskRuns(tuple(runs), side.settings, divide(side.anchors or {}))
+    return TaskRuns(tuple(runs), side.settings, divide(side.anchors or {}), tuple(run.identity for run in side.runs))

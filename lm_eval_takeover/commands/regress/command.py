@@ -174,6 +174,8 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
     digests = {*reports.list_runs(options.history, old), reports.digest_run(new)} if options.history else set()
     runs = max(options.runs, len(digests)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
+    if verdicts.is_same_run(old, new):
+        notes += ("the run is the baseline's own: all texts and verdicts are the same, so nothing is tested",)
     for note in dict.fromkeys(notes):
         print(note, file=sys.stderr)
     checks = [

@@ -132,6 +132,18 @@ def _list_settings(measured: SeedRuns) -> list[Settings]:
     return [measured.settings, *(measured.tasks[task].settings for task in sorted(measured.tasks))]
 
 
+def is_same_run(old: SeedRuns, new: SeedRuns) -> bool:
+    """Whether each task has the texts and the verdicts of a run of the baseline."""
+
+    def equals(run: Problems, own: Problems) -> bool:
+        own = own.ordered_as(run.ids)
+        return own.texts == run.texts and all(
+            np.array_equal(run.values[m], own.values[m]) for m in run.values if m in own.values
+        )
+
+    return all(any(equals(run, side.runs[0]) for run in old.tasks[task].runs) for task, side in new.tasks.items())
+
+
 def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, SeedRuns]:
     """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
     for ours, theirs, side in ((old, new, "the run"), (new, old, "the baseline")):
@@ -144,9 +156,10 @@ def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, S
             missing_ids = [name for name in a.ids if name not in present]
             if len(missing_ids) > max_missing * len(a):
                 shown = ", ".join(missing_ids[:_SHOWN]) + (", …" if len(missing_ids) > _SHOWN else "")
+                sizes = f"the baseline has {len(before)} problems, the run {len(now)}"
                 raise ResultsError(
-                    f"{task}: {len(missing_ids)} of {len(a)} problems are missing in {side} (doc_hash {shown}); at most a share "
-                    f"of {max_missing:g} may be (--max_missing)"
+                    f"{task}: {sizes}; {len(missing_ids)} are missing in {side} (doc_hash {shown}), and at most a share of "
+                    f"{max_missing:g} may be (--max_missing); use the same --limit, or write a new baseline with --update"
                 )
         if before.samples != now.samples:
             raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
@@ -160,9 +173,8 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
     before, now = _values(old.problems, of), _values(new.problems.ordered_as(old.problems.ids), of)
     if before is None or now is None:
         if metric in NEED_COSTS:
-            raise ResultsError(
-                f"{task}: {metric} by problem is in the run_dir alone, and one of the two runs had none or lost it"
-            )
+            why = next(filter(None, (old.no_costs, new.no_costs)), "no tokens are counted")
+            raise ResultsError(f"{task}: {metric} by problem is in the run_dir alone: {why}")
         metrics = ", ".join(name for name in old.problems.values if name in new.problems.values)
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {metrics}")
     observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)

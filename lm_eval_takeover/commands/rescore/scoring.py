@@ -18,6 +18,7 @@ from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.runs.identity import describe_identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
@@ -71,8 +72,11 @@ class StoredResponses(LM):  # type: ignore[misc]
     def get_model_info(self) -> dict[str, Any]:
         described = self.run.facts.get("takeover") or {}
         times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
-        times["run_dir"] = (self.run.facts.get("arguments") or {}).get("run_dir")
-        return {"takeover": described | summarize_tallies(self.tally) | times}
+        times["run_dir"] = str(self.run.folder.absolute())
+        counts = summarize_tallies(self.tally)
+        for task, of_task in counts["per_task"].items():
+            of_task["identity"] = self.run.identify(task)
+        return {"takeover": described | describe_identity(self.run.facts.get("settings") or {}) | counts | times}
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):
     with pytest.raises(ResultsError, match="field 'checksum' does not agree with the content"):
         read_baseline(path)
     path.write_text(json.dumps({"schema": 9}))
-    with pytest.raises(ResultsError, match="field 'schema' is 9, expected 1"):
+    with pytest.raises(ResultsError, match="field 'schema' is 9, expected 2"):
         read_baseline(path)
     with pytest.raises(ResultsError, match="does not exist; write it from a good run with --update"):
         read_baseline(check.folder / "none.json")

@@ -73,9 +73,12 @@ def test_another_seed_batch_size_or_run_dir_is_no_other_setting(check):
 def test_problems_on_one_side_alone_are_an_error_unless_they_are_few(check):
     found = check({TASK: draw_counts(1)[:295]})[1]["tasks"][TASK]
     assert found["baseline"] == found["now"] == pytest.approx(np.mean(draw_counts(1)[:295]) / 8)
-    with pytest.raises(ResultsError, match=r"takeover_math500: 10 of 300 problems are missing in the run \(doc_hash "):
+    with pytest.raises(
+        ResultsError,
+        match=r"takeover_math500: the baseline has 300 problems, the run 290; 10 are missing in the run \(doc_hash ",
+    ):
         check({TASK: draw_counts(1)[:290]})
-    with pytest.raises(ResultsError, match="10 of 310 problems are missing in the baseline"):
+    with pytest.raises(ResultsError, match="the run 310; 10 are missing in the baseline"):
         check({TASK: draw_counts(1, size=310)})
 
 
