@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -22,6 +22,7 @@ from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
+from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
@@ -296,7 +297,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         requests: Sequence[Request],
         by_key: Mapping[bytes, Sequence[int]],
         rows: int,
-        count_tokens: Callable[[int], None],
+        count_tokens: CountTokens,
     ) -> Iterator[tuple[int, Sample]]:
         """`(index, its sample)` for each index into `requests` in `by_key`, so many rows at a time."""
         keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]

@@ -1,7 +1,7 @@
 """The transformers engines as a backend: loads and checks the weights, and chooses batches that fit into memory."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -16,7 +16,7 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass, release_memory
 from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up_columns
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.self_check import check_member, verify_pass
-from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import Request
@@ -57,7 +57,7 @@ class TransformersBackend:
         seed: int,
         rows: int,
         traced: bool = False,
-        count_tokens: Callable[[int], None] | None = None,
+        count_tokens: CountTokens | None = None,
         policy: Policy | None = None,
     ) -> Iterator[tuple[int, Generation]]:
         """`engine.generate`, by another policy if one is given."""

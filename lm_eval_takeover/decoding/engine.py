@@ -13,7 +13,7 @@ from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
 from lm_eval_takeover.forward.self_check import check_member, verify_pass
-from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
@@ -34,14 +34,14 @@ def generate(
     batch_size: int = 1,
     block_size: int | str = "auto",
     traced: bool = False,
-    count_tokens: Callable[[int], None] | None = None,
+    count_tokens: CountTokens | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
     A prompt is prefilled once per model for all its samples. batch_size: in samples. block_size: the length of a draft in tokens;
     1 is the lockstep loop, which `auto` also uses for models that cannot be read in blocks. Every policy writes the shared
-    vocabulary and ends at the end tokens of both models. traced: fills `Generation.observed`. count_tokens: gets the number of
-    tokens as they are emitted. A request that a model cannot answer does not stop the others; its error is raised at the end.
+    vocabulary and ends at the end tokens of both models. traced: fills `Generation.observed`. A request that a model cannot
+    answer does not stop the others; its error is raised at the end.
     """
     for role in policy.roles:
         check_member(pair.member(role))  # a model that cannot be served fails before any request
@@ -49,7 +49,10 @@ def generate(
     in_blocks = block_size != 1 and _reads_blocks(pair, policy, block_size, batch_size)
 
     def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-        options: dict[str, Any] = {"seed": seed, "count_tokens": count_tokens, "traced": traced}
+        count = count_tokens
+        if count_tokens is not None and policy.needs_donor_length:  # the donor's own answers are no takeovers
+            count = partial(_count_only, count_tokens)
+        options: dict[str, Any] = {"seed": seed, "count_tokens": count, "traced": traced}
         if in_blocks:
             options |= {"batch_size": batch_size, "block_size": None if block_size == "auto" else block_size}
             return blockwise.generate(pair, by, asked, failures=failures, **options)
@@ -61,6 +64,10 @@ def generate(
     else:
         yield from write(policy, requests, traced)
     failures.check()
+
+
+def _count_only(count_tokens: CountTokens, count: int, taken: int | None) -> None:
+    count_tokens(count, None)
 
 
 def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size: int) -> bool:

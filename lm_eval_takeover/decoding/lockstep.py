@@ -1,6 +1,6 @@
 """Algorithm 1 as a plain loop: both models read every token, one of them writes it. Faster engines are compared with it."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
 from itertools import groupby
 
@@ -13,7 +13,7 @@ from lm_eval_takeover.forward.padded_cache import Sequences
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.forward.transfers import HostCopy, choose_device
 from lm_eval_takeover.method.gate import push
-from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
@@ -31,7 +31,7 @@ def generate(
     seed: int = 0,
     batch_size: int = 1,
     traced: bool = False,
-    count_tokens: Callable[[int], None] | None = None,
+    count_tokens: CountTokens | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, but without `early` with a rate. begun: generations to continue, one for each request."""
     vocab, stops = pair.vocab_size, cache(partial(StopStrings, pair.tokenizer))
@@ -62,13 +62,13 @@ def _decode(
     rows: list[Row],
     read: dict[str, Sequences],
     ends: Collection[int],
-    count_tokens: Callable[[int], None] | None,
+    count_tokens: CountTokens | None,
 ) -> Iterator[tuple[int, Generation]]:
     """Algorithm 1, lines 5-14, on rows that share their sampling. read: each model's cache of all texts."""
     while True:
         tokens = _write_token(policy, rows, read)
         if count_tokens is not None:
-            count_tokens(len(rows))
+            count_tokens(len(rows), sum(row.generation.taken_over[-1] for row in rows))
         alive = []
         for place, row in enumerate(rows):
             if row.is_ended(ends):

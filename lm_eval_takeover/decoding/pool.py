@@ -8,7 +8,7 @@ that were too many are finished, it doubles again.
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import chain, islice
 
@@ -25,7 +25,7 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.ragged_cache import LONGEST
 from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
 from lm_eval_takeover.forward.transfers import choose_device, pad_right
-from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
@@ -50,7 +50,7 @@ class Pool(ABC):
         failures: Failures,
         seed: int = 0,
         traced: bool = False,
-        count_tokens: Callable[[int], None] | None = None,
+        count_tokens: CountTokens | None = None,
     ) -> None:
         self.policy, self.passes, self.seed = policy, dict(passes), seed
         self.vocab, self.eos, stops = pair.vocab_size, pair.eos_ids, cache(partial(StopStrings, pair.tokenizer))
@@ -257,7 +257,7 @@ class Pool(ABC):
         if generation.observed is not None and observed is not None:
             generation.observed.frombytes(observed[:count].tobytes())
         if self.count_tokens is not None:
-            self.count_tokens(count)
+            self.count_tokens(count, sum(taken[:count]))
         return count, ended
 
     def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:

@@ -2,12 +2,15 @@
 
 import math
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
 from lm_eval_takeover.method.request import Request
 
 OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces, by `observe`
+
+CountTokens = Callable[[int, int | None], None]  # gets tokens as they are emitted, and how many are takeovers, if that is known
 
 
 @dataclass(slots=True)

@@ -35,9 +35,12 @@ def open_bar(label: str, **options: Any) -> Any:
 class Progress:
     """A bar of samples, with tokens and their speed. `kept` of `total` were finished before: done, but in no speed."""
 
-    def __init__(self, total: int, kept: int, *, quiet: bool) -> None:
-        self._bar = tqdm(total=total, initial=kept, unit="sample", **({"disable": quiet} | BAR_OPTIONS))
-        self._kept, self._new, self._tokens = kept, Tally(), 0
+    def __init__(self, total: int, kept: int = 0, *, quiet: bool, label: str | None = None, unit: str = "sample") -> None:
+        options: dict[str, Any] = {"total": total, "initial": kept, "unit": unit, "disable": quiet}
+        self._bar = open_bar(label, **options) if label else tqdm(**(options | BAR_OPTIONS))
+        self._kept, self._tokens = kept, 0
+        self._taken: int | None = 0
+        self._finished = Tally()
         self._started = self._drawn = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -47,26 +50,34 @@ class Progress:
         self._bar.set_postfix_str(self.describe())
         self._bar.close()
 
-    def count_tokens(self, count: int) -> None:
-        """So many tokens more were emitted, whether or not their samples are finished."""
+    def count_tokens(self, count: int, taken: int | None = None) -> None:
+        """So many tokens more were emitted, and so many of them by takeovers, whether or not their samples are finished."""
         self._tokens += count
+        self._taken = None if self._taken is None or taken is None else self._taken + taken
         now = time.perf_counter()
         if now - self._drawn >= _REDRAW:
             self._drawn = now
             self._bar.set_postfix_str(self.describe())
 
-    def finish(self, sample: Sample) -> None:
+    def finish(self, sample: Sample | None = None) -> None:
         """A sample of this process is finished."""
-        self._new.add(sample)
+        if sample is not None:
+            self._finished.add(sample)
         self._bar.set_postfix_str(self.describe(), refresh=False)
         self._bar.update()
 
     def describe(self) -> str:
-        """Tokens and speed of this process, the realized rate of its finished samples, and what was finished before it."""
+        """Tokens, speed and realized rate of this process, and what was finished before it.
+
+        The rate is that of all tokens, unfinished texts too, since texts without takeovers may be the longer ones. It is that
+        of finished samples where an engine does not say who wrote a token.
+        """
         speed = self._tokens / max(time.perf_counter() - self._started, 1e-9)
         parts = [f"{self._tokens:,} tokens, {speed:,.0f}/s"]
-        if self._new.tokens:
-            parts.append(f"realized rate {self._new.realized_rate:.1%}")
+        if self._taken is not None and self._tokens:
+            parts.append(f"realized rate {self._taken / self._tokens:.1%}")
+        elif self._finished.tokens:
+            parts.append(f"realized rate {self._finished.realized_rate:.1%} of finished samples")
         if self._kept:
             parts.append(f"{self._kept:,} samples from before")
         return ", ".join(parts)

@@ -2,7 +2,7 @@
 
 import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,7 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.method.generation import OBSERVED, Generation
+from lm_eval_takeover.method.generation import OBSERVED, CountTokens, Generation
 from lm_eval_takeover.method.observations import COMPARED, COUNTED
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
@@ -67,7 +67,7 @@ class VllmBackend:
         seed: int,
         rows: int = _AT_ONCE,
         traced: bool = False,
-        count_tokens: Callable[[int], None] | None = None,
+        count_tokens: CountTokens | None = None,
         policy: Policy | None = None,
     ) -> Iterator[tuple[int, Generation]]:
         """As `decoding.engine.generate`. policy: another one, of models that the engine holds."""
@@ -83,7 +83,7 @@ class VllmBackend:
         failures.check()
 
     def roll_out(
-        self, requests: Sequence[Request], *, seed: int
+        self, requests: Sequence[Request], *, seed: int, count_tokens: CountTokens | None = None
     ) -> Iterator[tuple[int, list[int], dict[str, NDArray[np.float32]]]]:
         """Texts that the host writes alone: `(index into requests, tokens, registered scores of its tokens by name)`.
 
@@ -91,7 +91,7 @@ class VllmBackend:
         """
         host = DIRECTIONS[self.policy.direction][0]
         names, failures = registered.names(), Failures(len(requests))
-        for index, generation in self._write(ALONE[host](), requests, failures, {"seed": seed, "scored": True}):
+        for index, generation in self._write(ALONE[host](), requests, failures, {"seed": seed, "scored": True}, count_tokens):
             table = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(names))
             yield index, generation.tokens, {name: table[:, column].copy() for column, name in enumerate(names)}
         failures.check()
@@ -102,7 +102,7 @@ class VllmBackend:
         requests: Sequence[Request],
         failures: Failures,
         options: Mapping[str, Any],
-        count_tokens: Callable[[int], None] | None = None,
+        count_tokens: CountTokens | None = None,
     ) -> Iterator[tuple[int, Generation]]:
         """Generations as they finish. options: further `RequestSettings`."""
         jobs, named = [], name_policy(policy)

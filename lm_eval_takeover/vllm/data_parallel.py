@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -23,6 +23,7 @@ from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.pair.loading import load_pair
@@ -108,7 +109,7 @@ class Engines:
             left.remove(number)
             yield number, answer
 
-    def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
+    def run(self, jobs: Sequence[Job], count_tokens: CountTokens | None = None) -> Iterator[Text]:
         """Raises RuntimeError when the last engine has ended."""
         self._check_alive()
         waiting = deque(jobs)
@@ -128,7 +129,7 @@ class Engines:
                     continue
                 texts, tokens = _check(answer)
                 if count_tokens is not None:
-                    count_tokens(tokens)
+                    count_tokens(tokens, None)
                 for text in texts:
                     del held[number][text.number]
                     yield text

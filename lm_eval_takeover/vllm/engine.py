@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
@@ -104,7 +105,7 @@ class VllmEngine:
         del self.llm, self._engine
         gc.collect()
 
-    def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
+    def run(self, jobs: Sequence[Job], count_tokens: CountTokens | None = None) -> Iterator[Text]:
         """Texts as they finish. `count_tokens` gets the number of tokens of each step."""
         for job in jobs:
             self.add(job)
@@ -112,7 +113,7 @@ class VllmEngine:
             while self._running:
                 texts, tokens = self.step()
                 if count_tokens is not None:
-                    count_tokens(tokens)
+                    count_tokens(tokens, None)
                 yield from texts
         finally:
             self.abort()

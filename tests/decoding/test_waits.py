@@ -71,7 +71,7 @@ def test_lockstep_waits_once_for_each_token(own_pair, prompts, monkeypatch, name
         emitted = []
         made = dict(lockstep.generate(
             own_pair, POLICIES[name], requests, batch_size=3, traced=True,
-            count_tokens=lambda rows: emitted.append(gpu.waits) or setattr(gpu, "counts", True),
+            count_tokens=lambda rows, taken: emitted.append(gpu.waits) or setattr(gpu, "counts", True),
         ))  # fmt: skip
     assert texts(made) == texts(expected)
     assert not gpu.faults, sorted(set(gpu.faults))

@@ -18,7 +18,7 @@ from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.runs.progress import open_bar
+from lm_eval_takeover.runs.progress import Progress
 
 _MOST = 12  # measurements of one target
 _NEAR = 0.001  # of a rate: fresh prompts add more noise
@@ -69,10 +69,10 @@ class HeldOutRollouts:
         policy = self.method.at(value, self.calibration)
         counts: list[tuple[int, int]] = []
         shown = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}, {label}"
-        with open_bar(shown, total=len(self.requests), unit="rollout", disable=not self.setup.progress) as bar:
-            for _, generation in self.setup.write(self.requests, policy):
+        with Progress(len(self.requests), quiet=not self.setup.progress, label=shown, unit="rollout") as bar:
+            for _, generation in self.setup.write(self.requests, policy, bar):
                 counts.append((generation.takeovers, len(generation.tokens)))
-                bar.update()
+                bar.finish()
         return Measured.of(counts)
 
 
@@ -127,7 +127,7 @@ def _choose_next(measured: dict[float, Measured], rate: float, step: int, replay
     x = low if low is not None else high
     assert x is not None
     further = replay.move(x, rate / max(rates[x], rate / 8))
-    reach = 0.1 * 2**step
+    reach = 0.1 * 2.0**step
     return max(further, x + reach) if low is not None else min(further, x - reach)
 
 

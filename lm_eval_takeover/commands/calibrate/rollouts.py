@@ -10,11 +10,11 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,10 +37,11 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_weights
-from lm_eval_takeover.runs.progress import open_bar
+from lm_eval_takeover.runs.progress import Progress
 
 logger = logging.getLogger(__name__)
 
+Text = TypeVar("Text")
 Rows = dict[str, list[Trajectory]]  # by score
 
 
@@ -129,30 +130,28 @@ def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
     groups = [order[start : start + size] for start in range(0, len(order), size)]
     work.reused = len(parts.done)
     started = time.perf_counter()
-    silent = not setup.progress
-    with open_bar("Calibrating", total=len(requests), initial=work.reused, unit="rollout", disable=silent) as bar:
+    with Progress(len(requests), work.reused, quiet=not setup.progress, label="Calibrating", unit="rollout") as bar:
         for group in groups:
             todo = [i for i in group if i not in parts.done]
             if not todo:
                 continue
             pending = [requests[i] for i in todo]
-            rollouts, scores = _roll_out(setup, pending, parts)
+            rollouts, scores = _roll_out(setup, pending, parts, bar)
             cut = [is_cut_off(pair.tokenizer, ids, r, pair.eos_ids) for r, ids in zip(pending, rollouts, strict=True)]
             parts.add(todo, scores, cut)
             work.tokens += sum(map(len, rollouts))
             work.seconds = time.perf_counter() - started
-            bar.set_postfix_str(f"{work.tokens / work.seconds:,.0f} tokens/s", refresh=False)
-            bar.update(len(todo))
 
 
-def _roll_out(setup: Setup, requests: Sequence[Request], parts: ScoreParts) -> tuple[list[list[int]], Rows]:
+def _roll_out(setup: Setup, requests: Sequence[Request], parts: ScoreParts, bar: Progress) -> tuple[list[list[int]], Rows]:
     """The host's rollouts and their scores, which come in vLLM with the pass that writes."""
     if setup.backend is not None:
-        rolled = sorted(setup.backend.roll_out(requests, seed=setup.seed), key=lambda text: text[0])
+        written_there = setup.backend.roll_out(requests, seed=setup.seed, count_tokens=bar.count_tokens)
+        rolled = sorted(_count_finished(written_there, bar), key=lambda text: text[0])
         rollouts = [tokens for _, tokens, _ in rolled]
         rows = {score.name: [scores[score.name] for _, _, scores in rolled] for score in parts.scores}
     else:
-        written = dict(setup.write(requests, ALONE[setup.roles[0]]()))
+        written = dict(_count_finished(setup.write(requests, ALONE[setup.roles[0]](), bar), bar))
         rollouts = [written[place].tokens for place in range(len(requests))]
         rows = defaultdict(list)
         texts = list(zip(requests, rollouts, strict=True))
@@ -163,6 +162,12 @@ def _roll_out(setup: Setup, requests: Sequence[Request], parts: ScoreParts) -> t
         with parts.sparing(score):
             _check_values(score, rows[score.name], requests)
     return rollouts, {score.name: rows[score.name] for score in parts.scores}
+
+
+def _count_finished(texts: Iterable[Text], bar: Progress) -> Iterator[Text]:
+    for text in texts:
+        bar.finish()
+        yield text
 
 
 def _score_rollouts(setup: Setup, parts: ScoreParts, texts: Sequence[tuple[Request, Sequence[int]]]) -> Rows:

@@ -18,6 +18,7 @@ from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.progress import Progress
 
 if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
@@ -103,8 +104,9 @@ class Setup:
             logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
         return requests
 
-    def write(self, requests: Sequence[Request], policy: Policy) -> Iterator[tuple[int, Generation]]:
+    def write(self, requests: Sequence[Request], policy: Policy, bar: Progress) -> Iterator[tuple[int, Generation]]:
         """`(index into requests, generation)` as texts finish."""
+        options: dict[str, Any] = {"seed": self.seed, "count_tokens": bar.count_tokens}
         if self.backend is not None:
-            return self.backend.generate(requests, seed=self.seed, policy=policy)
-        return generate(self.pair, policy, requests, seed=self.seed, batch_size=self.batch_size)
+            return self.backend.generate(requests, policy=policy, **options)
+        return generate(self.pair, policy, requests, batch_size=self.batch_size, **options)
