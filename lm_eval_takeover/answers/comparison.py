@@ -1,16 +1,39 @@
-"""Compares one gold answer with one answer: takes lists, intervals, matrices, equations and units apart, down to expressions."""
+"""Compares one gold answer with one answer: both are read as values (`values`), and each type has one comparison."""
 
 import re
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any, ClassVar
 
-from lm_eval_takeover.answers import normalisation, notation
-from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, find_factor, is_same_value, parse_expression
-from lm_eval_takeover.answers.normalisation import normalise, parse_rational, split_brackets, split_elements, split_top
+from lm_eval_takeover.answers import notation
+from lm_eval_takeover.answers.expressions import Unparsed, evaluate, find_factor, is_same_value, parse_expression
+from lm_eval_takeover.answers.normalisation import normalise, parse_rational, split_top, strip_thousands
+from lm_eval_takeover.answers.values import (
+    ENDLESS,
+    MIRRORED,
+    Amount,
+    Clock,
+    Equation,
+    Group,
+    InBase,
+    Matrix,
+    Ratio,
+    Region,
+    Relation,
+    Remainder,
+    Tree,
+    Value,
+    is_ratio,
+    read_relation,
+    read_value,
+)
 
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
 _MANY_DIGITS = 7  # significant ones: so many make a decimal equal to the fraction that it rounds
 _MAX_ELEMENTS = 16  # a list with more surplus elements than this is wrong without a comparison
+_LEAST_PERCENTAGE = 4  # from here on a number may be a percentage without its sign; 1 is not 1%
+_FULL_TURN = 7  # a larger number without a π is no angle in radians
 
 
 def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
@@ -41,207 +64,204 @@ class Comparison:
         self.unparsed = False
 
     def equal(self, gold: str, answer: str) -> bool:
-        """By the first kind that one of the two is of; each `_compare_*` returns None where neither is of its kind."""
+        """Whether two texts are one answer: as text, as numbers, or as values of one type."""
         if not gold or not answer:
             return False
         verdict = equal_by_text(gold, answer, self.tolerance)
         if verdict is not None:
             return verdict
-        for compare in (
-            self._compare_tuple_with_list, self._compare_unnamed, self._compare_unions, self._compare_lists,
-            self._compare_intervals, self._compare_matrices, self._compare_tuples, self._compare_equations,
-            self._compare_ratios, self._compare_percentages, self._compare_units, self._compare_bases,
-        ):  # fmt: skip
-            verdict = compare(gold, answer)
-            if verdict is not None:
-                return verdict
-        return self._compare_expressions(gold, answer)
-
-    def _compare_tuple_with_list(self, gold: str, answer: str) -> bool | None:
-        """`(p, q) = (3, 4)` is the list `3, 4`, in this order; so is a tuple without names that can be no interval."""
-        for swapped, (whole, other) in enumerate(((gold, answer), (answer, gold))):
-            bare, listed = notation.strip_name(whole), split_elements(other)
-            group, named = split_brackets(bare), bare != whole and whole[0] == "("
-            if group and group[0] == "(" and len(group[1]) == len(listed) and (named or _must_be_tuple(group[1], listed)):
-                return self._are_same_parts(*((listed, group[1]) if swapped else (group[1], listed)))
-        return None
-
-    def _compare_unnamed(self, gold: str, answer: str) -> bool | None:
-        """`x \\in [-2, 7]` is `[-2, 7]`, `(x, y) = (3, 2)` and `P(3, 2)` are `(3, 2)`."""
-        left, right = notation.strip_name(gold), notation.strip_name(answer)
-        return self.equal(left, right) if (left, right) != (gold, answer) and left and right else None
-
-    def _compare_unions(self, gold: str, answer: str) -> bool | None:
-        left, right = (notation.split_union(text) for text in (gold, answer))
-        if left is None and right is None:
-            return None
-        return self._are_same_sets(left or [notation.to_interval(gold)], right or [notation.to_interval(answer)])
-
-    def _compare_lists(self, gold: str, answer: str) -> bool | None:
-        """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
-        whole = normalisation.strip_thousands(gold), normalisation.strip_thousands(answer)
-        if whole != (gold, answer) and all(len(split_elements(text)) == 1 for text in whole) and self.equal(*whole):
+        whole = strip_thousands(gold), strip_thousands(answer)
+        if whole != (gold, answer) and not any(split_top(text, ",;")[1:] for text in whole) and self.equal(*whole):
             return True
-        left, right = split_elements(gold), split_elements(answer)
-        if len(left) < 2 and len(right) < 2 and [gold] == left and [answer] == right:
-            return None
-        if len(left) == len(right) == 1:
-            return self.equal(left[0], right[0])
-        if not left or not right:
-            return False
-        names = {split_top(part, "=")[0] for part in left if "=" in part}
-        if len(names) == len(left) == len(right) and not any("=" in part for part in right):
-            return self._are_same_parts(left, right)  # `x = 1, y = 2` answered by `1, 2`: in this order
-        return self._are_same_sets(left, right)
-
-    def _are_same_sets(self, left: list[str], right: list[str]) -> bool:
-        if len(right) > len(left) + _MAX_ELEMENTS:
-            return False
-        if 1 < len(set(map(normalise, left))) < len(left):  # the gold repeats an element: multisets
-            rest = list(right)
-            for part in left:
-                match = next((other for other in rest if self.equal(part, other)), None)
-                if match is None:
-                    return False
-                rest.remove(match)
-            return not rest
-        answered = all(any(self.equal(a, b) for b in right) for a in left)
-        return answered and all(any(self.equal(a, b) for a in left) for b in right)
-
-    def _compare_intervals(self, gold: str, answer: str) -> bool | None:
-        """An inequality in one unknown is an interval: `0 \\le x < 1` is `[0, 1)`."""
-        if not any(notation.RELATION.search(text) or notation.REALS.fullmatch(text) for text in (gold, answer)):
-            return None
-        left, right = notation.to_interval(gold), notation.to_interval(answer)
-        if (left, right) == (gold, answer) or (notation.RELATION.search(left) or notation.RELATION.search(right)):
-            return self._compare_relations(gold, answer)
-        if left != gold and right != answer and notation.find_unknown(gold) != notation.find_unknown(answer):
-            return False
-        return self.equal(left, right)
-
-    def _compare_relations(self, gold: str, answer: str) -> bool:
-        """Inequalities that are no intervals: the same parts in the same or the mirrored order, or a multiple."""
-        left, right = ([part.strip() for part in notation.RELATION.split(text)] for text in (gold, answer))
-        if len(left) == len(right) == 1 or len(left) != len(right):
-            return False
-        if left[1::2] == right[1::2] and self._are_same_parts(left[::2], right[::2]):
+        left, right = read_value(gold), read_value(answer)
+        if type(left) is type(right):
+            return bool(compare(self, left, right)) if (compare := self._comparisons.get(type(left))) else left == right
+        if isinstance(left, InBase) and left.digits == answer.strip():  # the base may be left out
             return True
-        if len(left) == 3:  # a negative factor turns the sign
-            factor = find_factor(left[0], left[-1], right[0], right[-1])
-            real = factor is not None and factor.is_extended_real
-            return bool(real and right[1] == (left[1] if factor > 0 else notation.MIRRORED[left[1]]))
+        return self._equal_across(left, gold, right, answer) or self._equal_across(right, answer, left, gold)
+
+    def _equal_across(self, value: Value, text: str, other: Value, answer: str) -> bool:
+        """Two values of different types, the first read as the type of the second, where it can be."""
+        match value, other:
+            case (Equation(), Group(_, _, [_, *_])) | (Group(_, _, [_, *_]), Equation()):
+                return False  # one of several named values
+            case Equation(sides), _:
+                given = self._find_given(sides)
+                return given is not None and self.equal(given, answer)
+            case Group(items, brackets, None), Region():
+                return self._compare_regions(_to_region(items, brackets), other)
+            case Group(items, brackets), Matrix(rows) if brackets not in ("", "{}"):
+                return 1 in (len(rows), len(rows[0])) and self._are_same_parts(items, [cell for row in rows for cell in row])
+            case Group(items, "" | "{}"), _ if items:
+                return all(self.equal(item, answer) for item in items)
+            case Region(), Relation():
+                return self._compare_relations(read_relation(text), other)
+            case Clock(_) | Ratio([_, _]), Amount() if is_ratio(text):
+                return self.equal("\\frac{{{}}}{{{}}}".format(*split_top(text, ":")), answer)
+            case InBase(digits, base), Amount(number, _):
+                return base == 10 and self.equal(digits, number)
+            case Remainder(number, _), Amount(plain, _):
+                return str(number) in text and self.equal(str(number), plain)
         return False
 
-    def _compare_tuples(self, gold: str, answer: str) -> bool | None:
-        """Tuples and intervals match part by part; brackets tell open from closed where there are two parts."""
-        left, right = split_brackets(gold), split_brackets(answer)
-        if left is None and right is None:
-            return None
-        if left is None or right is None:
-            groups = (left, gold), (right, answer)
-            vectors = [group[1] if group else notation.parse_vector(text) for group, text in groups]
-            return vectors[0] is not None and vectors[1] is not None and self._are_same_parts(vectors[0], vectors[1])
-        brackets = [group[0] + group[2] for group in (left, right)]
-        if brackets[0] != brackets[1] and (len(left[1]) == 2 or not set(brackets) <= {"()", "[]"}):
-            return False
-        return self._are_same_parts(left[1], right[1])
+    # One comparison for each type
 
-    def _are_same_parts(self, left: list[str], right: list[str]) -> bool:
+    def _compare_amounts(self, left: Amount, right: Amount) -> bool:
+        """A unit may be left out, but not be another one. 28% is 28 and 0.28. Degrees equal radians that are written with a π."""
+        (a, unit), (b, other) = left, right
+        both = unit.is_given and other.is_given
+        if _PERCENT in (unit.measured, other.measured) and unit.measured != other.measured:
+            percent, plain = (a, b) if unit.measured == _PERCENT else (b, a)
+            return not both and self._is_percentage(percent, plain)
+        if _DEGREE in (unit.measured, other.measured) and unit.measured != other.measured:
+            angle, radians, its_unit = (a, b, other) if unit.measured == _DEGREE else (b, a, unit)
+            if its_unit.measured == _RADIAN or (not its_unit.is_given and r"\pi" in radians):
+                return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
+            both = both and its_unit.measured not in _TEMPERATURES
+        elif _RADIAN in (unit.measured, other.measured) and not both:
+            number = parse_rational(a)
+            if number is not None and abs(number) >= _FULL_TURN:
+                return False
+        if both and not unit.includes(other):
+            return False
+        if both and unit.size != other.size:
+            a = _multiply(a, unit.size / other.size)
+        return self._compare_expressions(a, b) if not (unit.is_given or other.is_given) else self.equal(a, b)
+
+    def _is_percentage(self, percent: str, plain: str) -> bool:
+        number = parse_rational(percent)
+        if number is not None and abs(number) >= _LEAST_PERCENTAGE and self.equal(percent, plain):
+            return True
+        return Comparison(self.tolerance / 100).equal(_multiply(percent, Fraction(1, 100)), plain)
+
+    def _compare_groups(self, left: Group, right: Group) -> bool:
+        """Lists and sets match as sets, tuples in order; names say which value is which."""
+        if left.names and right.names:
+            order = [_find_place(name, right.names) for name in left.names]
+            return None not in order and self._are_same_parts(left.items, [right.items[place or 0] for place in order])
+        if left.names or right.names:
+            named, other = (left, right) if left.names else (right, left)
+            names = named.names or []
+            if other.brackets == "{}" or (not other.brackets and len({name.partition("_")[0] for name in names}) == 1):
+                return self._are_same_sets(left, right)
+            items = [named.items[place] for place in notation.order_names(names)]
+            return self._are_same_parts(*((items, other.items) if left.names else (other.items, items)))
+        tuples = [group.brackets not in ("", "{}") for group in (left, right)]
+        if all(tuples):
+            brackets = {left.brackets, right.brackets}
+            if len(brackets) > 1 and (len(left.items) == 2 or not brackets <= {"()", "[]"}):
+                return False
+            return self._are_same_parts(left.items, right.items)
+        if not any(tuples):
+            return self._are_same_sets(left, right)
+        whole = left if tuples[0] else right
+        listed = {left.brackets, right.brackets} == {"", "()"}
+        return listed and _must_be_tuple(whole.items) and self._are_same_parts(left.items, right.items)
+
+    def _are_same_sets(self, left: Group, right: Group) -> bool:
+        if abs(len(right.items) - len(left.items)) > _MAX_ELEMENTS:
+            return False
+        counted = left.brackets == right.brackets == "" and all(
+            len(set(map(normalise, group.items))) > 1 for group in (left, right)
+        )
+        if counted and len(left.items) != len(right.items):
+            return False
+        rest = list(right.items)
+        for part in left.items:
+            match = next((other for other in rest if self._is_same_item(part, other)), None)
+            if match is None and (counted or not any(self._is_same_item(part, other) for other in right.items)):
+                return False
+            if match is not None:
+                rest.remove(match)
+        return all(any(self._is_same_item(part, other) for part in left.items) for other in rest)
+
+    def _is_same_item(self, left: str, right: str) -> bool:
+        """Within a set, `\\{1\\}` is not 1."""
+        return left.startswith(r"\{") == right.startswith(r"\{") and self.equal(left, right)
+
+    def _are_same_parts(self, left: Sequence[str], right: Sequence[str]) -> bool:
         return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
 
-    def _compare_matrices(self, gold: str, answer: str) -> bool | None:
-        left, right = notation.parse_matrix(gold), notation.parse_matrix(answer)
-        bracketed = split_brackets(gold) or split_brackets(answer)
-        if (left is None and right is None) or (bracketed and (left is None or right is None)):
-            return None
-        if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
+    def _compare_regions(self, left: Region, right: Region) -> bool:
+        """Two regions are equal if they hold the same of their ends and of the gaps between these."""
+        if left.unknown and right.unknown and left.unknown != right.unknown:
             return False
-        return all(self._are_same_parts(a, b) for a, b in zip(left, right, strict=True))
+        ends = {end: evaluate(end) for tree in (left.tree, right.tree) for end in _list_ends(tree)}
+        if None in ends.values():
+            return self._are_same_trees(left.tree, right.tree)
+        distinct: list[float] = []
+        for value in sorted(value for value in ends.values() if value is not None):
+            if not distinct or value - distinct[-1] > _CLOSE * max(1.0, abs(value)):
+                distinct.append(value)
+        places = {
+            end: 2 * min(range(len(distinct)), key=lambda k: abs(distinct[k] - (value or 0))) + 1 for end, value in ends.items()
+        }
+        count = 2 * len(distinct) + 1
+        return _list_members(left.tree, places, count) == _list_members(right.tree, places, count)
 
-    def _compare_equations(self, gold: str, answer: str) -> bool | None:
-        """`x = 5` answers 5; two equations are equal if they say the same name's value, or differ by a factor."""
-        left, right = split_top(gold, "="), split_top(answer, "=")
-        if len(left) < 2 and len(right) < 2:
-            return None
-        if len(left) < 2:
-            return self._gives_value(right, gold)
-        if len(right) < 2:
-            return self._gives_value(left, answer, swapped=True)
-        if notation.is_name(left[0]) and notation.is_name(right[0]):
-            argument, other = (notation.NAME.fullmatch(side) for side in (left[0], right[0]))
-            if argument and other and argument[1] and other[1] and argument[1] != other[1]:  # f(z) = z is f(x) = x
-                letters = [name[1] for name in (argument, other)]
-                if all(len(letter) == 1 for letter in letters) and letters[0] not in right[-1]:
-                    right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
-            return notation.is_same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
-        return find_factor(left[0], left[-1], right[0], right[-1]) is not None
+    def _are_same_trees(self, left: Tree, right: Tree) -> bool:
+        """Regions with letters in their ends: the same parts in any order."""
+        if left[0] != right[0] or len(left) != len(right):
+            return False
+        if left[0] == "interval":
+            return left[3:] == right[3:] and self._are_same_parts(left[1:3], right[1:3])
+        if left[0] == "points":
+            return self._are_same_sets(Group(left[1], "{}"), Group(right[1], "{}"))
+        return all(any(self._are_same_trees(a, b) for b in right[1:]) for a in left[1:])
 
-    def _gives_value(self, parts: list[str], value: str, swapped: bool = False) -> bool:
-        """Whether an equation gives this value: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
+    def _compare_relations(self, left: Relation, right: Relation) -> bool:
+        """The same parts in the same or the mirrored order, or a multiple; a negative factor turns the sign."""
+        mirrored = Relation(right.sides[::-1], [MIRRORED[sign] for sign in right.signs[::-1]])
+        for other in (right, mirrored):
+            if left.signs == other.signs and self._are_same_parts(left.sides, other.sides):
+                return True
+        if len(left.sides) == len(right.sides) == 2:
+            factor = find_factor(*left.sides, *right.sides)
+            real = factor is not None and factor.is_extended_real
+            return bool(real and right.signs[0] == (left.signs[0] if factor > 0 else MIRRORED[left.signs[0]]))
+        return False
 
-        def same(part: str) -> bool:
-            return self.equal(part, value) if swapped else self.equal(value, part)
+    def _compare_equations(self, left: Equation, right: Equation) -> bool:
+        """Two equations are equal if they say the same name's value, or if one is a multiple of the other."""
+        a, b = left.sides, right.sides
+        if min(len(a), len(b)) > 2:
+            return self._are_same_sets(Group(a, "{}"), Group(b, "{}"))
+        other = _rename(a, b)
+        named = notation.is_name(a[0]) and notation.is_name(b[0]) and notation.is_same_name(a[0], other[0])
+        if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], other[-1]):
+            return True
+        return len(a) == len(b) == 2 and find_factor(*a, *b) is not None
 
-        if notation.is_name(parts[-1]) and not notation.is_name(parts[0]):
-            parts = parts[::-1]
-        return same(parts[-1]) and all(notation.is_name(part, ratio=True) or same(part) for part in parts[:-1])
+    def _find_given(self, sides: list[str]) -> str | None:
+        """The value that an equation gives: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
+        if notation.is_name(sides[-1]) and not notation.is_name(sides[0]):
+            sides = sides[::-1]
+        value = sides[-1]
+        named = all(notation.is_name(side, ratio=True) or self.equal(side, value) for side in sides[:-1])
+        return value if named else None
 
-    def _compare_ratios(self, gold: str, answer: str) -> bool | None:
-        """Ratios of three or more are proportional: `2:3:4` is `4:6:8`, and not `2:4:3`, which divides to the same number."""
-        left, right = split_top(gold, ":"), split_top(answer, ":")
-        if max(len(left), len(right)) < 3:
-            return None
-        pairs = [(parse_rational(a), parse_rational(b)) for a, b in zip(left, right, strict=False)]
-        if len(left) != len(right) or not all(a and b for a, b in pairs):
-            return self._are_same_parts(left, right)
+    def _compare_matrices(self, left: Matrix, right: Matrix) -> bool:
+        same = len(left.rows) == len(right.rows)
+        return same and all(self._are_same_parts(a, b) for a, b in zip(left.rows, right.rows, strict=True))
+
+    def _compare_ratios(self, left: Ratio, right: Ratio) -> bool:
+        """Ratios are proportional: `2:3:4` is `4:6:8`, and not `2:4:3`, which divides to the same number."""
+        if len(left.parts) != len(right.parts):
+            return False
+        pairs = [(parse_rational(a), parse_rational(b)) for a, b in zip(left.parts, right.parts, strict=True)]
+        if not all(a and b for a, b in pairs):
+            return self._are_same_parts(left.parts, right.parts)
         return len({a / b for a, b in pairs if a and b}) == 1
 
-    def _compare_percentages(self, gold: str, answer: str) -> bool | None:
-        """28% is 28 and 0.28; a number is itself with or without the sign, and the fraction that its percentage is."""
-        if not gold.endswith("%") and not answer.endswith("%"):
-            return None
-        left, right = gold.removesuffix("%").strip(), answer.removesuffix("%").strip()
-        if left.endswith("°") or right.endswith("°"):
-            return False
-        numbers = parse_rational(left), parse_rational(right)
-        small = not gold.endswith("%") and numbers[0] is not None and abs(numbers[0]) < 1  # 0.28 is no percentage
-        if not small and self.equal(left, right):
-            return True
-        if gold.endswith("%") and answer.endswith("%"):
-            return False
-        number, fraction = numbers if gold.endswith("%") else numbers[::-1]
-        if number is None or fraction is None:
-            return False
-        return abs(number / 100 - fraction) <= Fraction(self.tolerance) / 100
-
-    def _compare_units(self, gold: str, answer: str) -> bool | None:
-        """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
-        if OF_ANGLE.search(gold) or OF_ANGLE.search(answer):
-            return None  # \\sin 30° is a number
-        split = (normalisation.split_unit(text) for text in (gold, answer))
-        sides = [(value.removesuffix("°").strip(), "°" if value.endswith("°") else unit) for value, unit in split]
-        (left, unit), (right, other) = sides
-        if (left, right) == (gold, answer):
-            return None
-        units = {unit, other}
-        if units == {"°", "radian"} or ("°" in units and len(units) > 1 and r"\pi" in (right if unit == "°" else left)):
-            angle, radians = (left, right) if unit == "°" else (right, left)
-            return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
-        may_be_left_out = not (unit and other) or ("°" in units and units & {"celsius", "fahrenheit"})
-        measures = normalisation.is_measure(unit) + normalisation.is_measure(other)
-        longer = unit.startswith(other) or other.startswith(unit)  # 10 inches long
-        if unit != other and not may_be_left_out and (measures == 2 or (measures and not longer)):
-            return False
-        return self.equal(left, right)
-
-    def _compare_bases(self, gold: str, answer: str) -> bool | None:
-        """`204_5` may be written as `204`, but not in another base."""
-        left, right = notation.parse_base(gold), notation.parse_base(answer)
-        if left and right:
-            return left == right
-        if left:
-            return left[0] == answer.strip()
-        return right == (gold.strip(), 10) if right else None
+    _comparisons: ClassVar[dict[type, Callable[[Any, Any, Any], bool]]] = {
+        Amount: _compare_amounts,
+        Group: _compare_groups,
+        Region: _compare_regions,
+        Relation: _compare_relations,
+        Equation: _compare_equations,
+        Matrix: _compare_matrices,
+        Ratio: _compare_ratios,
+    }  # the others are equal as they are; fmt: skip
 
     def _compare_expressions(self, gold: str, answer: str) -> bool:
         if r"\ldots" in gold or r"\ldots" in answer:
@@ -263,12 +283,63 @@ class Comparison:
             return False
 
 
-def _must_be_tuple(parts: list[str], listed: list[str]) -> bool:
-    """Whether a list without brackets can only be the tuple `parts`: it names its values, has three, or descends."""
-    if all("=" in part for part in listed) or len(parts) > 2:
-        return True
+_PERCENT, _DEGREE, _RADIAN = ((("%", 1),), (("°", 1),), (("rad", 1),))
+_TEMPERATURES = ((("℃", 1),), (("℉", 1),))
+_CLOSE = 1e-12  # relative
+
+
+def _to_region(items: list[str], brackets: str) -> Region:
+    if len(items) == 2 and brackets not in ("", "{}"):
+        return Region(("interval", *items, brackets[0] == "[", brackets[1] == "]"))
+    return Region(("points", items))
+
+
+def _multiply(number: str, factor: Fraction) -> str:
+    """A number times a rational, as text."""
+    value = parse_rational(number)
+    return rf"({number}) \cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}" if value is None else str(value * factor)
+
+
+def _find_place(name: str, names: list[str]) -> int | None:
+    return next((place for place, other in enumerate(names) if notation.is_same_name(name, other)), None)
+
+
+def _rename(left: list[str], right: list[str]) -> list[str]:
+    """The right equation in the left one's argument: f(z) = z as f(x) = x."""
+    first, second = (notation.NAME.fullmatch(sides[0]) for sides in (left, right))
+    if not (first and second and first[1] and second[1] and first[1] != second[1]):
+        return right
+    if len(first[1]) > 1 or len(second[1]) > 1 or first[1] in right[-1]:
+        return right
+    return [re.sub(rf"(?<![\\A-Za-z]){second[1]}(?![A-Za-z])", first[1], side) for side in right]
+
+
+def _must_be_tuple(parts: list[str]) -> bool:
+    """Whether two values in brackets are no interval, so that they may be listed without: three, or descending."""
     values = [parse_rational(part) for part in parts]
-    return values[0] is not None and values[1] is not None and values[0] > values[1]
+    return len(parts) > 2 or (values[0] is not None and values[1] is not None and values[0] > values[1])
+
+
+def _list_ends(tree: Tree) -> list[str]:
+    if tree[0] == "interval":
+        return [end for end in tree[1:3] if end.replace(" ", "") not in ENDLESS]
+    return list(tree[1]) if tree[0] == "points" else [end for part in tree[1:] for end in _list_ends(part)]
+
+
+def _list_members(tree: Tree, places: dict[str, int], count: int) -> list[bool]:
+    """Which of the gaps (even places) and ends (odd ones) a region holds."""
+    kind, *parts = tree
+    if kind == "interval":
+        low, high = (places.get(end, -1 if end == tree[1] else count) for end in parts[:2])
+        return [low < at < high or (at == low and tree[3]) or (at == high and tree[4]) for at in range(count)]
+    if kind == "points":
+        return [at in {places[point] for point in parts[0]} for at in range(count)]
+    members = [_list_members(part, places, count) for part in parts]
+    if kind == "not":
+        return [not member for member in members[0]]
+    every, some = ([test(column) for column in zip(*members, strict=True)] for test in (all, any))
+    # Inequalities with a comma between them: both hold, or one of them if both cannot.
+    return some if kind == "or" or (kind == "both" and not any(every)) else every
 
 
 def _lower_letters(text: str) -> str | None:

@@ -9,13 +9,15 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from lm_eval_takeover.answers.normalisation import find_closing, unwrap_text
+from lm_eval_takeover.answers.normalisation import find_closing, parse_rational, unwrap_text
 
 PRECISION = 1e-6  # relative, for numbers that math_verify calls equal
 _ZERO = 1e-50  # what sin π may come to with 20 digits
 OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi|theta|alpha|beta|gamma"
 _FUNCTION = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?![A-Za-z])")
+_PRIMED = re.compile(r"([A-Za-z])('+)")
+_DUMMY = re.compile(r"_\s*+\{\s*+[a-z]\s*+=[^{}=]*\}")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{5,}")
 _MARKUP = re.compile(
     r"[<>=]|\d\s*+'|\\(?:begin|end|le|ge|ne|in|cup|cap|text\w*|mbox|Rightarrow|to|implies)(?![A-Za-z])|[^\x20-\x7e°]"
@@ -32,6 +34,8 @@ def to_latex(expression: str) -> str:
     text = re.sub(r"\*", r"\\cdot ", text)
     text = _FUNCTION.sub(lambda match: f"\\{match[1]} ", text)
     text = re.sub(r"\\exp\s*+\(", "e^(", text)
+    text = re.sub(r"\\(max|min|gcd|lcm)\s*+\\\{([^{}]*)\\\}", r"\\\1(\2)", text)
+    text = _PRIMED.sub(lambda match: f"{match[1]}_{{{900 + len(match[2])}}}", text)  # x and x' are two letters
     text = re.sub(r"(?<![\w)])(\w+)!\s*+\^", r"(\1!)^", text)
     if OF_ANGLE.search(text):
         text = re.sub(r"(\d+(?:\.\d+)?)\s*+°", r"(\\frac{\1 \\pi}{180})", text)
@@ -78,7 +82,7 @@ def parse_expression(expression: str, other: str = "") -> Any:
 def _parse(expression: str, real: bool) -> Any:
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 
-    if _LONG_WORD.search(unwrap_text(expression)) or _MARKUP.search(expression):
+    if _LONG_WORD.search(unwrap_text(expression)) or _MARKUP.search(_DUMMY.sub("", expression)):
         raise Unparsed(expression)
     latex = to_latex(expression).replace("°", "")
     try:
@@ -88,7 +92,32 @@ def _parse(expression: str, real: bool) -> Any:
         raise Unparsed(expression) from error
     if read is None or not hasattr(read, "free_symbols"):
         raise Unparsed(expression)
+    return _replace_calls(read)
+
+
+def _replace_calls(read: Any) -> Any:
+    """Calls of unknown functions, as `f(0)` or `P(A)`, are letters; `i` is the imaginary unit where it is no index."""
+    import sympy
+    from sympy.core.function import AppliedUndef
+
+    if isinstance(read, sympy.Basic):
+        calls = {call: sympy.Symbol(str(call.func(*map(sympy.expand, call.args)))) for call in read.atoms(AppliedUndef)}
+        read = read.xreplace(calls)
+        if not read.has(sympy.Sum, sympy.Product):
+            read = read.xreplace({letter: sympy.I for letter in read.free_symbols if letter.name == "i"})
     return read
+
+
+def evaluate(text: str) -> float | None:
+    """The value of a real number; None for anything else."""
+    number = parse_rational(text)
+    if number is not None:
+        return float(number)
+    try:
+        value = parse_expression(text).evalf(20)
+        return float(value) if value.is_Float or value.is_Integer else None
+    except (Unparsed, AttributeError, TypeError):
+        return None
 
 
 def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
@@ -150,7 +179,7 @@ def find_factor(*sides: str) -> Any:
         a, b, c, d = (parse_expression(side, " ".join(sides)) for side in sides)
     except Unparsed:
         return None
-    left, right = a - b, c - d
+    left, right = (sympy.numer(sympy.together(side)) for side in (a - b, c - d))  # y = 1/x is xy = 1
     ratio = sympy.simplify(left / right)
     same = ratio.is_number and ratio.is_finite and ratio != 0 and left.free_symbols == right.free_symbols
     return ratio if same and left.free_symbols else None

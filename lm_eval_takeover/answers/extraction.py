@@ -29,7 +29,13 @@ _ANNOUNCED = re.compile(
     r"[^\d\n$\\]{0,80}\b(?:restat|rewrit|begin|start|read|understand|look at|state|solv)[a-z]*\b[^\d\n$\\]{0,60}\s*",
     re.IGNORECASE,
 )
-_TAG = re.compile(r"</?think>")
+# Thinking stands between tags of many names; gpt-oss writes channels. The first tag may stand in the prompt.
+_TAG_NAME = "(?:think(?:ing)?|thought|reasoning|reflection|scratchpad|seed:think)"
+_OPENING = (
+    rf"<{_TAG_NAME}>|\[think\]|<\|(?:begin_of_thought|start_thinking)\|>|◁think▷|<\|channel\|>analysis(?:<\|message\|>)?+"
+)
+_CLOSING = rf"</{_TAG_NAME}>|\[/think\]|<\|(?:end_of_thought|end_thinking)\|>|◁/think▷|<\|channel\|>final(?:<\|message\|>)?+"
+TAG = re.compile(f"({_OPENING})|({_CLOSING})", re.IGNORECASE)
 
 
 class ExtractedAnswer(NamedTuple):
@@ -40,23 +46,30 @@ class ExtractedAnswer(NamedTuple):
 
 
 def strip_thinking(response: str) -> str:
-    """The response after its last `</think>`, without what it runs on into; an unclosed `<think>` is left as it is."""
-    return cut_run_on(response).rpartition("</think>")[2]
+    """The response after its thinking, without what it runs on into; thinking that never ends is left as it is."""
+    text = cut_run_on(response)
+    return text[max((tag.end() for tag in TAG.finditer(text) if tag[2]), default=0) :]
 
 
 def has_unclosed_think(response: str) -> bool:
-    """Whether a `<think>` was opened and never closed."""
-    return "<think>" in strip_thinking(response)
+    """Whether thinking was begun and never ended."""
+    return TAG.search(strip_thinking(response)) is not None
 
 
 def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     """The final answer in LaTeX or plain text. `truncated`: the token limit is known to have ended the response."""
     text = strip_thinking(response)
-    if boxes := find_boxes(text):
+    if tagged := ANSWER_TAG.findall(text):
+        text, truncated = tagged[-1], False
+    boxes = find_boxes(text)
+    opened = next((match.start() for match in reversed(list(_BOX.finditer(text)))), -1)
+    if opened > max((end for _, end, _ in boxes), default=0) and not _closes(text, opened):  # cut off in its last box
+        text, boxes, truncated = _LEAD.sub("", text[:opened]), [], True
+    if boxes:
         return ExtractedAnswer(join_last(text, boxes), boxed=True)
     if bare := _BARE_BOX.findall(text):
         return ExtractedAnswer(str(bare[-1]), boxed=True)
-    if "<think>" in text:
+    if TAG.search(text):
         return ExtractedAnswer(None)
     tail = _EMPTY_BOX.sub(" ", _PICTURE.sub(" ", text[-TAIL:])).strip()
     answer = _read_marked(tail)
@@ -89,26 +102,31 @@ def cut_run_on(response: str) -> str:
 
 
 def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
-    """Spans outside `<think>` … `</think>`; the first `<think>` may stand in the prompt."""
-    tags = list(_TAG.finditer(response))
-    starts = [(0, ""), *((tag.end(), tag[0]) for tag in tags)]
-    ends = [*((tag.start(), tag[0]) for tag in tags), (len(response), "")]
-    spans = zip(starts, ends, strict=True)
-    return [(a, b) for (a, opened), (b, closed) in spans if opened != "<think>" and closed != "</think>"]
+    """Spans outside of thinking; its first tag may stand in the prompt."""
+    tags = list(TAG.finditer(response))
+    starts = [(0, None), *((tag.end(), tag[1]) for tag in tags)]
+    ends = [*((tag.start(), tag[2]) for tag in tags), (len(response), None)]
+    return [(a, b) for (a, opened), (b, closed) in zip(starts, ends, strict=True) if not opened and not closed]
 
 
 # 1. Boxes
 
 Span = tuple[int, int, str]  # start, end, what it holds
 
-_BOX = re.compile(r"(?:\\(?:boxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
-_EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{(?:[\s.…?]|\\[cl]?dots)*+\}")
+ANSWER_TAG = re.compile(r"<answer>\s*+([^<]++)</answer>", re.IGNORECASE)
+_BOX = re.compile(r"(?:\\(?:[bB]oxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
+_LEAD = re.compile(r",?\s++(?:so|thus|hence|therefore|or)?+[\s$:,]*+$")
+_EMPTY_BOX = re.compile(
+    r"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{(?:[\s.…?]|\\[cl]?dots)*+\}"
+)
 _PICTURE = re.compile(r"\[asy\](?:(?!\[/asy\]).)*+(?:\[/asy\])?|<<[^<>\n]*+>>", re.DOTALL)  # and calculations of GSM8K
-_BARE_BOX = re.compile(r"\\boxed\s*+([^\s{}$\\.,;]++)")  # \boxed 5, which TeX accepts
+_BARE_BOX = re.compile(
+    r"\\boxed\s*+(-?\d[^\s{}$\\.,;]*+|[A-Za-z](?![A-Za-z]))(?=\s*+(?:[$\\.,;\n]|$))"
+)  # \boxed 5, which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _EMPTY = re.compile(r"(?:[\s.…?]|\\[cl]?dots)*+")
 # Between two boxes of one list: at least one separator; also spaces, delimiters and names of unknowns.
-_SEPARATOR = r"\n\s*+(?:[-*•]|\d{1,2}[.)])\s|[,;&]|\b(?:and|or)\b(?:\s++also\b)?+|\\q?quad(?![A-Za-z])"
+_SEPARATOR = r"\n\s*+(?:(?:[-*•]|\d{1,2}[.)])\s|\$*+[A-Za-z]\s*+=)|[,;&]|\b(?:and|or)\b(?:\s++also\b)?+|\\q?quad(?![A-Za-z])"
 _BETWEEN = re.compile(
     rf"(?>{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*+"
 )
@@ -134,8 +152,18 @@ def find_boxes(text: str) -> list[Span]:
                 if not (text[start + 1 : first].strip() or text[end:position].strip()):
                     inner = (bounds[0], bounds[1])
             spans.append((opening[start], position + 1, *inner))
-    boxes = [(start, end, text[first:last].strip()) for start, end, first, last in spans]
+    boxes = [(start, end, text[first:last].removesuffix("\\ ").strip()) for start, end, first, last in spans]
     return [box for box in boxes if not _EMPTY.fullmatch(box[2])]
+
+
+def _closes(text: str, start: int) -> bool:
+    """Whether the braces of a box are closed somewhere, as those of an empty one are."""
+    depth = 0
+    for brace in _BRACES.finditer(text, start):
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth == 0 and brace[0] == "}":
+            return True
+    return False
 
 
 def join_last(text: str, spans: list[Span]) -> str:
@@ -297,15 +325,35 @@ def _conclude(text: str) -> str | None:
     named = _find_maths(text)
     maths = [span for span in named if not _UNKNOWN.fullmatch(span[2])]
     if maths:
+        if number := _read_number_after(text, maths[-1]):
+            return number
         if len({content.rpartition("=")[0] for _, _, content in maths[-2:]}) > 1:
             maths = maths[-1:]  # `$x = 1$, $y = 2$` ends with one value, `$x = 1$ or $x = 2$` with two
         return join_last(text, [(start, end, _after_equals(content)) for start, end, content in maths]) or None
+    clause = _CLAUSE.search(text)
+    if clause and _NUMBER.search(text, 0, clause.start()) and "=" not in text[clause.start() :]:
+        text = text[: clause.start()]
     _, sign, after = text.rpartition("=")
     if sign and _MATHEMATICAL.search(after) and not _WORDS.search(_TEXT_COMMAND.sub(" ", after)):  # without delimiters
         return _strip_markup(after)
     numbers: list[str] = (_NUMBER.findall(after)[:1] if sign else []) or _NUMBER.findall(text)
     return numbers[-1].strip() if numbers else join_last(text, named) if named else None
 
+
+def _read_number_after(text: str, last: Span) -> str | None:
+    """The number of a plain sentence that follows its last mathematics: `For $n=6$ there are 36 outcomes.`"""
+    after = _CLAUSE.split(text[last[1] :])[0]
+    if "=" not in last[2] or not _SAYS.search(after) or _DELIMITER.search(after):
+        return None
+    return next(reversed(_NUMBER.findall(after)), None)
+
+
+# What a number behind it does not answer; what leads to a result.
+_CLAUSE = re.compile(
+    r",\s(?:including|excluding|which|who|whose|where|because|since|not|rather|instead|plus|compared|as|so that)\b"
+    r"|\b(?:out of|if|because|since|when|while|after|before|until|once|in (?=(?:19|20)\d\d\b)|for (?=\d))|\s\((?=[^()=]*\d)"
+)
+_SAYS = re.compile(r"\b(?:is|are|was|were|has|have|equals?|gets?|gives?|thus|so|hence|therefore|total)\b|,")
 
 _NAMES = re.compile(r"(?<![\\A-Za-z])(?!pi)[A-Za-z]{1,3}")
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")

@@ -5,59 +5,118 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
+from lm_eval_takeover.answers.units import is_unit_name
+
 MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
-_SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil"
+_SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil emptyset"
 _UNICODE = str.maketrans(
-    dict(zip("−–—÷⁄，％（）º˚\u00a0\u2009\u202f", "---//,%()°°   ", strict=True))
-    | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉", _SYMBOLS.split(), strict=True)}
-    | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
+    {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width digits, signs and brackets
+    | {zero + digit: str(digit) for zero in (0x0660, 0x06F0, 0x0966) for digit in range(10)}
+    | dict(zip("−–—﹣÷⁄、。٫º˚′’‘“”`\u00a0\u2009\u202f", "----//,..°°'''\"\"'   ", strict=True))
+    | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉∅", _SYMBOLS.split(), strict=True)}
+    | {mark: rf"\mathbb{{{name}}}" for mark, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
+    | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff✓✔✅", "")
     | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
 )
 _SMALL = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "-+01234567890123456789")
 _NAMES = (
-    r"dfrac=\frac tfrac=\frac cfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ rbrace=\} "
-    r"langle=( rangle=) dots=\ldots cdots=\ldots dotsc=\ldots lg=\log_{10} infin=\infty infinity=\infty textdegree=° "
-    r"dbinom=\binom tbinom=\binom degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= huge= Huge="
+    r"dfrac=\frac tfrac=\frac cfrac=\frac sfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ "
+    r"rbrace=\} langle=( rangle=) dots=\ldots cdots=\ldots dotsc=\ldots lg=\log_{10} infin=\infty infinity=\infty deg=° "
+    r"textdegree=° dbinom=\binom tbinom=\binom degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= "
+    r"huge= Huge= varnothing=\emptyset imath=i surd=\sqrt bmod=\pmod mod=\pmod lvert=| rvert=| vert=| mid=|"
 )
-_RENAMED = dict(pair.split("=") for pair in _NAMES.split())
+_RENAMED = dict(pair.split("=", 1) for pair in _NAMES.split())
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
 _NESTED = r"\{((?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+)\}"  # braces in braces in braces
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,2}(?:,\d\d)+,\d{3}|\d{1,3}(?: \d{3})+(?![\d/])|\d+(?:\.\d*)?|\.\d+)"
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|floor|ceil|cis"
+_MAGNITUDE_WORDS = "hundred|thousand|million|billion|trillion|lakh|crore"
+_CURRENCY = r"(?:(?:US\s?)?\\\$|USD?\b\$?|[€£¥₹]|Rs\b\.?)"
+_CURRENCY_NAMES = {"€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee", "R": "rupee"}  # a sign stands before its number
+
+
+def _name_currency(match: re.Match[str]) -> str:
+    number = re.sub(r"\s*+\\text\s*+\{\s*+(\w+)\s*+\}", r" \1", match[2])
+    return f"{number} {_CURRENCY_NAMES.get(match[1][0], 'dollar')}"
+
+
+def _list_cases(match: re.Match[str]) -> str:
+    rows = [row.strip(" &,") for row in match[1].replace("&", " ").split("\\\\")]
+    return ", ".join(rows) if all(map(re.compile("[=<>]").search, rows)) else match[0]
+
+
 _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     (re.compile("[₀-₉]+"), lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
     (re.compile(r"√\s*+(?=\()"), "sqrt"),
     (re.compile(r"√\s*+(\d+|[A-Za-z])"), r"\\sqrt{\1}"),
-    (re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*+(?=\d{3}(?!\d))"), ""),
-    (re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|^\s*+\*\*(?=[^*]*\*\*)|(?<!\*)\*\*\s*+$|[€£¥₹₽]|\bUSD\b\s*+(?=\d)"), ""),
+    (re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,|\\ )\s*+(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"^([^$\\]*+)\$(?=\s?[\d.])([^$]*+)$"), r"\1\\$\2"),  # one sign alone is no delimiter
+    (
+        re.compile(
+            rf"(?:\\text\s*+\{{\s*+(?={_CURRENCY}\s*+\}}))?({_CURRENCY})(?:\s*+\}})?\s*+(?:\\,\s*+)?"
+            rf"({_DIGITS}(?:\s*+(?:{_MAGNITUDE_WORDS})\b|\s*+\\text\s*+\{{\s*+(?:{_MAGNITUDE_WORDS})\s*+\}})?)"
+        ),
+        _name_currency,
+    ),
+    (re.compile(r"(?<=\d)\s*+\\\$"), " dollar"),
+    (re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|^\s*+\*\*(?=[^*]*\*\*)|(?<!\*)\*\*\s*+$"), ""),
+    (re.compile(r"^\s*+(['\"])([^'\"]*+)\1\s*+$"), r"\2"),
+    (re.compile(r"\{:\}"), ":"),
     (re.compile(r"^\s*+(?:\\approx(?![A-Za-z])|≈)"), ""),
     (re.compile(r"^\s*+(?:negative|minus)\s++(?=\S)", re.IGNORECASE), "-"),
     (re.compile(r"^\s*+\](?=[^\[\],]+,[^\[\],]+[\[\]]\s*+$)"), "("),  # ]0, 1[
     (re.compile(r"^(\s*+[\[(][^\[\],]+,[^\[\],]+)\[\s*+$"), r"\1)"),
-    (re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}"), " "),
-    (re.compile(r"\\(?:left|right|[bB]ig[lr]?)(?![A-Za-z])\s*+\.?"), ""),
+    (re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| |$)|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}"), " "),
+    (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*+\.?"), ""),
     (re.compile(r"\\(?:(?:display|text)style|limits|mathstrut)(?![A-Za-z])"), ""),
+    (re.compile(r"\\begin\s*+\{cases\}(.*)\\end\s*+\{cases\}", re.DOTALL), _list_cases),
+    (re.compile(r"\\(?:begin|end)\s*+\{(?:aligned|gathered|split|align|equation)\*?\}"), ""),
     (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol|bm)\s*+" + _NESTED), r"\1"),
-    (re.compile(r"^\s*+\\text\s*+\{[^{}]*(?::|\b(?:is|are))\s*+\}(?=.)"), ""),  # \text{The answer is } 5
+    (re.compile(rf"\\(?:operatorname|(?:mathrm|text)(?!\s*+\{{\s*+m))\*?\s*+\{{\s*+({_FUNCTIONS})\s*+\}}"), r"\\\1 "),
+    (re.compile(r"^\s*+\\text\s*+\{(?:[^{}]*(?::|\b(?:is|are))|\s*+only)\s*+\}(?=.)"), ""),  # \text{The answer is } 5
     (re.compile(r"\\(?:color|[hv]?phantom)\s*+\{[^{}]*\}|\\(?:bf|it|rm)(?![A-Za-z{])|\\\\\s*+$"), ""),
     (re.compile(r"\\([A-Za-z]++)"), lambda match: _RENAMED.get(match[1], match[0])),
     (re.compile(r"[<>!]=|\.{3,}"), lambda match: _SIGNS[match[0][:2]]),
     (re.compile(r"\\equiv(?![A-Za-z])(?!.*mod)"), "="),
-    (re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)"), "°"),
+    (
+        re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)|(?<=\d)\s*+\^\s*+(?:\{\s*+o\s*+\}|o(?!\w))"),
+        "°",
+    ),
     (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?C\}?[\s.]*$"), r"\\text{ celsius}"),
     (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?F\}?[\s.]*$"), r"\\text{ fahrenheit}"),
-    (re.compile(r"\s*+(?:\\%|\\text\{\s*+\\?%\s*+\})"), "%"),
+    (re.compile(r"\s*+(?:\\%|\\text\{\s*+\\?%\s*+\})|(?<=\d)\s*+\bper\s?cent\b"), "%"),
     (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
     (re.compile(r"\\frac\s*+(\d)\s*+(?=[\d{])"), r"\\frac{\1}"),
     (re.compile(r"\\frac\s*+(\{[^{}]*\})\s*+([\dA-Za-z])"), r"\\frac\1{\2}"),
-    (re.compile(r"\\sqrt(?:\s++(\d{2,})|\s*+([\dA-Za-z]))"), r"\\sqrt{\1\2}"),
+    (re.compile(r"\\root\s*+(\d)\s*+\\of\s*+(\w)"), r"\\sqrt[\1]{\2}"),
+    (re.compile(r"\\sqrt(\s*+\[\s*+\w\s*+\])?(?:\s++(\d{2,})|\s*+([\dA-Za-z]))"), r"\\sqrt\1{\2\3}"),
+    (re.compile(r"\\binom\s*+(\w)\s*+(\w)"), r"\\binom{\1}{\2}"),
+    (
+        re.compile(r"(?:\{\}\s*+[_^]\s*+\{?|(?<![\w\\}_^]))(\d{1,3}|n)\}?\s*+C\s*+_?\s*+\{?(\d{1,3}|k|r)\}?(?![\w.])"),
+        r"\\binom{\1}{\2}",
+    ),
+    (re.compile(r"(?<![\w\\])C\s*+\(\s*+(\w{1,3})\s*+,\s*+(\w{1,3})\s*+\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"^\s*+(?:\{\})?\s*+\^\s*+\{?(\d+)\}?\s*+/\s*+_\s*+\{?(\d+)\}?\s*+$"), r"\1/\2"),  # ⁹⁄₇
+    (re.compile(r"\\cis\s*+\{?(\d+(?:\.\d+)?)\s*+°\}?"), r"e^{i \\pi \1/180}"),
+    (re.compile(r"\\cis\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}|\([^()]*\))"), r"e^{i \1}"),
+    (re.compile(r"\\log\s*+_\s*+\{?\s*+e\s*+\}?(?![A-Za-z])"), r"\\ln "),
+    (re.compile(r"\\?(?<![A-Za-z])abs\s*+\(([^()]*+)\)"), r"|\1|"),
+    (re.compile(r"\\floor\s*+\(([^()]*+)\)"), r"\\lfloor \1\\rfloor "),
+    (re.compile(r"\\ceil\s*+\(([^()]*+)\)"), r"\\lceil \1\\rceil "),
+    (re.compile(r"\^\s*+(?:\{\s*+)?((?:\\prime\s*+)+)(?:\})?"), lambda match: "'" * match[1].count("prime")),
+    (re.compile(r"\\dot\s*+\{?(\d)\}?(?:(\d{0,9})\\dot\s*+\{?(\d)\}?)?"), r"\\overline{\1\2\3}"),
+    (re.compile(r"(?<![\d.])(\d{0,9}\.\d{0,9}?)(?:(\d)\2{2,20}|(\d{2,6}?)\3{1,9})\s*+\\ldots\s*+$"), r"\1\\overline{\2\3}"),
+    (re.compile(r"\\mathbb\s*+([A-Z])"), r"\\mathbb{\1}"),
+    (re.compile(r"(?<=\d)\s*+\((\w{1,3})\)\s*+$"), lambda match: match[0] if match[1].isascii() else match[1]),  # 12(个)
 ]
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|emph|bf|rm)\*?\s*+\{([^{}]*)\}"
 )
 _AND = re.compile(
-    r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])"
+    r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])|[和或与及]"
 )
 
 _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
@@ -66,41 +125,37 @@ _SPACES = re.compile(r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)")  # between two digits 
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _LETTER = re.compile(r"\(([A-Z])\)")
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
 _POWER_OF_TEN = (
-    r"(?:\s*+(?:\\times|\\cdot|\*)\s*+10\s*+\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|[eE]([-+]?\d{1,3}))?"
+    r"(?:\s*+(?:\\times|\\cdot|\*)\s*+10\s*+\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|\s?[eE]\s?([-+]?\d{1,3}))?"
 )
 _NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
 _QUOTIENT = re.compile(r"([-+]?)\s*+\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?")
-_MIXED = re.compile(r"([-+]?)\s*+(\d{1,9})(?:\s++(\d{1,9})\s*+/\s*+|\s*+\\frac\s*+\{(\d{1,9})\}\s*+\{)(\d{1,9})\}?")
-_MAGNITUDE = re.compile(r"(?<=\d)\s++(hundred|thousand|million|billion|trillion)s?$", re.IGNORECASE)
-_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MIXED = re.compile(r"([-+]?)\s*+(\d{1,9})(?:\s++(?:and\s++)?(\d{1,9})\s*+/\s*+|\s*+\\frac\s*+\{(\d{1,9})\}\s*+\{)(\d{1,9})\}?")
+_MAGNITUDE = re.compile(r"(?<=\d)\s++(hundred|thousand|million|billion|trillion|lakh|crore)$", re.IGNORECASE)
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7}
 _FRACTION = re.compile(r"([-+]?)\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
 _REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
 _GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
-_SPELLINGS = (  # of each unit of measure, the short name first
-    "in inch inches,ft foot feet,yd yard,mi mile,cm centimeter centimetre,mm,km kilometer kilometre,m meter metre,dm,nm,g gram,"
-    "kg kilogram,mg milligram,lb pound,oz ounce,ton,L l liter litre,ml milliliter millilitre,gallon,s second sec,min minute,"
-    "h hour hr,day,week,month,year,cent,rupee,euro,mih mph,kmh kph kmph,rpm,hz,ev,joule,newton,watt,volt,amp,kelvin,celsius,"
-    "fahrenheit,° degree,radian rad"
+_TRAILING = re.compile(  # 5m is 5 times m
+    r"(.*[\d})\]%])(?:\s++(?![^\W\d_hsLmglJNTVW](?![A-Za-z/]))|(?![^\W\d_hsL](?![A-Za-z/])))"
+    r"([A-Za-z](?:[A-Za-z./^{} -]|(?<! )\d)*)"
 )
-_UNIT_NAMES = {name: words.split()[0] for words in _SPELLINGS.split(",") for name in words.split()}
-_MEASURES = frozenset(_UNIT_NAMES.values())
-_UNIT_NAMES |= dict.fromkeys(("dollar", "buck", "usd", "unit", "per"), "")
-_UNIT_NAMES |= {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-_TRAILING = re.compile(r"(.*[\d})\]%])\s*+((?![A-KM-Zmgl](?![A-Za-z/]))[A-Za-z](?:[A-Za-z./^{} ]|(?<! )\d)*)")  # 5m: 5 times m
 _TEXT_UNIT = re.compile(
-    r"(?:[\s/*]*(?:\\cdot\s*+)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{[^{}]*\}\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
+    r"(?:[\s/*]*(?:\\cdot\s*+)?(?:\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{(?:[^{}]|\{[^{}]*\})*\}|\\Omega)\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
 )
-_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)(\s++[^\W\d_](?:[^\W\d_]|[' -])+|\s*+[一-鿿]+)")  # 18 eggs, 18元
-# Words after a number that change its value or make it more than a number.
+_COUNTED = re.compile(
+    rf"([-+]?{_DIGITS}(?:/\d+)?(?: (?:{_MAGNITUDE_WORDS}))?%?)(\s++[^\W\d_](?:[^\W\d_]|[' -])+|\s*+[一-鿿]+|\s*+[¢€£¥₹])"
+)  # 18 eggs, 18元
+# Words after a number that change its value, make it more than a number, or doubt it.
 _MEANT = re.compile(
-    r"n['’]t\b|[十百千万亿半多余不非]|\b(?:hundred|thousand|[a-z]*illion(?:th)?s?|dozen|score|gross|lakhs?|crores?|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
-    r"hundredths?|thousandths?|tenths?|more|less|fewer|greater|larger|smaller|least|most|below|above|negative|fold|am|pm|th|"
-    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|root|roots|not|if|wrong|incorrect|"
-    r"false|maybe|base|and|or|e|i|x|y|n|k|d[rtuxyz])\b",
+    r"n['’]t\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
+    r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)th|fail|root)s?|hal(?:f|ves)|over|"
+    r"more|less|fewer|greater|larger|smaller|least|most|below|above|short|shy|failed|negative|fold|am|pm|th|"
+    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|wrong|incorrect|error|invalid|"
+    r"false|maybe|perhaps|base|and|or|(?-i:e|i|x|y|n|k)|d[rtuxyz])\b",
     re.IGNORECASE,
 )
+_SQUARED = re.compile(r"\s*+[a-z]+(?: per [a-z]+)? (?:squared|cubed)")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -147,7 +202,7 @@ def parse_rational(answer: str) -> Fraction | None:
         if match := _NUMBER.fullmatch(text):
             sign, digits, *powers = match.groups()
             power = int(next(filter(None, powers), "0"))
-            value = Fraction(digits.replace(",", "")) * Fraction(10) ** power
+            value = Fraction(digits.replace(",", "").replace(" ", "")) * Fraction(10) ** power
         elif match := _QUOTIENT.fullmatch(text) or _FRACTION.fullmatch(text):
             sign, value = match[1], Fraction(int(match[2]), int(match[3]))
         elif (match := _MIXED.fullmatch(text)) and (part := Fraction(int(match[3] or match[4]), int(match[5]))) < 1:
@@ -166,36 +221,23 @@ def parse_rational(answer: str) -> Fraction | None:
 def split_unit(answer: str) -> tuple[str, str]:
     """A tidied answer as `(value, unit)`: `15\\mbox{ cm}^2`, `864 square inches`, `18 eggs`; an empty unit if there is none."""
     for words in _TEXT_UNIT.finditer(answer):
-        value, unit = answer[: words.start()].strip(), unwrap_text(words[0])
-        if words.end() == len(answer) and value and not _AND.search(words[0]) and not _MEANT.search(unit):
-            return value, _unit_name(unit)
+        value, unit = answer[: words.start()].strip(), unwrap_text(words[0]).strip()
+        if words.end() == len(answer) and value and unit and not _AND.search(words[0]) and _is_unit(unit):
+            value, more = split_unit(value)
+            return value, f"{more} {unit}".strip()
     text = unwrap_text(answer)
-    if (counted := _COUNTED.fullmatch(text)) and not _MEANT.search(counted[2]):
-        return counted[1], _unit_name(counted[2])
+    if (counted := _COUNTED.fullmatch(text)) and _is_unit(counted[2]):
+        return counted[1], counted[2].strip()
     last = _TRAILING.fullmatch(text)
-    if last and all(_shorten(word) in _UNIT_NAMES.values() for word in re.findall("[A-Za-z]+", last[2])):
-        return last[1].strip(), _unit_name(last[2])
+    if last and last[1].count("{") == last[1].count("}") and all(map(is_unit_name, re.findall("[A-Za-z]+", last[2]))):
+        return last[1].strip(), last[2]
+    if answer.endswith(("°", "%")):
+        return answer[:-1].strip(), answer[-1]
     return answer, ""
 
 
-def is_measure(unit: str) -> bool:
-    """Whether a unit is one of measure: another unit is then another answer. `eggs` is none."""
-    return unit.rstrip("^0123456789") in _MEASURES
-
-
-def _shorten(word: str) -> str:
-    """The short name of a unit; any other word in the singular."""
-    word = word.lower()
-    single = word.removesuffix("s")
-    return _UNIT_NAMES.get(word, _UNIT_NAMES.get(single, single))
-
-
-def _unit_name(unit: str) -> str:
-    """Short, squares as exponents."""
-    words = [_shorten(re.sub(r"[{}]", "", word)) for word in re.findall(r"[A-Za-z]+|\^\{?-?\d\}?", unit)]
-    if words[1:] and words[0][:1] in ("^", "°"):  # square metres, degrees Celsius
-        words = [*words[1:], words[0].strip("°")]
-    return "".join(words)
+def _is_unit(words: str) -> bool:
+    return not _MEANT.search(words) or _SQUARED.fullmatch(words) is not None
 
 
 def split_top(text: str, separators: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, normalise, parse_rational, tidy, unwrap_text
 from lm_eval_takeover.answers.notation import read_numerals
+from lm_eval_takeover.answers.values import name_sets
 
 Reason = Literal["unparsed", "timed_out"]
 
@@ -31,16 +32,11 @@ _CONDITION = re.compile(
     r"|^((?:(?!\\[gln]e(?![a-z]))[^<>])+?)\s*+,\s*+[A-Za-z]\s*+(?:\\ge|>)\s*+\d+$"
     r"|\s*+\\text\s*+\{\s*+only\s*+\}$|\s++only$|^\\text\s*+\{\s*+[Aa]ll\b[^{}]*\}\s*+"
 )
-_MODULUS = re.compile(r"\s*+(?:\\pmod\s*+(?:\{[^{}]*\}|\d)|\(\s*+mod[^()]*\))$")
 _LETTER = re.compile(r"\(?[A-Z]\)?")
 _LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
 _CHOICE = re.compile(r"(?i)\(?([A-Z])\)(?:\s(?!(?:or|and)\b|.*\([A-Z]\)).*)?|(?:(?:graph|option|choice|answer) )?\(?([A-Z])\)?")
 _WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due", "x"}
-
-
-_SIGNS = (r"\\\$|\bdollars?\b|\busd\b", r"\bcents?\b|¢", r"€|\beuros?\b", "£", r"¥|\byen\b", r"₹|\brupees?\b")
-_CURRENCIES = [re.compile(sign, re.IGNORECASE) for sign in _SIGNS]
 
 
 class Verdict(NamedTuple):
@@ -56,9 +52,6 @@ def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict |
         return Verdict(True)
     if is_too_large(answer):
         return Verdict(False, "unparsed")
-    named = {next((sign for sign in _CURRENCIES if sign.search(text)), None) for text in (gold, answer)}
-    if None not in named and len(named) > 1:  # two currencies
-        return Verdict(False)
     correct = equal_by_text(gold, answer, tolerance)
     return None if correct is None else Verdict(correct)
 
@@ -87,9 +80,7 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         return verdict
     if _has_same_words(gold, answer):
         return Verdict(True)
-    left, right = (_CONDITION.sub(r"\1", tidy(text)) for text in (gold, answer))
-    if "mod" not in left:  # a remainder
-        right = tidy(_MODULUS.sub("", right))
+    left, right = (_CONDITION.sub(r"\1", name_sets(tidy(text))) for text in (gold, answer))
     if not _LETTER.fullmatch(unwrap_text(left)) and (labelled := _LABELLED.fullmatch(unwrap_text(right))):
         right = labelled[1]
     if is_too_large(right):  # a fraction may be one character

@@ -1,0 +1,115 @@
+"""Units: what each measures and its size. A unit is what it measures, its size in base units, and words that are no unit.
+
+The table has the units of school mathematics and physics. A word that is not in it is a noun: `12 boys` are not `12 girls`.
+"""
+
+import re
+from collections import Counter
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+# What is measured, the size of one, and the names; `*` before a name allows prefixes: `*m` is also `km` and `cm`.
+_TABLE = """
+L 1 *m *meter *metre;L 127/5000 in inch inches inche;L 381/1250 ft foot feet;L 1143/1250 yd yard;L 201168/125 mi mile
+L3 1/1000 *L *l *liter *litre;L3 1/1000000 cc;L3 473176473/125000000000 gal gallon;L3 473176473/500000000000 quart qt
+L3 473176473/1000000000000 pint;L3 473176473/2000000000000 cup;L3 473176473/32000000000000 tablespoon tbsp
+L3 157725491/32000000000000 teaspoon tsp;L2 10000 ha hectare;L2 316160658/78125 acre
+M 1/1000 *g *gram;M 45359237/100000000 lb pound;M 45359237/1600000000 oz ounce;ton 1 ton tonne
+T 1 *s sec *second;T 60 min minute;T 3600 h hr hour;T 86400 day;T 604800 wk week;month 1 month mo;month 12 year yr
+I 1 *A *amp *ampere;K 1 K *kelvin;N 1 *mol *mole;eV 1 *eV;cal 1 *cal *calorie;T-1 1 *Hz *hertz;rpm 1 rpm
+M,L,T-2 1 *N *newton;M,L2,T-2 1 *J *joule;M,L2,T-3 1 *W *watt;M,L-1,T-2 1 *Pa *pascal;M,L2,T-3,I-1 1 *V *volt
+M,L2,T-3,I-2 1 *Ω *Omega *ohm;I,T 1 *C *coulomb;tesla 1 *T *tesla;farad 1 *F *farad;bit 1 bit *b *bit;bit 8 *B *byte
+L,T-1 1397/3125 mph mih;L,T-1 5/18 kmh kph kmph;knot 1 knot
+$ 1 dollar usd buck;$ 1/100 cent penny ¢;€ 1 € euro eur;£ 1 £ gbp;¥ 1 ¥ yen;₹ 1 ₹ rs rupee inr
+° 1 ° degree deg;° 1/60 ';rad 1 rad radian;℃ 1 celsius;℉ 1 fahrenheit;% 1/100 % percent
+"""
+_PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "m": -3, "d": -1, "μ": -6, "u": -6, "n": -9, "p": -12, "h": 2} | {
+    "kilo": 3, "mega": 6, "giga": 9, "tera": 12, "centi": -2, "milli": -3, "deci": -1, "micro": -6, "nano": -9, "pico": -12,
+}  # fmt: skip
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
+_EMPTY = {"unit", "of", "the", "a", "an", "each", "in", "i", "are", "total", "long", "left", "cdot", "text"}
+_TOKEN = re.compile(r"[^\W\d_]+|[°%¢€£¥₹']|/|\^\s*+\{?\s*+(-?\d)\s*+\}?|\d")
+
+Measured = tuple[tuple[str, int], ...]  # (what, exponent), sorted
+
+
+class Unit(NamedTuple):
+    """What a unit measures, its size in base units, and the words of its name that are no unit."""
+
+    measured: Measured = ()
+    size: Fraction = Fraction(1)
+    words: frozenset[str] = frozenset()
+    is_given: bool = False
+
+    def includes(self, other: "Unit") -> bool:
+        """Whether both measure the same, and one names no other thing than the other."""
+        return self.measured == other.measured and (self.words <= other.words or other.words <= self.words)
+
+
+def _read_table() -> dict[str, tuple[Measured, Fraction]]:
+    known = {}
+    for row in _TABLE.strip().replace("\n", ";").split(";"):
+        measured, size, *names = row.split()
+        parts = [re.fullmatch(r"(\D+?)(-?\d)?", part) for part in measured.split(",")]
+        meaning = tuple(sorted((part[1], int(part[2] or 1)) for part in parts if part)), Fraction(size)
+        for name in names:
+            plain = name.lstrip("*")
+            known[plain] = meaning
+            if plain != name:
+                for prefix, power in _PREFIXES.items():
+                    if (len(prefix) > 1) == (len(plain) > 3):
+                        known.setdefault(prefix + plain, (meaning[0], meaning[1] * Fraction(10) ** power))
+    return known
+
+
+_KNOWN = _read_table()
+
+
+def find_name(word: str) -> str:
+    """The name in the table under which a word is known; empty if it is none."""
+    lower = word.lower()
+    names = (word, lower, lower.removesuffix("s"), lower.removesuffix("es"))
+    return next((name for name in names if name in _KNOWN and (name == word or len(name) > 1)), "")
+
+
+def is_unit_name(word: str) -> bool:
+    """Whether a word is a unit of measure, or a power or `per` before one."""
+    return bool(find_name(word)) or word.lower() in _POWERS or word in ("per", "unit", "units")
+
+
+@lru_cache(maxsize=1024)
+def read_unit(text: str) -> Unit:
+    """`m/s^2`, `meters per second squared`, `square inches`, `red marbles`; an empty text is no unit."""
+    measured: Counter[str] = Counter()
+    size, words, sign, power = Fraction(1), set(), 1, 1
+    last: tuple[Measured, Fraction, int] | None = None  # the last unit and its sign
+    for token in _TOKEN.finditer(text):
+        word = token[0]
+        exponent = token[1] or (word if word.isdigit() else _POWERS.get(word.lower(), 0) if last else 0)
+        if exponent:
+            if last:
+                factor = last[2] * (int(exponent) - 1)
+                measured.update({what: factor * number for what, number in last[0]})
+                size *= last[1] ** factor
+                last = None
+        elif word.lower() in _POWERS:
+            power = _POWERS[word.lower()]
+        elif word in ("/", "per"):
+            sign = -1
+        elif name := find_name(word):
+            meaning, one = _KNOWN[name]
+            measured.update({what: sign * power * number for what, number in meaning})
+            size *= one ** (sign * power)
+            last, power, sign = (meaning, one, sign), 1, sign if "/" in text and "(" in text else 1
+        elif word.lower().removesuffix("s") not in _EMPTY:
+            words.add(("per " if sign < 0 else "") + word.lower().removesuffix("s"))
+    if measured.get("°") and (scale := measured.keys() & {"℃", "℉"}):
+        del measured["°"]
+        measured[scale.pop()] = 1
+    return Unit(
+        tuple(sorted((what, n) for what, n in measured.items() if n)),
+        size,
+        frozenset(words),
+        bool(measured or words or size != 1),
+    )

@@ -1,0 +1,357 @@
+"""What an answer is: `read_value` reads a tidied text as one of a few types. Pure functions; nothing is evaluated.
+
+An amount (a number or expression, and its unit), a group (list, set, tuple), a region of the real line (interval, union,
+inequality), an equation, another relation, a matrix, a time of day, a ratio of three or more, a number in a base, a remainder.
+"""
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from math import gcd
+from typing import Any, NamedTuple
+
+from lm_eval_takeover.answers.expressions import OF_ANGLE
+from lm_eval_takeover.answers.normalisation import (
+    find_closing,
+    normalise,
+    parse_rational,
+    split_brackets,
+    split_elements,
+    split_top,
+    split_unit,
+    unwrap_text,
+)
+from lm_eval_takeover.answers.notation import NUMERALS, is_name
+from lm_eval_takeover.answers.units import Unit, read_unit
+
+Tree = tuple[Any, ...]
+
+
+_SETS = [
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in (
+        (
+            r"(?:the )?(?:set of )?(?:all )?(?:the )?reals?(?: numbers?)?(?: [a-z])?(?=$|,? (?:except|besides|other than))",
+            r"\mathbb{R}",
+        ),
+        (r"(?:all )?(?:the )?(?:positive integers|natural numbers)$|\\mathbb\{N\}$", r"\mathbb{Z}^+"),
+        (r"(?:all )?(?:the )?integers$", r"\mathbb{Z}"),
+        (r"(?:there (?:is|are|exists?) )?no (?:real |valid |integer |such )*(?:solutions?|roots?)(?: exists?)?$", r"\emptyset"),
+    )
+]
+
+
+def name_sets(text: str) -> str:
+    """Sets in words by their signs: `all real numbers except 2`, `no solution`; any other text as it is."""
+    words = unwrap_text(text)
+    for pattern, name in _SETS:
+        if match := pattern.match(words):
+            return name + re.sub(r",? (?:except|besides|other than)(?: for)? ", r" \\setminus ", words[match.end() :])
+    return text
+
+
+class Amount(NamedTuple):
+    """A number or expression without its unit."""
+
+    number: str
+    unit: Unit
+
+
+class Group(NamedTuple):
+    """A list (no brackets), a set (braces) or a tuple; `names` where each item has a name of its own, in its order."""
+
+    items: list[str]
+    brackets: str = ""
+    names: list[str] | None = None
+
+
+class Region(NamedTuple):
+    """A part of the real line: a tree of `interval`, `points`, `not`, `and`, `or`, `both`; and the unknown of an inequality."""
+
+    tree: Tree
+    unknown: str = ""
+
+
+class Equation(NamedTuple):
+    sides: list[str]
+
+
+class Relation(NamedTuple):
+    """A chain of inequalities that describes no region."""
+
+    sides: list[str]
+    signs: list[str]
+
+
+class Matrix(NamedTuple):
+    rows: list[list[str]]
+
+
+class Clock(NamedTuple):
+    minutes: int  # of the day
+
+
+class Ratio(NamedTuple):
+    parts: list[str]
+
+
+class InBase(NamedTuple):
+    digits: str
+    base: int
+
+
+class Remainder(NamedTuple):
+    number: int
+    modulus: int
+
+
+Value = Amount | Group | Region | Equation | Relation | Matrix | Clock | Ratio | InBase | Remainder
+
+_CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d)| (?=[ap]\.?\s?m))(?:\s?(?:(noon|[ap])\.?(?:\s?m\b\.?)?))?", re.IGNORECASE)
+_BASE = re.compile(
+    r"\(?\s*+(\d(?: ?[\dA-Fa-f]){0,40}?)\s*+\)?\s*+(?:_\s*+\{?\s*+\(?\s*+(\d{1,2}|[a-z]+)\s*+\)?\s*+\}?"
+    r"|\(?\s*+(?:in )?base\s++(\d{1,2}|[a-z]+)\s*+\)?)"
+)
+_REMAINDER = re.compile(r"(?:\w\s*+(?:\\equiv|=))?\s*+(-?\d{1,50})\s*+\(?\\pmod\s*+\{?\s*+(\d{1,50})\s*+\}?\)?")
+_MATRIX = re.compile(r"\\begin\s*+\{([pb]?(?:small)?matrix|array)\}(?:\s*+\{[^{}]*\})?(.*)\\end\s*+\{\1\}", re.DOTALL)
+_LETTER = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
+_NAMED = re.compile(
+    rf"\s*+(?:(?:{_LETTER}(?:\^\s*+\{{?\w+\}}?)?|\\(?:vec|overrightarrow)\s*+\{{\w+\}})\s*+=|{_LETTER}\s*+\\in(?![A-Za-z])"
+    rf"|(\(\s*+{_LETTER}(?:\s*+,\s*+{_LETTER})*\s*+\))\s*+(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*+[(\[]))\s*+"
+)
+_MATRIX_NAME = re.compile(r"\s*+\\?[A-Za-z]+\s*+\^\s*+(?:\w|\{[^{}]*\})\s*+=\s*+(?=\\begin)")
+
+
+@lru_cache(maxsize=4096)
+def read_value(text: str) -> Value:
+    """The typed value of a tidied answer."""
+    if clock := _read_clock(text):
+        return clock
+    text = _MATRIX_NAME.sub("", text)
+    names, text = _split_names(text)
+    if rows := parse_matrix(text):
+        return Matrix(rows)
+    if remainder := _REMAINDER.fullmatch(text):
+        modulus = int(remainder[2]) or 1
+        return Remainder(int(remainder[1]) % modulus, modulus)
+    if region := _read_region(text):
+        return region
+    if amount := _read_compound(text):
+        return amount
+    if text.startswith(r"\{") and text.endswith(r"\}") and find_closing(text, 1) == len(text) - 1:
+        return Group(split_elements(text), "{}")
+    items = split_elements(text)
+    if len(items) > 1:
+        return _read_named(items)
+    if group := split_brackets(text):
+        opening, parts, closing = group
+        named = _read_named(parts)
+        return named._replace(brackets=opening + closing, names=names if names and len(names) == len(parts) else named.names)
+    if RELATION.search(text):
+        return read_relation(text)
+    if len(sides := split_top(text, "=")) > 1:
+        return Equation(sides)
+    if len(parts := split_top(re.sub(r"(?<=\d)\s*+(?:\\text\s*+\{\s*+)?\bto\b\s*+\}?\s*+(?=\d)", ":", text), ":")) > 1:
+        return Ratio(parts)
+    if base := _BASE.fullmatch(unwrap_text(text)):
+        number = base[2] or base[3]
+        return InBase(base[1].replace(" ", "").upper(), int(number) if number.isdigit() else NUMERALS.get(number, 0))
+    number, unit = (text, "") if OF_ANGLE.search(text) else split_unit(text)  # \\sin 30° is a number
+    return Amount(number, read_unit(unit))
+
+
+def _read_clock(text: str) -> Clock | None:
+    """`10:30`, `5 p.m.`, `12:00 noon`."""
+    match = _CLOCK.fullmatch(unwrap_text(text).strip("()"))
+    if match is None or int(match[1]) > 24:
+        return None
+    half = (match[3] or "").lower()
+    hours = int(match[1]) % 12 + 12 * (half == "p") if half in ("a", "p") else int(match[1])
+    return Clock(60 * hours + int(match[2] or 0))
+
+
+def is_ratio(text: str) -> bool:
+    """Whether what looks like a time may be a ratio: it has nothing behind it, and cannot be reduced."""
+    parts = text.split(":")
+    return _read_clock(text) is None or (all(map(str.isdigit, parts)) and gcd(*map(int, parts)) == 1)
+
+
+def read_relation(text: str) -> Relation:
+    parts = [part.strip() for part in RELATION.split(text)]
+    return Relation(parts[::2], parts[1::2])
+
+
+def _read_compound(text: str) -> Amount | None:
+    """Two quantities of one kind as one: `5 feet 6 inches`, `5 dollars and 50 cents`, `30° 15'`."""
+    match = _COMPOUND.fullmatch(unwrap_text(text))
+    if match is None:
+        return None
+    first, second = read_unit(match[2]), read_unit(match[4])
+    if not first.measured or first.measured != second.measured or first.size <= second.size or first.words or second.words:
+        return None
+    total = Fraction(match[1]) + Fraction(match[3]) * second.size / first.size
+    return Amount(str(total), first)
+
+
+_COMPOUND = re.compile(r"(\d{1,9}) ?(°|[a-z]{1,9}),?(?: and)? ?(\d{1,9}(?:\.\d{1,9})?) ?('|[a-z]{1,9})\.?")
+
+
+def _split_names(text: str) -> tuple[list[str] | None, str]:
+    """A tuple, interval, set or matrix without the name before it; the names of the items of a tuple."""
+    match = _NAMED.match(text)
+    if match is None:
+        return None, text
+    rest = text[match.end() :]
+    listed = split_top(rest, ",;")
+    whole = bool(listed) and all(split_brackets(part) for part in listed)
+    if not whole and not rest.startswith((r"\{", r"\begin")):
+        return None, text
+    names = split_top(match[1].strip()[1:-1], ",") if match[1] and len(listed) == 1 else None
+    return names, rest
+
+
+def _read_named(items: list[str]) -> Group:
+    """A list whose items may have names: `x = 1, y = 2`. One name for all, as in `n = 2, 3`, is dropped."""
+    sides = [split_top(re.sub(r"^\\text\s*\{[^{}]*:\s*\}", "", item), "=") for item in items]
+    named = [len(parts) == 2 and is_name(parts[0]) for parts in sides]
+    names = [normalise(parts[0]) for parts, has in zip(sides, named, strict=True) if has]
+    if not names or (not all(named) and named != [True] + [False] * (len(items) - 1)):
+        return Group([parts[0] if len(parts) == 1 else item for parts, item in zip(sides, items, strict=True)])
+    values = [parts[-1] for parts in sides]
+    if len(set(names)) < 2 or len(set(names)) < len(items):
+        return Group(values if len(set(names)) == 1 else items)
+    return Group(values, "", [parts[0] for parts in sides])
+
+
+def parse_matrix(text: str) -> list[list[str]] | None:
+    """The rows of a matrix: in LaTeX, as `[[1, 2], [3, 4]]`, with a factor before it or transposed."""
+    if transposed := re.fullmatch(r"(.*?)\s*+\^\s*+\{?\s*+(?:\\?T|\\top|\\text\s*+\{\s*+T\s*+\})\s*+\}?", text, re.DOTALL):
+        row = split_brackets(transposed[1])
+        rows = [row[1]] if row else parse_matrix(transposed[1])
+        return [list(column) for column in zip(*rows, strict=False)] if rows else None
+    scaled = re.fullmatch(r"\s*+(-|-?(?:\d+|\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}))\s*+(\\begin.*)", text, re.DOTALL)
+    if scaled and (unscaled := parse_matrix(scaled[2])):
+        factor = "-1" if scaled[1] == "-" else scaled[1]
+        return [[rf"({factor}) \cdot ({cell})" for cell in row] for row in unscaled]
+    if match := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
+        lines = [row for row in re.split(r"\\\\(?:\s*+\[[^\]]*\])?|\\cr(?![a-z])", match[2]) if row.strip()]
+        return [[cell.strip() for cell in row.split("&")] for row in lines]
+    outer = split_brackets(text)
+    if outer and all(re.fullmatch(r"\[[^\[\],]+\]", part) for part in outer[1]):
+        return [[part[1:-1].strip()] for part in outer[1]]
+    if outer and outer[0] == "[":
+        inner = [row for part in outer[1] if (row := split_brackets(part)) is not None and row[0] == "["]
+        if len(inner) == len(outer[1]):
+            return [cells for _, cells, _ in inner]
+    return None
+
+
+# Regions of the real line
+
+RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
+MIRRORED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
+_REGION = re.compile(
+    rf"{RELATION.pattern}|\\(?:cup|cap|setminus|backslash|notin|emptyset)(?![A-Za-z])|\\mathbb\s*+\{{?R|\\infty.*or"
+)
+_UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*(?:\s*+\([A-Za-z]\))?")
+_REALS = re.compile(r"(?:\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z]))\s*+([\^_][{}+\s\d]*+(?:>|\\g?eq?)?[{}+\s\d]*+)?")
+_BUILDER = re.compile(r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?::|\|)\s*+(.*)\\\}$")  # {x | …}
+_WITHOUT = re.compile(r"(.+?)\s*+(?:\\setminus|\\backslash|-(?=\s*+\\\{))\s*+(.+)")
+_OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor|cup)(?![A-Za-z])|或")
+_ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land|cap)(?![A-Za-z])")
+_SIZE = re.compile(r"\|\s*+([A-Za-z])\s*+(?:([-+])\s*+([^|]+))?\|")
+ENDLESS = (r"-\infty", r"\infty", r"+\infty")
+
+
+def _read_region(text: str) -> Region | None:
+    """The region that a union, an inequality in one unknown or a set of the reals describes; None for anything else."""
+    if not _REGION.search(text):
+        return None
+    tree = _read_tree(text)
+    unknowns = {
+        side.strip() for side in RELATION.split(text)[::2] for side in _split_all(side) if _UNKNOWN.fullmatch(side.strip())
+    }
+    return Region(tree, min(unknowns, default="")) if tree and len(unknowns) < 2 else None
+
+
+def _split_all(text: str) -> list[str]:
+    return [part for piece in _OR.split(text) for each in _ALSO.split(str(piece)) for part in re.split("[,|]", str(each))]
+
+
+def _read_tree(text: str) -> Tree | None:
+    text = _BUILDER.sub(r"\1", text).strip()
+    if text == r"\emptyset":
+        return ("points", [])
+    for pattern, kind in ((_OR, "or"), (_ALSO, "and")):
+        pieces = [piece for piece in pattern.split(text) if piece and piece.strip()]
+        if len(pieces) > 1:
+            return _join(kind, pieces)
+    if without := _WITHOUT.fullmatch(text):
+        whole = _read_tree(without[1])
+        part = _read_tree(without[2]) or ("points", split_elements(without[2]))
+        return ("and", whole, ("not", part)) if whole else None
+    pieces = split_top(text, ",;")
+    if len(pieces) > 1 and (RELATION.search(pieces[0]) or r"\in" in pieces[0]):
+        if r"\ne" in pieces[0] and not any(map(RELATION.search, pieces[1:])):
+            first = _read_relation(pieces[0])
+            return first and ("and", first, ("not", ("points", pieces[1:])))
+        return _join("both", pieces)
+    if named := re.fullmatch(r"[A-Za-z]\w?\s*+(=|\\in(?![A-Za-z])|\\notin(?![A-Za-z]))\s*+(.+)", text):
+        tree = _read_tree(named[2]) or (("points", [named[2]]) if named[1] == "=" else None)
+        return tree and (("not", tree) if named[1] == r"\notin" else tree)
+    if reals := _REALS.fullmatch(text):
+        if not reals[1]:
+            return ("interval", r"-\infty", r"\infty", False, False)
+        closed = "e" in reals[1]
+        return ("interval", "0", r"\infty", closed, False) if re.search(r"[+>]|\\ge", reals[1]) else None
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        return ("points", split_elements(text))
+    if (group := split_brackets(text)) and len(group[1]) == 2:
+        return ("interval", *group[1], group[0] == "[", group[2] == "]")
+    return _read_relation(text)
+
+
+def _join(kind: str, pieces: list[str]) -> Tree | None:
+    trees = [_read_tree(piece) for piece in pieces]
+    return (kind, *trees) if all(trees) else None
+
+
+def _read_relation(text: str) -> Tree | None:
+    """An inequality in one unknown: `x > 2`, `0 < x \\le 1`, `x \\ne 1`, `|x - 2| < 1`."""
+    parts = [part.strip() for part in RELATION.split(text)]
+    sides, signs = parts[::2], parts[1::2]
+    if len(signs) == 2 and _UNKNOWN.fullmatch(sides[1]):
+        if all(sign in (r"\ge", ">") for sign in signs):
+            sides, signs = sides[::-1], signs[::-1]
+        elif not all(sign in (r"\le", "<") for sign in signs):
+            return None
+        return ("interval", sides[0], sides[2], "e" in signs[0], "e" in signs[1])
+    if len(signs) != 1:
+        return None
+    (left, right), sign = sides, signs[0]
+    if not _UNKNOWN.fullmatch(left) and not _SIZE.fullmatch(left):
+        left, right, sign = right, left, MIRRORED[sign]
+    if size := _SIZE.fullmatch(left):
+        low, high = (_shift(size[3], size[2], mark, right) for mark in "-+")
+        closed = sign in (r"\le", ">")
+        inside = ("interval", low, high, closed, closed)
+        return ("not", inside) if sign in (r"\ge", ">") else inside if sign != r"\ne" else None
+    if not _UNKNOWN.fullmatch(left) or not right:
+        return None
+    if sign == r"\ne":
+        return ("not", ("points", [right]))
+    closed = "e" in sign
+    return (
+        ("interval", right, r"\infty", closed, False)
+        if sign in (r"\ge", ">")
+        else ("interval", r"-\infty", right, False, closed)
+    )
+
+
+def _shift(middle: str | None, sign: str | None, mark: str, radius: str) -> str:
+    """The end `middle ± radius` of `|x - middle| < radius`."""
+    centre = f"{'-' if sign == '+' else ''}({middle})" if middle else "0"
+    values = parse_rational(middle or "0"), parse_rational(radius)
+    if values[0] is None or values[1] is None:
+        return f"{centre} {mark} ({radius})"
+    return str((-values[0] if sign == "+" else values[0]) + (values[1] if mark == "+" else -values[1]))
