@@ -18,8 +18,6 @@ import numpy as np
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands._output import write_markdown
-from lm_eval_takeover.commands.calibrate.page import compare
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
 from lm_eval_takeover.commands.calibrate.setup import Setup
@@ -120,8 +118,12 @@ def main() -> None:
             calibrate(Setup(pair=pair, prompts=as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250))
             for number in range(3)
         ]
-        named = [replace(made, name=f"set {number + 1}") for number, made in enumerate(sets)]
-        print("\n".join(map(write_markdown, compare(named, "ce").values())))
+        found = [[made.score("ce").threshold(rho) for rho in RHO] for made in sets]
+        print(f"|calibration set|{'|'.join(f'{rho:.1%}' for rho in RHO)}|\n|---|{len(RHO) * '---:|'}")
+        for number, row in enumerate(found, 1):
+            print(f"|set {number}|{'|'.join(f'{one.tau:.3f} / {one.kappa_threshold_to_mean:.3f}' for one in row)}|")
+        spreads = [max(one.tau for one in column) / min(one.tau for one in column) for column in zip(*found, strict=True)]
+        print(f"|largest tau over smallest|{'|'.join(f'{spread:.3f}' for spread in spreads)}|")
 
 
 if __name__ == "__main__":

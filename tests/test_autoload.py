@@ -132,7 +132,7 @@ def test_the_console_script_works(python):
     assert run(python, code.format(words=["--version"])) == __version__
     listed = run(python, code.format(words=["--help"]))
     assert all(command in listed for command in ("calibrate", "compare", "rescore"))
-    assert "\ndemo " in run(python, code.format(words=["calibrate", "--compare", "demo"]))
+    assert "\n  demo " in run(python, code.format(words=["list", "calibrations"]))
 
 
 def test_the_switch_turns_it_off(python):

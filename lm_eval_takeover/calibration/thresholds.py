@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.storage.schema import Between, Positive, Share
@@ -67,17 +67,20 @@ class ScoreCalibration:
     mean: float
     table: tuple[dict[str, float], ...]
     sketch: Sketch
-    rank_error: Share = 0.0
+    rank_error: Share = 0.0  # of the quantiles; files of earlier versions may have one
     plugin: PluginSource | None = None
     signed: bool = False
 
     @classmethod
-    def of(cls, scores: QuantileSketch, *, signed: bool = False) -> Self:
-        """From a sketch of all scores, of which there are some. The shares of takeovers are not known yet: `with_shares`."""
-        grid = [rho for rho in GRID if rho >= LOWEST or rho * scores.count >= 1]
-        tau, tail = scores.quantiles_and_tails([1.0 - rho for rho in grid])
+    def of(cls, scores: NDArray[np.float32], *, signed: bool = False) -> Self:
+        """From all scores, of which there are some. The shares of takeovers are not known yet: `with_shares`."""
+        values = np.sort(scores.astype(np.float64))
+        grid = [rho for rho in GRID if rho >= LOWEST or rho * len(values) >= 1]
+        tau = np.quantile(values, [1.0 - rho for rho in grid])
+        above = len(values) - np.searchsorted(values, tau, side="right")  # scores; where there are none, the tail is tau
+        tail = np.where(above > 0, np.append(tau[:1], np.cumsum(values[::-1]))[above] / np.maximum(above, 1), tau)
         sketch: Sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
-        calibrated = cls(scores.total / scores.count, (), sketch, scores.rank_error, signed=signed)
+        calibrated = cls(float(values.mean()), (), sketch, signed=signed)
         return replace(calibrated, table=tuple({"rho": rho, **asdict(calibrated.threshold(rho))} for rho in TABLE))
 
     def with_shares(self, shares: Mapping[tuple[float, str], float]) -> Self:

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import Calibration, ScoreCalibration, Target
 from lm_eval_takeover.method.model_id import ModelId
 
@@ -15,9 +14,7 @@ TARGET = Target(0.08, METHOD, "spike_ratio", 0.12, 0.0805, 100, 9000)
 
 def calibrate_values(scores):
     """A calibration of these scores, in nats."""
-    sketch = QuantileSketch()
-    sketch.add(scores)
-    return ScoreCalibration.of(sketch)
+    return ScoreCalibration.of(np.asarray(scores, np.float32))
 
 
 def small_calibration():

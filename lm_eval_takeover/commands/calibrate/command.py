@@ -15,7 +15,6 @@ Let the base answer prompts, score every token with both models, and write tau a
 EXAMPLE = """examples:
   lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --task takeover_gsm8k --apply_chat_template \\
       --prompts openai/gsm8k:main --target_rate 0.05 0.08 --out my-pair.json
-  lm-eval-takeover calibrate --compare my-pair.json other-prompts.json
 """
 
 
@@ -60,35 +59,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--methods", nargs="+", default=[], metavar="METHOD", help=rows)
     add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
     add("--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure rates on (default: 100)")
-    add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve, compare and print (default: ce)")
-    rules = "threshold_to_mean or tail_to_mean, for --target_rate and --compare (default: threshold_to_mean)"
+    add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve and print (default: ce)")
+    rules = "threshold_to_mean or tail_to_mean, for --target_rate (default: threshold_to_mean)"
     add("--kappa_rule", default="threshold_to_mean", metavar="RULE", help=rules)
     add_shared(group, "plugins", plugins={"help": "files or modules with your own scores; they are collected too"})
     add("--window", type=int, default=10, metavar="N", help="window of the gate for --target_rate (default: 10)")
 
-    measured = "instead of measuring: compare calibration files or packaged names"
-    parser.add_argument_group("comparison").add_argument("--compare", nargs="+", metavar="NAME", help=measured)
-
 
 def run(options: argparse.Namespace) -> int:
-    if options.compare is not None:
-        parser = argparse.ArgumentParser()
-        add_options(parser)
-        for name, default in vars(parser.parse_args([])).items():
-            if name not in _COMPARED and getattr(options, name) != default:
-                raise ArgumentError(f"--{name} is ignored by --compare, which takes --score, --kappa_rule and --plugins")
-        _check_gate(options)
-        from lm_eval_takeover.commands.calibrate.page import print_comparison
-
-        return print_comparison(options)
     _check_measurement(options)
     _check_gate(options)
     from lm_eval_takeover.commands.calibrate.measurement import measure
 
     return measure(options)
-
-
-_COMPARED = ("compare", "score", "kappa_rule", "plugins")  # what a comparison reads
 
 
 def _check_gate(options: argparse.Namespace) -> None:

@@ -48,12 +48,9 @@ def measure(options: argparse.Namespace) -> int:
         unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
         reached = tuple(target for target in calibration.targets if target not in unsolved)
         calibration = replace(calibration, name=options.out.stem, targets=reached)
-        include = str(options.include_path) if options.include_path else None
-        given = {name: value for name in ("base", "guide", "plugins") if (value := getattr(options, name))}
         with writing("out", options.out, left := "what was measured is kept"):
             write_calibration(calibration, options.out)
-        page = render_page(calibration, str(options.out), given, include)
-        write_file("out", options.out.with_suffix(".md"), page, left)
+        write_file("out", options.out.with_suffix(".md"), render_page(calibration, str(options.out)), left)
         if not unsolved:
             parts.clear()
     _print_report(calibration, options, work)

@@ -1,18 +1,12 @@
-"""What `calibrate` prints, the page beside a calibration file, and `--compare`: the paper's Table 13 for any such files."""
+"""What `calibrate` prints, and the page beside a calibration file."""
 
-import argparse
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
-from lm_eval_takeover.calibration.files import find_calibration, packaged_calibrations
-from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, LOWEST, Calibration
-from lm_eval_takeover.commands._output import Table, write_markdown, write_terminal
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.request import TASK_SAMPLING, Sampling
+from lm_eval_takeover.calibration.files import packaged_calibrations
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, LOWEST, Calibration
+from lm_eval_takeover.commands._output import Table, write_markdown
 
-SPIKE_RATIOS = (0.005, 0.01, 0.03, 0.05, 0.1)  # the columns of measured calibrations
 _LONG = ("indices", "held_out_indices", "template_digest", "problems")  # of prompts; left to the file
 
 
@@ -59,17 +53,15 @@ def list_limits(calibration: Calibration) -> list[str]:
     return lines
 
 
-def render_page(
-    calibration: Calibration, path: str | None = None, given: Mapping[str, str] | None = None, include_path: str | None = None
-) -> str:
-    """The page as Markdown. `path`, the model arguments `given` and `include_path` are as `calibrate` was called with."""
+def render_page(calibration: Calibration, path: str | None = None) -> str:
+    """The page as Markdown; `path` is that of the file."""
     measured = calibration.source == "measured"
     made = "made by `lm-eval-takeover calibrate`" if measured else "read off a published table"
     file = path or (calibration.name if calibration.name in packaged_calibrations() else f"{calibration.name}.json")
     parts = [
         f"# Calibration `{calibration.name}`",
         f"Thresholds of the takeover gate for one pair of models, {made}.",
-        f"    {_write_command(calibration, file, given or {}, include_path)}",
+        f"Use it as the model argument `calibration={file}{'' if measured else ':1'}`{_with_rate(calibration)}.",
         write_markdown(Table(["", ""], _list_facts(calibration), list_limits(calibration), names=2)),
         "## Rates",
     ]
@@ -81,7 +73,7 @@ def render_page(
             write_markdown(rate_table(calibration)),
         ]
     else:
-        parts += [write_markdown(t) for score in calibration.columns for t in compare([calibration], score).values()]
+        parts += map(write_markdown, published_tables(calibration))
         parts.append(
             "The cells are `tau` in nats / `kappa`. Column 1 is the strictest; `calibration=NAME:2` chooses the second. Their "
             "spike ratios are not known, so calibrate your own pair where you can."
@@ -91,6 +83,14 @@ def render_page(
     if calibration.notes:
         parts += ["## Notes", calibration.notes]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _with_rate(calibration: Calibration) -> str:
+    """The first rate that was solved for, and the method that it was solved for, as model arguments."""
+    for target in calibration.targets[:1]:
+        arguments = {"target_rate": f"{target.target_rate:g}", **target.arguments}
+        return " with " + ", ".join(f"`{name}={value}`" for name, value in arguments.items())
+    return ""
 
 
 def _list_facts(calibration: Calibration) -> list[list[str]]:
@@ -105,74 +105,10 @@ def _list_facts(calibration: Calibration) -> list[list[str]]:
     return [[name, str(value)] for name, value in shown.items() if value not in (None, "")]
 
 
-def _write_command(calibration: Calibration, file: str, given: Mapping[str, str], include_path: str | None) -> str:
-    """The command that uses it: a run that it fits, or a comparison where it may not be run with."""
-    if calibration.diagnostic:
-        return shlex.join(["lm-eval-takeover", "calibrate", "--compare", file])
-    prompts, is_demo = calibration.prompts, calibration.base.id == "demo-base"
-    task = prompts.get("task") or ("takeover_demo" if is_demo else "takeover_math")
-    arguments: dict[str, object] = {}
-    if not is_demo or "base" in given:
-        arguments = {role: given.get(role, getattr(calibration, role).id) for role in ("base", "guide")}
-    words = ["--tasks", task, *(["--include_path", include_path] if include_path else [])]
-    if calibration.source == "published":
-        arguments["calibration"] = f"{file}:1"
-    else:
-        own = {"direction": calibration.direction, "enable_thinking": prompts["enable_thinking"]}
-        arguments |= {"calibration": file} | {name: value for name, value in own.items() if value not in ("forward", None)}
-        solved = [{"target_rate": f"{each.target_rate:g}", **each.arguments} for each in calibration.targets[:1]]
-        arguments |= solved[0] if solved else {"spike_ratio": DEFAULT_RHO}  # the first rate that was solved for
-        arguments |= {name: value for name, value in given.items() if name == "plugins"}
-        words += ["--apply_chat_template"] if prompts["chat_template"] else []
-        decoding = Sampling(**{name: calibration.decoding[name] for name in ("temperature", "top_p", "top_k")})
-        if not task.startswith("takeover_") or decoding != TASK_SAMPLING:
-            words += ["--gen_kwargs", _join({"do_sample": decoding.temperature != 0, **asdict(decoding)})]
-    return shlex.join(["lm_eval", "--model", "guided-takeover", "--model_args", _join(arguments), *words])
-
-
-def _join(values: Mapping[str, object]) -> str:
-    return ",".join(f"{name}={value}" for name, value in values.items())
-
-
-def print_comparison(options: argparse.Namespace) -> int:
-    """Print a table per score. Returns the exit status."""
-    calibrations = [find_calibration(name) for name in options.compare]
-    for name, (_, column) in zip(options.compare, calibrations, strict=True):
-        if column is not None:
-            raise ArgumentError(f"--compare '{name}': all columns are compared; leave out ':{column}'")
-    tables = [compare([calibration for calibration, _ in calibrations], score, options.kappa_rule) for score in options.score]
-    print("\n".join(f"{title}\n\n{write_terminal(table)}" for part in tables for title, table in part.items()), end="")
-    return 0
-
-
-def compare(calibrations: Sequence[Calibration], score: str, kappa_rule: str = KAPPA_RULES[0]) -> dict[str, Table]:
-    """By title a table of (tau, kappa) by calibration set, with kappa / tau and their spread: one of all measured ones, one of
-    each published table.
-    """
-    tables: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for calibration in calibrations:
-        if calibration.source == "measured":
-            thresholds = map(calibration.score(score).threshold, SPIKE_RATIOS)
-            new = {calibration.name: [(each.tau, each.kappa(kappa_rule)) for each in thresholds]}
-            by = f"{kappa_rule}, by spike ratio"
-        else:
-            printed = calibration.published_rows(score)
-            new = {name: [(cell["tau"], cell["kappa"]) for cell in cells] for name, cells in printed.items()}
-            by = f"'{calibration.name}' (published), by column"
-        rows = tables.setdefault(f"tau (nats) / kappa of {score}, {by}", {})
-        rows |= {name if name not in rows else f"{name} ({len(rows) + 1})": cells for name, cells in new.items()}
-    return {title: _lay_out(rows, SPIKE_RATIOS if title.endswith("ratio") else ()) for title, rows in tables.items()}
-
-
-def _lay_out(rows: Mapping[str, Sequence[tuple[float, float]]], ratios: Sequence[float]) -> Table:
-    lines = []
-    for name, cells in rows.items():
-        quotients = [kappa / tau for tau, kappa in cells if tau > 0]
-        span = f"{min(quotients):.3f} to {max(quotients):.3f}" if quotients else "-"
-        lines.append([name, *(f"{tau:.3f} / {kappa:.3f}" for tau, kappa in cells), span])
-    if len(rows) > 1:
-        columns = [list(zip(*column, strict=True)) for column in zip(*rows.values(), strict=True)]
-        spreads = [[f"{max(v) / min(v):.3f}" if min(v) > 0 else "-" for v in pair] for pair in columns]
-        lines.append(["largest over smallest", *map(" / ".join, spreads), ""])
-    headings = [f"{rho:.1%}" for rho in ratios] or [f"column {number}" for number in range(1, len(lines[0]) - 1)]
-    return Table(["calibration set", *headings, "kappa / tau"], lines)
+def published_tables(calibration: Calibration) -> list[Table]:
+    """By score the printed cells, `tau` in nats / `kappa`."""
+    tables = []
+    for score, printed in calibration.columns.items():
+        rows = [[name, *(f"{cell['tau']:.3f} / {cell['kappa']:.3f}" for cell in cells)] for name, cells in printed.items()]
+        tables.append(Table([score, *(f"column {number}" for number in range(1, len(rows[0])))], rows))
+    return tables

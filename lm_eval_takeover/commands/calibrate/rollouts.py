@@ -1,8 +1,8 @@
 """Measuring a calibration: host rollouts on held-out prompts, all scores of their tokens in one pass per model, and replay.
 
 Prompts are done in groups of one batch; the scores of a finished group are on disk before the next one starts
-(`score_parts`), and from there they stream into one quantile sketch per score. So memory does not grow with tokens, and an
-interrupted calibration goes on where it was.
+(`score_parts`), so an interrupted calibration goes on where it was. At the end all scores are in memory, four bytes each: 33 MB
+a score for 500 rollouts of 16,384 tokens.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
@@ -211,13 +210,11 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
     """`(by score its calibration, with the shares of takeovers; rollouts; tokens)`."""
     for name, why in parts.left_out.items():
         logger.warning("the calibration leaves out score '%s', which was not asked for: %s", name, why)
-    sketches = {score.name: QuantileSketch() for score in parts.scores}
-    rollouts = 0
+    rows: Rows = {score.name: [] for score in parts.scores}
     for part in parts.read():
-        rollouts += len(next(iter(part.values())))
-        for name, sketch in sketches.items():
-            sketch.add(np.concatenate(part[name]))
-    scores = {name: ScoreCalibration.of(s, signed=registered.get(name).signed) for name, s in sketches.items()}
+        for name, of_part in rows.items():
+            of_part.extend(part[name])
+    scores = {name: ScoreCalibration.of(np.concatenate(r), signed=registered.get(name).signed) for name, r in rows.items()}
     for name in (name for name, calibration in scores.items() if calibration.mean == 0):
         logger.warning("all %s scores are 0: its gate fires on every score above 0", name)
     shares = _replay_gates(parts, scores, window)
@@ -225,7 +222,8 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
     for name, source in ((score.name, score.source) for score in parts.scores):
         if source.digest is not None:
             scores[name] = replace(scores[name], plugin={"source": source.name, "digest": source.digest})
-    return scores, rollouts, next(iter(sketches.values())).count
+    first = next(iter(rows.values()))
+    return scores, len(first), sum(map(len, first))
 
 
 def _replay_gates(

@@ -1,4 +1,4 @@
-"""Scores of finished rollouts on disk, so that an interrupted calibration goes on and memory does not grow with tokens.
+"""Scores of finished rollouts on disk, so that an interrupted calibration goes on.
 
 One `.npz` file per group of prompts: their numbers and lengths, which rollouts were cut, and each score of their tokens. A file
 is written whole; a damaged one is removed, and its prompts are done again.

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shlex
 import signal
 
 import pytest
@@ -11,7 +10,6 @@ from helpers.pairs import ROOT
 from helpers.processes import wait_until
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
-from lm_eval.utils import simple_parse_args_string
 from puzzle import make_puzzle
 
 from lm_eval_takeover.calibration.files import read_calibration
@@ -53,7 +51,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
 
 
 def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, capsys, monkeypatch, caplog):
-    """In the chat template and at another temperature, of fewer prompts than asked for; the page's command is one from here."""
+    """In the chat template and at another temperature, of fewer prompts than asked for."""
     rows = [make_puzzle(random.Random(seed)).text for seed in range(6)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"problem": text}) + "\n" for text in rows))
     monkeypatch.chdir(tmp_path)
@@ -70,14 +68,9 @@ def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, cap
     page = (tmp_path / "made" / "mine.md").read_text()
     assert "| prompts chat_template | True |" in page and "| prompts enable_thinking | False |" in page
     assert "| decoding temperature | 1.0 |" in page and "| decoding top_k | 9 |" in page
-    command = shlex.split(next(line for line in page.splitlines() if "--model_args" in line))
-    assert command[5:] == [
-        "--tasks", "takeover_demo", "--apply_chat_template", "--gen_kwargs",
-        "do_sample=True,temperature=1.0,top_p=0.95,top_k=9",
-    ]  # fmt: skip
-    lm = GuidedTakeover(**simple_parse_args_string(command[4]))
+    lm = GuidedTakeover(calibration="made/mine.json", spike_ratio=0.03, base=pair[1], guide=pair[3], enable_thinking=False)
     prompt = lm.apply_chat_template([{"role": "user", "content": PROMPT.format(problem=rows[0])}])
-    settings = simple_parse_args_string(command[-1]) | {"max_gen_toks": 2}
+    settings = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 2}
     lm.generate_until([Instance("generate_until", {}, (prompt, settings), 0, metadata=("takeover_demo", 0, 1))])
     with pytest.raises(CalibrationError, match="was measured with prompts in the chat template and temperature=1"):
         lm.generate_until([Instance("generate_until", {}, (rows[0], {}), 0, metadata=("takeover_demo", 0, 1))])
@@ -89,7 +82,6 @@ def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_pat
     assert main([*call, "--out", str(out)]) == 0
     assert read_calibration(out).diagnostic == ("takeover_demo",)
     page = out.with_suffix(".md").read_text()
-    assert f"lm-eval-takeover calibrate --compare {out}" in page
     assert "- Measured on problems of takeover_demo; runs on these refuse it." in page
     with pytest.raises(CalibrationError, match=r"was measured on problems of takeover_demo \(calibrate --diagnostic\)"):
         simple_evaluate(model=GuidedTakeover(calibration=str(out)), tasks=["takeover_demo"], limit=1)
@@ -124,7 +116,6 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path):
         ("--prompts LONG", "--prompts: all 1 are empty or exceed the context of 2048 tokens"),
         ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
         ("--task takeover_demo", "--prompts is missing"),
-        ("--compare demo", "--out is ignored by --compare, which takes --score, --kappa_rule and --plugins"),
         ("--prompts WRONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
         ("--prompts WRONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
         ("--prompts WRONG --kappa_rule tail", "--kappa_rule 'tail' is not known"),
