@@ -1,6 +1,10 @@
-"""The paper's tables, cell by cell; lost cells are null. Never a target: its subsets, prompts and verifier are not known."""
+"""The paper's tables, cell by cell; lost cells are null, and `~` marks those by secondary copies.
+
+Never a target: its subsets, prompts and verifier are not known.
+"""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,7 @@ class PublishedRow:
     table: str
     model: str
     kind: str
-    nominal: float | None  # the printed budget
+    nominal: float | None  # the printed budget, or the rate by secondary copies
     tasks: dict[str, Pair]
     average: Pair
     recovery: Pair
@@ -53,7 +57,8 @@ def _read_row(number: str, columns: list[str], row: list[str | None]) -> Publish
     if "Accuracy" in cells:  # Table 12, on one data set
         cells = {"GPQA": f"{cells['Accuracy']} / {cells['Pass@8']}"}
     kind = next((kind for text, kind in _KINDS if text in model), "guided")
-    nominal = float(budget) if budget and budget != "–" else None
+    share = re.search(r"~(\d+) %", model)
+    nominal = float(budget.lstrip("~")) if budget and budget != "–" else int(share[1]) / 100 if share else None
     tasks = {task: _split(cell) for task, cell in cells.items()}
     return PublishedRow(number, model, kind, nominal, tasks, average, recovery)
 

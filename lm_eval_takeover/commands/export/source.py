@@ -112,6 +112,9 @@ _BENCHMARKS = (
     Benchmark("aime25", "math-ai/aime25", "default"),
     Benchmark("aime26", "math-ai/aime26", "default"),
     Benchmark("hmmt_feb26", "MathArena/hmmt_feb_2026", "default"),
+    Benchmark("hmmt_nov25", "MathArena/hmmt_nov_2025", "default"),
+    Benchmark("brumo25", "MathArena/brumo_2025", "default"),
+    Benchmark("apex25", "MathArena/apex_2025", "default"),
     Benchmark("gpqa_diamond", "Idavidrein/gpqa", "gpqa_diamond"),
 )
 

@@ -14,7 +14,8 @@ from lm_eval_takeover.results.summary import Figure, Summary
 _HEADINGS = {
     "takeover_math500": "Math500", "takeover_gsm8k": "GSM8K", "takeover_amc23": "AMC23",
     "takeover_olympiadbench": "Olympiad", "takeover_aime24": "AIME24", "takeover_aime25": "AIME25",
-    "takeover_aime26": "AIME26", "takeover_hmmt_feb26": "HMMT26", "takeover_math500_100": "Math500 (100)",
+    "takeover_aime26": "AIME26", "takeover_hmmt_feb26": "HMMT26", "takeover_hmmt_nov25": "HMMT Nov 25",
+    "takeover_brumo25": "BRUMO25", "takeover_apex25": "APEX25", "takeover_math500_100": "Math500 (100)",
     "takeover_gsm8k_100": "GSM8K (100)", "takeover_olympiadbench_100": "Olympiad (100)",
     "takeover_gpqa_diamond": "GPQA", "takeover_gpqa_diamond_50": "GPQA (50)", "takeover_demo": "Demo",
     "takeover_demo_graded": "Demo (graded)",

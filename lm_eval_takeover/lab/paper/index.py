@@ -50,7 +50,9 @@ def write_index(
     """`index.html` and `index.md`. `failed` says of a set-up which commands did not end well."""
     pairs, shown = {name: manifest.pairs[name] for name in chosen}, []
     for name, item in manifest.items.items():
-        own = [show_item(item, pair, folders[pair], failed.get(pair, ())) for pair in chosen if name in chosen[pair]]
+        own = [
+            show_item(items[name], pair, folders[pair], failed.get(pair, ())) for pair, items in chosen.items() if name in items
+        ]
         own, is_chosen = [] if item.missing else own, bool(own)
         if is_chosen:
             shown.append((name, item, own, _read_printed(item.printed) if item.printed else None))
@@ -61,7 +63,7 @@ def write_index(
 def _read_printed(number: str) -> Table:
     printed = read_tables()[number]
     rows = [[cell or "" for cell in row] for row in printed["rows"]]
-    note = "As the paper prints it. Our copy of it lost what stood in empty cells and brackets."
+    note = "As the paper prints it; our copy lost what stood in empty cells and brackets. What ~ marks is by secondary copies."
     return Table(printed["columns"], rows, [note], names=2 if rows[0][1][:1].isalpha() else 1)
 
 

@@ -6,7 +6,7 @@ A set-up (`pairs`) is two models and the tasks that they answer. An item (`items
 
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +37,7 @@ class PaperPair:
     chat: bool = False  # whether base and guide are asked in the guide's template, with thinking on
     calibrate: tuple[str, ...] = ()  # tasks that Table 13 calibrates on
     revisions: tuple[str, ...] = ()  # of the guide, whose checkpoints score the base's texts, too
+    instead: dict[str, str] = field(default_factory=dict)  # rows of items, and what they are of this pair
     others: dict[str, str] = field(default_factory=dict)  # further guides by name, MODEL or MODEL:DTYPE
 
     @property
@@ -118,7 +119,8 @@ class Manifest:
         for name in self.items:
             for own in self.items[name].pairs if is_named else (str(pair),):
                 if name in names and pair in (None, own):
-                    chosen.setdefault(own, {})[name] = self.items[name]
+                    rows = (self.pairs[own].instead.get(row, row) for row in self.items[name].rows)
+                    chosen.setdefault(own, {})[name] = replace(self.items[name], rows=tuple(rows))
         if not chosen:
             own = ", ".join(name for name, item in self.items.items() if pair in item.pairs)
             raise ArgumentError(f"--pair '{pair}' has none of {', '.join(names)}; it has {own}")
