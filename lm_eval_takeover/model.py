@@ -155,8 +155,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._enter_evaluation()
         attempts, seconds = run.read_attempts_and_seconds() if (run := self.run) and run.command else (1, self._seconds)
         counts = summarize_tallies(self.tally, float(self.policy.host is None))
-        for task, asked in self._asked.items():
-            counts["per_task"][task]["identity"] = identify_task(asked)
+        for task, of_task in counts["per_task"].items():
+            of_task["identity"] = identify_task(self._asked[task])
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
         folder = None if run is None else str(run.folder)

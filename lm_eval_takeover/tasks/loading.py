@@ -10,20 +10,27 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, ne
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
-def make_task_manager(names: Collection[str], include: Path | None = None) -> TaskManager:
+def make_task_manager(
+    names: Collection[str], include: Path | None = None, metadata: dict[str, Any] | None = None
+) -> TaskManager:
     """One that knows these tasks: only this package's and those of `include`, where that is enough, which saves seconds."""
     paths = [str(TASK_CONFIGS), *([str(include)] if include else [])]
-    small = TaskManager(include_path=paths, include_defaults=False)
+    small = TaskManager(include_path=paths, include_defaults=False, metadata=metadata)
     if all(name in small.all_tasks for name in names):
         return small
-    return TaskManager(include_path=None if include is None else str(include))
+    return TaskManager(include_path=None if include is None else str(include), metadata=metadata)
 
 
 def find_tasks(
-    names: Collection[str], include: Path | None, *, of_run: Collection[str] = (), option: str = "--tasks"
+    names: Collection[str],
+    include: Path | None,
+    *,
+    of_run: Collection[str] = (),
+    option: str = "--tasks",
+    metadata: dict[str, Any] | None = None,
 ) -> TaskManager:
     """The same. Raises ArgumentError for a name that is not known: one that `option` gave, or a task `of_run`."""
-    manager = make_task_manager(names, include)
+    manager = make_task_manager(names, include, metadata)
     for name in names:
         if name in of_run and name not in manager.all_tasks:
             place = "is not installed" if include is None else f"is not in '{include}'"

@@ -20,6 +20,7 @@ from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.identity import describe_identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.prompts import read_prompts
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
@@ -85,6 +86,7 @@ class _Matched:
 
     answers: dict[Place, Sample] = field(default_factory=dict)
     documents: dict[str, list[int]] = field(default_factory=dict)  # by task: numbers in the task as it is now
+    digests: dict[tuple[str, int], str] = field(default_factory=dict)  # of documents, by task and number, as they are now
     stored: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)  # (task, digest): then, number then
     left_out: int = 0
 
@@ -98,7 +100,8 @@ def rescore(
     their responses are left out. Raises ArgumentError for tasks that are not known, or that the run has nothing of.
     """
     names = list(tasks) or run.tasks
-    manager = find_tasks(names, include, of_run=run.tasks)
+    withheld = {"withhold_questions": True} if any(row["prompt"] is None for row in read_prompts(run.folder)) else None
+    manager = find_tasks(names, include, of_run=run.tasks, metadata=withheld)
     # Nothing is generated, so lm-eval must not ask git for a commit; outside a repository git complains.
     git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)
     with use_verifier(verifier), redirect_verdicts(None), git:
@@ -145,6 +148,7 @@ def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
                 continue
             now = digest_of(current[number])
             matched.documents.setdefault(name, []).append(number)
+            matched.digests[name, number] = now
             matched.stored[name, now] = then, by_document[then][0].doc_id
             matched.answers |= {(name, now, *place): sample for place, sample in samples.items()}
     return matched
@@ -183,7 +187,7 @@ def _compare_verdicts(
 ) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
     """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
     after = {
-        (task, digest_of(row["doc"]), repeat): verdict
+        (task, matched.digests[task, row["doc_id"]], repeat): verdict
         for task, rows in samples.items()
         for row in rows
         if isinstance(record := row["filtered_resps"][0], Record)

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 from helpers.demo_runs import run_demo
 from helpers.run_dirs import plant_facts
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
@@ -160,3 +162,21 @@ def test_other_verifiers_judge_the_same_texts_and_leave_the_verdicts_of_the_run(
     assert main(["rescore", str(tmp_path), "--verifier", "math_verify,boxed,last_number,exact_match"]) == 0
     assert "of 32 verdicts of the run differ from those of math_verify" in capsys.readouterr().out
     assert read_stored_runs(tmp_path)[1] == before
+
+
+def test_questions_that_the_run_withheld_stay_withheld(tmp_path):
+    secret = {"problem": "a question that nobody publishes", "choices": ["yes", "no"], "answer": "A"}
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "secret.json").write_text(json.dumps(secret))
+    (tmp_path / "tasks" / "secret.yaml").write_text(
+        "task: secret\nclass: !function lm_eval_takeover.tasks.gpqa.GPQA\ndataset_path: json\ntest_split: train\n"
+        f"dataset_kwargs: {{data_files: {tmp_path}/tasks/secret.json}}\ndoc_to_text: '{{{{problem}}}}'\nrepeats: 2\n"
+        "metadata: {version: 1.0}\ngeneration_kwargs: {max_gen_toks: 3}\n"
+    )
+    metadata = {"withhold_questions": True}
+    manager = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False, metadata=metadata)
+    arguments = {"policy": "base", "run_dir": str(tmp_path / "run")}
+    simple_evaluate(model="guided-takeover", model_args=arguments, tasks=["secret"], task_manager=manager)
+    assert main(["rescore", str(tmp_path / "run"), "--include_path", str(tmp_path / "tasks")]) == 0
+    written = [path.read_text() for path in (tmp_path / "run" / "rescored").rglob("*.json*")]
+    assert len(written) == 2 and all("nobody publishes" not in text for text in written) and "withheld" in "".join(written)
