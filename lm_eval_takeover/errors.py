@@ -150,7 +150,10 @@ def install_error_hook() -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if (line := str(error) if isinstance(error, TakeoverError) else describe_refusal(error)) is not None:
+        line = str(error) if isinstance(error, TakeoverError) else describe_refusal(error)
+        if line is None and isinstance(error, Exception) and is_out_of_memory(error):
+            line = f"too little memory ({first_line(error)}); free some, or give smaller models, a smaller dtype or batch_size"
+        if line is not None:
             print(f"error: {for_terminal(line)}", file=sys.stderr)
             # SystemExit in the hook sets the status; exit handlers still run.
             raise SystemExit(2)

@@ -6,14 +6,14 @@ from functools import cached_property
 from os.path import commonprefix
 from typing import Any
 
-import jinja2
-
-from lm_eval_takeover.errors import ArgumentError, VocabularyError
+from lm_eval_takeover import stopping
+from lm_eval_takeover.errors import ArgumentError, VocabularyError, first_line
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.vocabulary import SharedVocabulary, describe, share
 
 logger = logging.getLogger(__name__)
 
+TEMPLATE_SECONDS = 20  # in which a chat template must have written a prompt
 DEFAULT_MAX_LENGTH = 2048  # tokens; as lm-eval's hf, where no configuration says otherwise
 
 
@@ -80,12 +80,18 @@ class Pair:
             "continue_final_message": not add_generation_prompt,
             **({} if enable_thinking is None else {"enable_thinking": enable_thinking}),
         }
-        try:
-            return str(self.tokenizer.apply_chat_template(messages, **options))
-        except jinja2.TemplateError:
-            logger.warning("the chat template refuses the messages as they are; leaving out the system message")
-            rest = [message for message in messages if message["role"] != "system"]
-            return str(self.tokenizer.apply_chat_template(rest, **options))
+        rest = [message for message in messages if message["role"] != "system"]
+        for tried in (messages, rest):
+            try:
+                with stopping.time_limit(TEMPLATE_SECONDS):
+                    return str(self.tokenizer.apply_chat_template(tried, **options))
+            except Exception as error:  # a template is code of its author
+                if tried is rest or rest == messages or isinstance(error, TimeoutError):
+                    named = f"--apply_chat_template: the chat template of '{self.tokenizer.name_or_path}'"
+                    problem = f"{named} cannot be used: {first_line(error)}"
+                    raise ArgumentError(f"{problem}; leave it out, or mend the template") from error
+                logger.warning("the chat template refuses the messages as they are; leaving out the system message")
+        raise AssertionError("one of the two was returned or raised")
 
     def is_chat_prompt(self, text: str) -> bool | None:
         """Whether a prompt went through the chat template, by what that adds to a question; None where it adds nothing."""

@@ -14,6 +14,7 @@ _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(256 + place): byte for place, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
 }
+LARGEST = 2**24  # token ids; the largest tokenizers have 2^18
 SHOWN = 5  # differing entries that an error or a warning lists
 
 
@@ -28,6 +29,10 @@ class Vocabulary:
     @classmethod
     def of(cls, tokenizer: Any, size: int) -> "Vocabulary":
         names = {index: name for name, index in tokenizer.get_vocab().items()}
+        if (highest := max([size - 1, *names])) >= LARGEST:
+            raise VocabularyError(
+                f"'{tokenizer.name_or_path}' has a token id {highest}, more than any real vocabulary; mend its files"
+            )
         return cls(size, names, frozenset(tokenizer.added_tokens_decoder))
 
 

@@ -1,0 +1,137 @@
+"""Folders of models in which something is not what it should be: one line, or none where nothing reads it; never a wait."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from helpers.processes import environment
+
+from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.pair import pair as pairs
+from lm_eval_takeover.pair.ids import whole_digest
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+
+MESSAGES = [{"role": "user", "content": "How many?"}]
+
+
+@pytest.fixture
+def folder(tmp_path, random_pair):
+    return shutil.copytree(random_pair["base"], tmp_path / "spoilt")
+
+
+def open_folder(folder):
+    """All of what is read before the first token."""
+    pair = Pair(Member("base", str(folder)), None)
+    assert pair.base.model is not None and whole_digest(folder)
+    return pair
+
+
+def edit(file, change):
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def check_line(function, *words):
+    with pytest.raises(TakeoverError) as caught:
+        function()
+    text = str(caught.value)
+    assert all(word in text for word in words) and "\n" not in text, text
+
+
+@pytest.mark.parametrize("name", ["x.bin", "x.py"])
+@pytest.mark.parametrize("make", ["a link to nowhere", "a folder"])
+def test_what_is_no_file_is_not_read(folder, name, make):
+    before = whole_digest(folder)
+    if make == "a folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to("/nowhere")
+    open_folder(folder)
+    assert whole_digest(folder) == before
+
+
+@pytest.mark.parametrize("name", ["x.bin", "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"])
+def test_a_pipe_is_refused_at_once(folder, name):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    check_line(lambda: open_folder(folder), f"base='{folder}': '{name}' is no regular file")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_file_that_is_gone_or_empty_is_one_line(folder, name, content):
+    (folder / name).unlink()
+    if content is None:
+        (folder / name).symlink_to("/nowhere")
+    else:
+        (folder / name).write_bytes(content)
+    check_line(lambda: open_folder(folder), f"base='{folder}' cannot be loaded")
+
+
+@pytest.mark.parametrize("where", ["vocabulary", "configuration"])
+def test_a_token_id_that_no_vocabulary_has_is_one_line(folder, where):
+    if where == "vocabulary":
+        edit(folder / "tokenizer.json", lambda tokenizer: tokenizer["model"]["vocab"].update({"far": 2**31 - 1}))
+    else:
+        edit(folder / "config.json", lambda config: config.update(vocab_size=2**31 - 1))
+    check_line(lambda: open_folder(folder), str(folder), "more than any real vocabulary")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}{% endfor %}{% endfor %}{% endfor %}",
+         "no end in 0.5 s"),
+        ("{{ raise_exception('only \x1b[31mred\x1b[0m\nconversations') }}", "only \x1b[31mred"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        ("{% for %}", "cannot be used: "),
+        ("{{ messages[0].nothing.more }}", "cannot be used: "),
+        ("{{ 1 / 0 }}", "division by zero"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("system", [False, True])
+def test_a_chat_template_that_fails_or_never_ends_is_one_line(folder, monkeypatch, template, words, system):
+    monkeypatch.setattr(pairs, "TEMPLATE_SECONDS", 0.5)
+    (folder / "chat_template.jinja").write_text(template)
+    pair = open_folder(folder)
+    messages = [{"role": "system", "content": "Be brief."}] * system + MESSAGES
+    check_line(lambda: pair.chat_prompt(messages), f"the chat template of '{folder}' cannot be used: ", words)
+
+
+LITTLE = """
+import sys
+sys.argv = ["lm_eval"]
+from lm_eval_takeover.errors import install_error_hook
+install_error_hook()
+{code}
+"""
+
+
+@pytest.mark.parametrize("code", ["bytes(2**60)", "raise MemoryError", "raise ValueError('a \\x1b[31mdefect')"])
+def test_too_little_memory_is_one_line_under_the_commands(code):
+    done = subprocess.run([sys.executable, "-c", LITTLE.format(code=code)], capture_output=True, text=True, env=environment())
+    if "defect" in code:
+        assert done.returncode == 1 and "Traceback" in done.stderr
+        return
+    assert done.returncode == 2 and done.stderr.startswith("error: too little memory (") and done.stderr.count("\n") == 1
+
+
+def test_the_digest_of_a_folder_reads_little_at_once(tmp_path):
+    """As with the little memory that the models leave."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(2**25))
+    code = f"""
+import resource
+from pathlib import Path
+from lm_eval_takeover.pair.ids import whole_digest
+whole_digest(Path({str(tmp_path)!r}).parent)
+used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**23,) * 2)
+print(whole_digest(Path({str(tmp_path)!r})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.stdout.strip() == whole_digest(tmp_path), done.stderr
