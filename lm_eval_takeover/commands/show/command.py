@@ -6,7 +6,7 @@ from pathlib import Path
 HELP = "print one answer of a run, with its takeovers"
 DESCRIPTION = """\
 Print one answer. Takeovers are in brackets, with the token that each replaced: [fox|ant]. The bar is left out if that token
-is the same, or is not known."""
+is the same, or is not known. An answer that has brackets of its own gets ⟦fox|ant⟧."""
 EXAMPLE = """example:
   lm-eval-takeover show runs/guided --task takeover_demo --doc 3 --sample 0
 """

@@ -73,25 +73,30 @@ def describe_sample(run: RunReader, sample: Answered) -> Text:
 
 
 def mark_takeovers(decode: Decode, trace: pa.Table, donor: str | None) -> Text:
-    """The text with each takeover in brackets, beside the host's own token. Without a donor nothing is marked."""
+    """The text with each takeover in brackets, beside the host's own token. Without a donor nothing is marked.
+
+    A text with brackets of its own has marks of another kind. A line that a takeover ends is broken behind its mark.
+    """
     text = Text()
-    rows = zip(*(trace[name].to_pylist() for name in (*_IDS, "chosen_from")), strict=True)
+    rows = list(zip(*(trace[name].to_pylist() for name in (*_IDS, "chosen_from")), strict=True))
+    own = decode([token for token, _, _ in rows])
+    brackets = "⟦⟧" if "[" in own or "]" in own else "[]"
     for taken, stretch in groupby(rows, key=lambda row: donor is not None and row[2] == donor):
         if not taken:
             text.append(for_terminal(decode([token for token, _, _ in stretch])))
             continue
         for token, host, _ in stretch:
-            text.append_text(_mark(decode, token, host))
+            text.append_text(_mark(decode, token, host, brackets))
     return text
 
 
-def _mark(decode: Decode, token: int, host: int | None) -> Text:
+def _mark(decode: Decode, token: int, host: int | None, brackets: str) -> Text:
     written = decode([token])
     shown = _strip(written)
-    marked = Text(written[: len(written) - len(shown)]).append("[").append(_inline(shown), style=TAKEOVER)
+    marked = Text(written[: len(written) - len(shown)]).append(brackets[0]).append(_inline(shown), style=TAKEOVER)
     if host is not None and host != token:
         marked.append("|").append(_inline(_strip(decode([host]))), style=REPLACED)
-    return marked.append("]")
+    return marked.append(brackets[1] + "\n" * written.count("\n"))
 
 
 def _strip(text: str) -> str:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
+from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.errors import RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.registry import Score, load_plugins
@@ -35,8 +36,9 @@ from lm_eval_takeover.storage.locks import Lock, Locked
 logger = logging.getLogger(__name__)
 
 FILE_TOKENS = 2**19  # of a file, which is one row group
-_FILE_SECONDS = 300.0  # that a killed call loses at most, beside the batch at hand
+_FILE_SECONDS = 60.0  # that a killed call loses at most, beside the batch at hand
 _MOST_TEXTS = 512  # at a time, where an engine batches by itself
+_BATCH_TOKENS = 2**13  # at a time, with batch_size=auto: seconds on a CPU, so the bar moves and a stopped call keeps more
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,10 @@ def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[Unsc
         labels = [f"task {text.sample.task}, doc {text.sample.doc_id}, sample {text.sample.sample}" for text in batch]
         return backend.compare(scores, [text.prompt for text in batch], [text.tokens for text in batch], labels)
 
-    for batch, values in run_in_batches(compare, texts, min(backend.fit_rows(texts[0].length), _MOST_TEXTS)):
+    most = min(_MOST_TEXTS, backend.fit_rows(texts[0].length))
+    if isinstance(backend, TransformersBackend) and backend.arguments.batch_size == "auto":
+        most = min(most, max(1, _BATCH_TOKENS // texts[0].length))
+    for batch, values in run_in_batches(compare, texts, most):
         stored = ((text.sample.stored.key, text.sample.stored_name, text.tokens) for text in batch)
         yield [ScoredSample(*facts, arrays) for facts, arrays in zip(stored, values, strict=True)]
 

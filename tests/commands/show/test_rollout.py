@@ -43,6 +43,13 @@ def test_a_takeover_by_a_space_is_shown_as_a_space():
     assert marked.plain == "The[ |fox]"
 
 
+def test_a_takeover_that_ends_a_line_breaks_it_and_an_answers_own_brackets_are_no_marks():
+    trace = pa.table({"token_id": [0, 1, 2], "host_token_id": [0, 2, 2], "chosen_from": ["base", "guide", "base"]})
+    for first, expected in (("Sum.", "Sum.[\\n|Then]\nThen"), ("x[0].", "x[0].⟦\\n|Then⟧\nThen")):
+        words = [first, "\n", "Then"]
+        assert mark_takeovers(lambda ids, words=words: "".join(words[i] for i in ids), trace, "guide").plain == expected
+
+
 def test_the_fast_decoder_writes_what_the_run_s_tokenizer_writes(demo_runs):
     run = read_run_folder(demo_runs["guided"])
     texts = [table["token_id"].to_pylist() for _, table in run.read_traces(["token_id"])]
