@@ -39,6 +39,9 @@ class Pieces:
         """Of every token of the vocabulary."""
         return [self.name(token) for token in range(len(self._tokenizer))]
 
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
     def _piece(self, token: int) -> str | None:
         if token not in self._known:
             text = self._decode([token])

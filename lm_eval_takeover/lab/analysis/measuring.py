@@ -14,7 +14,7 @@ import polars as pl
 from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.lab.analysis.catalogue import SCORED
-from lm_eval_takeover.lab.analysis.planning import Codes, classify_text
+from lm_eval_takeover.lab.analysis.planning import Vocabulary, classify_text
 from lm_eval_takeover.lab.analysis.pooling import make_frame
 from lm_eval_takeover.lab.analysis.tokens import SampleTokens, ScoreFile, read_scored_samples
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
@@ -34,7 +34,7 @@ class Measuring:
     names: Sequence[str]
     scores: Sequence[str]
     places: Mapping[Name, Sequence[Name]]
-    codes: Codes | None = None
+    codes: Vocabulary | None = None
 
     def measure(self, part: ScoreFile) -> dict[str, pl.DataFrame]:
         """A table by analysis, of the samples that begin in this part."""

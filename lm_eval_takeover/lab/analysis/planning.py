@@ -5,7 +5,7 @@ The rules lie in `token_classes.toml`. The vocabulary is classified once; along 
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +24,14 @@ CLASSES = ("planning", "execution")
 NONE, PLANNING, EXECUTION, LETTER, WORD = range(5)  # of a vocabulary entry; the last two need their neighbours
 
 Codes = NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A code for each token `[vocab]`, and the execution characters that take several tokens, as their ids."""
+
+    codes: Codes
+    characters: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,10 @@ def _check_words(words: Any) -> list[str]:
     return words
 
 
-def classify_vocabulary(texts: Sequence[str], rules: TokenClasses | None = None) -> Codes:
-    """A code for each decoded token `[vocab]`."""
+def classify_vocabulary(
+    texts: Sequence[str], rules: TokenClasses | None = None, encode: Callable[[str], list[int]] | None = None
+) -> Vocabulary:
+    """The classes of a vocabulary. texts: each token, decoded. encode: for characters that are no token, such as √ in many."""
     rules = rules or TokenClasses.read()
 
     def classify(text: str) -> int:
@@ -79,16 +89,23 @@ def classify_vocabulary(texts: Sequence[str], rules: TokenClasses | None = None)
             return WORD if token in rules.words else LETTER
         return NONE
 
-    return np.array([classify(text) for text in texts], dtype=np.int8)
+    symbols = sorted({symbol for symbol in rules.execution.pattern if not symbol.isascii()})
+    spelt = {tuple(encode(before + symbol)) for symbol in symbols for before in ("", " ")} if encode else ()
+    several = tuple(sorted(ids for ids in spelt if len(ids) > 1 and all("\ufffd" in texts[token] for token in ids)))
+    return Vocabulary(np.array([classify(text) for text in texts], dtype=np.int8), several)
 
 
-def classify_text(vocabulary: Codes, tokens: NDArray[Any]) -> Codes:
+def classify_text(vocabulary: Vocabulary, tokens: NDArray[Any]) -> Codes:
     """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens.
 
     Ids that the tokenizer does not have, as those that pad a model's vocabulary, are NONE.
     """
-    inside = (tokens >= 0) & (tokens < len(vocabulary))
-    codes = np.where(inside, vocabulary[np.where(inside, tokens, 0)], NONE)
+    inside = (tokens >= 0) & (tokens < len(vocabulary.codes))
+    codes = np.where(inside, vocabulary.codes[np.where(inside, tokens, 0)], NONE)
+    for ids in vocabulary.characters:
+        places = np.arange(len(tokens) - len(ids) + 1)
+        for place in places[np.all([tokens[places + i] == token for i, token in enumerate(ids)], axis=0)]:
+            codes[place : place + len(ids)] = EXECUTION
     letters = codes >= LETTER
     if letters.any():
         execution = np.zeros(len(codes) + 2, dtype=np.int8)

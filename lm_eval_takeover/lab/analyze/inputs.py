@@ -12,7 +12,7 @@ import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.analysis.guides import find_step
-from lm_eval_takeover.lab.analysis.planning import Codes, TokenClasses, classify_vocabulary
+from lm_eval_takeover.lab.analysis.planning import TokenClasses, Vocabulary, classify_vocabulary
 from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
@@ -164,9 +164,9 @@ class Inputs:
             raise CannotShow(str(error)) from error
 
     @cached_property
-    def codes(self) -> Codes:
+    def codes(self) -> Vocabulary:
         """The class of every token of the vocabulary."""
-        return classify_vocabulary(self.pieces.list_names(), self.rules)
+        return classify_vocabulary(self.pieces.list_names(), self.rules, self.pieces.encode)
 
     def check_tokenizer(self, name: str) -> None:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""

@@ -22,12 +22,15 @@ from lm_eval_takeover.lab.analysis.pooling import make_frame
     ("text", "kind"),
     [
         *((word, PLANNING) for word in (" Therefore", "wait", "\nFirst", "WHAT", "analyze")),
-        *((mark, EXECUTION) for mark in ("7", "3.14", ".5", " +", "^{", "$$", "\\", "\\frac", ")$", " ≤", "}=", "*")),
-        *((word, NONE) for word in ("frac", "steps", "break", "**", "---", "||", ".", ",", "%", "the", "", " ", "\n")),
+        *(
+            (mark, EXECUTION)
+            for mark in ("7", "3.14", ".5", " +", "^{", "$$", "\\", "\\frac", ")$", " ≤", "}=", "*", "frac", "$.", "),")
+        ),
+        *((word, NONE) for word in ("text", "**.", "steps", "break", "**", "---", "||", ".", ",", "%", "the", "", " ", "\n")),
     ],
 )
 def test_classes_of_single_tokens(text, kind):
-    assert classify_vocabulary([text]).tolist() == [kind]
+    assert classify_vocabulary([text]).codes.tolist() == [kind]
 
 
 def test_a_letter_is_a_variable_beside_arithmetic_only():
@@ -45,6 +48,17 @@ def test_a_letter_is_a_variable_beside_arithmetic_only():
     assert kinds("I", " x") == [NONE, NONE]
     ids = np.array([1, 2, -1, 2**31 - 1], dtype=np.int32)  # the tokenizer lacks the last three
     assert classify_text(classify_vocabulary(["wait", "7"]), ids).tolist() == [EXECUTION, NONE, NONE, NONE]
+
+
+def test_a_character_of_several_tokens_counts_at_each_of_them():
+    """As byte-level vocabularies have them, 49,152 entries of which are no √: two tokens, other ones behind a space."""
+    texts = ["The", "\ufffd", "\ufffd", " \ufffd", "2", *(["word"] * 49_147)]
+    spelt = {"√": [1, 2], " √": [3, 2], "≈": [1, 1], "·": [4]}
+    vocabulary = classify_vocabulary(texts, encode=lambda text: spelt.get(text, [0]))
+    assert vocabulary.characters == ((1, 1), (1, 2), (3, 2))
+    found = classify_text(vocabulary, np.array([0, 3, 2, 4, 2, 1, 2, 0]))
+    assert found.tolist() == [NONE, EXECUTION, EXECUTION, EXECUTION, NONE, EXECUTION, EXECUTION, NONE]
+    assert classify_text(vocabulary, np.array([1])).tolist() == [NONE]
 
 
 def test_enrichment_has_an_interval_over_problems():
@@ -66,7 +80,7 @@ def test_the_classes_are_a_file_that_a_user_can_replace(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(RULES.read_text().replace('"first", "next"', '"zuerst", "Dann"'))
     texts = [" Zuerst", "dann", "first", "7"]
-    assert classify_vocabulary(texts, TokenClasses.read(own)).tolist() == [PLANNING, PLANNING, NONE, EXECUTION]
+    assert classify_vocabulary(texts, TokenClasses.read(own)).codes.tolist() == [PLANNING, PLANNING, NONE, EXECUTION]
     for text, message in (
         ("[planning]", "'execution' is missing; begin with a copy of"),
         ("x", "begin with a copy of"),
