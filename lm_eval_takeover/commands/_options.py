@@ -5,11 +5,13 @@ dtype={"default": None})`. Start reading at `add_shared`.
 """
 
 import argparse
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.arguments import KINDS
+from lm_eval_takeover.errors import ArgumentError, nearest
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 _PROMPTS = (".jsonl", ".json", ".txt", ".csv", ".parquet")  # endings of files
@@ -77,7 +79,9 @@ def add_shared(parser: Parser, *names: str, **changes: Mapping[str, Any]) -> Non
 
 
 ENGINE = ("backend", "engine_args")
-LOADING = ("device", "guide_device", "dtype", "guide_dtype", "trust_remote_code")
+PAIR = ("base", "guide")
+# Arguments that load models and have an option of their own; `--model_args` takes all of them.
+LOADING = tuple(name for name in _SHARED if name in KINDS and KINDS[name].loads and name not in PAIR)
 
 
 def add_stored_pair(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +89,7 @@ def add_stored_pair(parser: argparse.ArgumentParser) -> None:
     models = {role: {"help": "hub id (id@revision) or local folder (default: the run's)"} for role in ("base", "guide")}
     add_shared(
         parser.add_argument_group("models, by default the run's"),
-        *("base", "guide", "batch_size", *ENGINE, *LOADING, "model_args", "plugins"),
+        *(*PAIR, "batch_size", *ENGINE, *LOADING, "model_args", "plugins"),
         **models,
         dtype={"default": None, "help": "of the weights: auto, bfloat16, float32, … (default: the run's)"},
         guide_dtype={"help": "dtype of the guide (default: the run's, or --dtype)"},
@@ -100,11 +104,24 @@ def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:
     size = str(options.batch_size)
     if size != "auto" and not (size.isdigit() and int(size) > 0):
         raise ArgumentError(f"--batch_size {size} is neither auto nor a number of at least 1")
-    names = ("base", "guide", "batch_size", *LOADING, "plugins")
-    values = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+    values = {**_read_given(options, "batch_size", "plugins", *PAIR, *LOADING), **read_arguments(options.model_args)}
     if "dtype" in values:
         values.setdefault("guide_dtype", values["dtype"])
-    return {**values, **read_arguments(options.model_args), **read_engine(options)}
+    return {**values, **read_engine(options)}
+
+
+def read_loading(options: argparse.Namespace) -> dict[str, Any]:
+    """The model arguments that name and load the pair. Raises ArgumentError for others in `--model_args`."""
+    arguments = read_arguments(options.model_args)
+    for name in arguments:
+        if name not in KINDS or not KINDS[name].loads:
+            loading = [name for name, kind in KINDS.items() if kind.loads]
+            raise ArgumentError(f"--model_args {name}=… loads no model; {nearest(name, loading)}")
+    return {**_read_given(options, *PAIR, *LOADING), **arguments, **read_engine(options)}
+
+
+def _read_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
 
 
 def read_engine(options: argparse.Namespace) -> dict[str, Any]:
@@ -117,9 +134,12 @@ def read_engine(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_arguments(text: str | None) -> dict[str, Any]:
-    """`NAME=VALUE,…` as lm-eval reads it."""
-    if not text:
-        return {}
+    """`NAME=VALUE,…`, or a map in JSON, as lm-eval reads it."""
+    if text and text.lstrip().startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise ArgumentError(f"'{text}' is not a map in JSON: {error}") from error
     from lm_eval.utils import simple_parse_args_string
 
     return dict(simple_parse_args_string(text))

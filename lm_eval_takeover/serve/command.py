@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._options import add_shared
+from lm_eval_takeover.commands._options import add_shared, read_arguments
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "serve a pair with an OpenAI-compatible API (vLLM)"
@@ -35,15 +35,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from lm_eval.utils import simple_parse_args_string
-
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
     from lm_eval_takeover.vllm.data_parallel import count_engines
     from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_drafts
     from lm_eval_takeover.vllm.versions import check_version
 
     check_address(options.host, options.port)
-    arguments = parse_arguments({**simple_parse_args_string(options.model_args), "backend": "vllm"})
+    arguments = parse_arguments({**read_arguments(options.model_args), "backend": "vllm"})
     check_version()
     count_engines(arguments)
     pair = load_pair(arguments)

@@ -41,10 +41,15 @@ def find_tasks(
     return manager
 
 
-def load_named_tasks(names: Sequence[str], include: Path | None = None, option: str = "--tasks") -> dict[str, Any]:
+def load_named_tasks(
+    names: Sequence[str],
+    include: Path | None = None,
+    option: str = "--tasks",
+    metadata: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """The tasks and groups that an option of a command names. Raises ArgumentError for what is unknown or cannot be loaded."""
     try:
-        return dict(find_tasks(names, include, option=option).load(list(names))["tasks"])
+        return dict(find_tasks(names, include, option=option, metadata=metadata).load(list(names))["tasks"])
     except TakeoverError:
         raise
     except Exception as error:  # the hub, the network and a task's own code each raise their own kinds

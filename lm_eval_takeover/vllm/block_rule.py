@@ -110,11 +110,6 @@ def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:
     return max(next((rate for rate in rates if rate is not None), 0.05), 0.01)
 
 
-def count_parameters(member: Member) -> int:
-    """Of the model that the configuration describes."""
-    return int(make_empty(member).num_parameters())
-
-
 def make_empty(member: Member, dtype: str = "auto") -> Any:
     """Transformers' model without weights."""
     from transformers import AutoModelForCausalLM

@@ -47,9 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max_gen_toks", type=int, help="most new tokens of a rollout (default: the task's, else 16384)")
     add_shared(
         group,
-        *("seed", "batch_size", *ENGINE, *LOADING),
+        *("seed", "batch_size", *ENGINE, *LOADING, "model_args"),
         seed={"help": "seed for the choice of prompts and for the rollouts (default: 0)"},
         batch_size={"help": "rollouts at a time, a number or auto (default: auto)"},
+        model_args={"help": "how the models are loaded: peft, load_in_4bit, …"},
     )
 
     group = parser.add_argument_group("realized rate")

@@ -15,7 +15,7 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.calibration.thresholds import Calibration
-from lm_eval_takeover.commands._options import LOADING, read_engine
+from lm_eval_takeover.commands._options import read_loading
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
 from lm_eval_takeover.commands.calibrate.page import describe_rollouts, list_limits, rate_table, render_page, target_table
 from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
@@ -64,9 +64,8 @@ def measure(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     """The pair, its prompts and how rollouts are drawn: as the options say, else as the task does, else as our tasks."""
-    names = ("base", "guide", "batch_size", *LOADING)
-    values = {name: value for name in names if (value := getattr(options, name)) is not None}
-    arguments = ModelArguments.parse({**values, "direction": options.direction, **read_engine(options)})
+    given = {"batch_size": options.batch_size, "direction": options.direction}
+    arguments = ModelArguments.parse({**given, **read_loading(options)})
     usual = form.sampling if form else TASK_SAMPLING
     changes = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
     sampling = replace(usual, **changes)

@@ -20,7 +20,7 @@ from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.progress import Progress
 
-_MOST = 12  # measurements of one target
+MOST = 12  # measurements of one target
 _NEAR = 0.001  # of a rate: fresh prompts add more noise
 _LOW, _HIGH = 1e-4, 1e9  # bounds of the search, in logarithms, where a parameter's own are 0 and infinity
 
@@ -101,11 +101,11 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
 
     replay = _read_replay(rollouts)
     for rate in rates:
-        for step in range(_MOST):
+        for step in range(MOST):
             x = _choose_next(measured, rate, step, replay) if measured else sign * math.log(replay.find(rate))
             if x is None or (x := min(max(x, lowest), highest)) in measured:
                 break
-            measure(x, f"{step + 1} of at most {_MOST}")
+            measure(x, f"{step + 1} of at most {MOST}")
         best = min(measured, key=lambda tried: (abs(measured[tried].rate - rate), tried))
         found = measured[best]
         yield Target(rate, settings, parameter.name, math.exp(sign * best), found.rate, len(rollouts.requests), found.tokens)

@@ -17,6 +17,7 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
+from lm_eval_takeover.pair.load_options import text_settings
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.progress import Progress
 
@@ -73,7 +74,7 @@ class Setup:
     def open_parts(self, out: Path, optional: Collection[str]) -> ScoreParts:
         """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
         measured = {
-            **{member.role: [str(member.id), str(member.dtype)] for member in self.pair.members},
+            **{m.role: [str(m.id), str(m.dtype), text_settings(m.given)] for m in self.pair.members},
             "draw": "race",
             "vocabulary": self.pair.vocabulary.digest,
             "direction": self.direction,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import KINDS, ModelArguments
 from lm_eval_takeover.calibration.files import (
     calibration_command,
     find_target,
@@ -16,9 +16,11 @@ from lm_eval_takeover.calibration.files import (
     read_calibration,
 )
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
-from lm_eval_takeover.commands.compare.rows import PlannedRow, write_options
+from lm_eval_takeover.commands.calibrate.rate_solver import MOST
+from lm_eval_takeover.commands.compare.contents import identify_arguments, identify_words
+from lm_eval_takeover.commands.compare.rows import PlannedRow, join_arguments, read_pair, select_loading, write_options
 from lm_eval_takeover.commands.compare.workload import TaskLoad
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, prompts_for
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, prompts_for
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.calibration_check import CalibrationFit, TaskRequest
@@ -35,6 +37,8 @@ class CalibrationPlan:
     tasks: Sequence[str]
     calibration: str | None = None
     words: tuple[str, ...] = ()
+    rollouts: int = 0  # at most
+    max_gen_toks: int = 0
 
 
 def plan_calibrations(
@@ -58,9 +62,8 @@ def _plan_calibration(
     wanted, task, sampling = [row for row in rows if row.rate is not None], load.task, load.sampling
     if options.calibration is not None or not (wanted or any(row.reads_spike_ratio(options) for row in rows)):
         return CalibrationPlan(tasks, options.calibration)
-    names = ("dtype", "guide_dtype", "device", "guide_device", "trust_remote_code")
-    asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    pair = load_pair(ModelArguments.parse({"base": options.base, "guide": options.guide, **asked}))
+    asked = read_pair(options)
+    pair = load_pair(ModelArguments.parse(asked))
     base, guide = pair.member("base").id, pair.member("guide").id
     thinking = None if options.enable_thinking is None else options.enable_thinking == "True"
 
@@ -78,15 +81,20 @@ def _plan_calibration(
     if packaged and not (options.match == "task" and options.base) and fits(packaged[0]):
         return CalibrationPlan(tasks)
     words = _calibrate_words(options, sampling, max_gen_toks, task)
-    out = Path(options.run_dir) / f"calibration-{digest_of([words, str(base), str(guide)])[:8]}.json"
+    models = {name: str(value) for name, value in ({**DEMO} | asked).items() if KINDS[name].key}
+    models |= {name: options.model_args[name] for name in ("plugins",) if name in options.model_args}
+    read = [identify_words(words), identify_arguments(models), load.form]
+    out = Path(options.run_dir) / f"calibration-{digest_of(read)[:8]}.json"
     if out.exists() and fits(read_calibration(out)):
         return CalibrationPlan(tasks, str(out))
     by_word = {row.word: [f"{other.rate:g}" for other in wanted if other.word == row.word] for row in wanted}
     methods = [f"{word}@{':'.join(rates)}" for word, rates in by_word.items()]
     words += ["--methods", *methods, "--nearest"] if methods else []
+    words += ["--model_args", join_arguments(loading)] if (loading := select_loading(options)) else []
     words += [*write_options(options, "batch_size", "device", "guide_device")]
     words += ["--extend"] if out.exists() else []
-    return CalibrationPlan(tasks, str(out), ("calibrate", *words, "--out", str(out)))
+    rollouts = options.num_prompts + len(wanted) * MOST * options.num_held_out
+    return CalibrationPlan(tasks, str(out), ("calibrate", *words, "--out", str(out)), rollouts, max_gen_toks)
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse.Namespace) -> Target | None:

@@ -1,12 +1,14 @@
 """The rows of a comparison: models alone, and methods at realized rates."""
 
 import argparse
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm_eval_takeover.arguments import DEFAULT_POLICY
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
+from lm_eval_takeover.commands._options import LOADING, PAIR
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
 from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
@@ -106,6 +108,24 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
     """`--model_args`, without those of the method that this policy does not read."""
     return keep_read(options.model_args, policy)
+
+
+def select_loading(options: argparse.Namespace) -> dict[str, str]:
+    """Those of `--model_args` that load the pair."""
+    return {name: value for name, value in options.model_args.items() if name in KINDS and KINDS[name].loads}
+
+
+def read_pair(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that name and load the pair."""
+    own = {name: value for name in (*PAIR, *LOADING) if (value := getattr(options, name)) is not None}
+    return own | select_loading(options)
+
+
+def join_arguments(values: Mapping[str, str]) -> str:
+    """As lm_eval reads it: `name=value,…`, or JSON where a value holds a comma."""
+    if any("," in value for value in values.values()):
+        return json.dumps(values)
+    return ",".join(f"{name}={value}" for name, value in values.items())
 
 
 def write_options(options: argparse.Namespace, *names: str) -> list[str]:

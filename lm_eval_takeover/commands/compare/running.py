@@ -23,6 +23,7 @@ from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.results.runs import Run, find_results, read_run
+from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
@@ -84,15 +85,16 @@ def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Seq
             _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
             log = Path(str(plan.calibration)).with_suffix(".log")
             _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
-    tasks = [load.task for load in loads]
     kept = _drop_repeated(options, rows, plans)
     done, rates = Done(), dict[str, float]()
     for late in (False, True):
-        calls = {row: plan_calls(options, row, plans, tasks, rates) for row in kept if row.follows is late}
+        calls = {row: plan_calls(options, row, plans, loads, rates) for row in kept if row.follows is late}
         run_calls(options, [call for of_row in calls.values() for call in of_row])
         done |= {row: [read_call(call) for call in of_row] for row, of_row in calls.items()}
         leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
         rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
+    for row in kept:
+        write_row(options.run_dir / row.label, done[row])
     return {row: done[row] for row in kept}
 
 
@@ -137,6 +139,13 @@ def _run_worker(options: argparse.Namespace, calls: Sequence[Mapping[str, Any]])
 def _say(options: argparse.Namespace, text: str) -> None:
     if not options.quiet:
         print(text, file=sys.stderr)
+
+
+def write_row(folder: Path, runs: Sequence[Run]) -> None:
+    """Write ROW: which samples of its run_dir a row is made of, as another call with other settings leaves its own there."""
+    own = {task: run.takeover["per_task"][task].get("identity") for run in runs if run.takeover for task in run.tasks}
+    if own and all(own.values()):
+        write_text(folder / ROW, write_json(own))
 
 
 def read_call(call: Call) -> Run:

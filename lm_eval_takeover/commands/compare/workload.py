@@ -4,9 +4,10 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval._cli.utils import key_val_to_dict
+from lm_eval._cli.utils import key_val_to_dict, try_parse_json
 from lm_eval.evaluator_utils import get_sample_size
 
+from lm_eval_takeover.commands.compare.contents import identify_task
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.results.problems import choose_accuracy
@@ -25,6 +26,8 @@ class TaskLoad:
     samples: int
     tokens: int
     sampling: Sampling
+    form: str = ""  # digest of its configuration and code
+    digest: str = ""  # the same with its documents
 
     @property
     def requests(self) -> int:
@@ -37,7 +40,9 @@ class TaskLoad:
 
 def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be loaded."""
-    tasks = load_named_tasks(options.tasks, options.include_path)
+    metadata = try_parse_json(options.metadata) if options.metadata else None
+    metadata = key_val_to_dict(metadata) if isinstance(metadata, str) else metadata
+    tasks = load_named_tasks(options.tasks, options.include_path, metadata=metadata)
     given = {k: v for pair in options.gen_kwargs.items() for k, v in key_val_to_dict("=".join(pair)).items()}
     loads = []
     for name, task in tasks.items():
@@ -47,7 +52,8 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
         settings = {**(task.config.generation_kwargs or {}), **given}
         sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
         problems = min(len(task.eval_docs), get_sample_size(task, options.limit) or len(task.eval_docs))
-        loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling))
+        own = identify_task(task, problems)
+        loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling, *own))
     return loads
 
 

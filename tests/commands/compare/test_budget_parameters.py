@@ -58,7 +58,7 @@ def test_a_spike_ratio_is_read_off_the_calibration_that_the_call_measures(plan, 
     assert value_of(measured.words, "--field") == "question" and ("--methods" in measured.words) is bool(more)
     options = read_options(*words)
     for row in plan_rows(options):
-        (call,) = plan_calls(options, row, [measured], ["takeover_demo"])
+        (call,) = plan_calls(options, row, [measured], read_workload(options))
         assert arguments_of(call.words).get("calibration") == (None if row.name == "base" else measured.calibration)
 
 
@@ -90,6 +90,7 @@ def test_with_match_task_each_task_has_the_threshold_of_its_own_prompts(tmp_path
             assert of_task[task].takeover["tau"] == calibrations[dataset].scores[row].threshold(0.2).tau
     board = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
     assert sorted((row["model"], len(row["tasks"])) for row in board) == [("base", 2), ("ce", 2), ("entropy", 2)]
+    assert main(["frontier", str(tmp_path), "--out", str(tmp_path)]) == 0
     lines = json.loads((tmp_path / "frontier.json").read_text())
     assert [line["task"] for line in lines if line["row"] == "ce"] == [*tasks, "average"]
 

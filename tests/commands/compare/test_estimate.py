@@ -15,7 +15,13 @@ def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys)
     assert "| takeover_demo | 25 | 8 | 200 | 64,000 |" in printed
     assert "| guide | 1.6 M |" in printed
     assert printed.count("lm_eval --model guided-takeover") == 4
-    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new").exists() and "calibration" not in printed
+    words = [*WORDS[:4], "0.07", *WORDS[5:], "--model_args", "guide_load_in_4bit=True", "--rows", "base,guided,ce@0.01"]
+    assert main([*words, "--run_dir", str(tmp_path / "new")]) == 0
+    other = capsys.readouterr().out
+    assert f"| calibration |  |  | {500 + 2 * 12 * 100:,} | {(500 + 2 * 12 * 100) * 320:,} |" in other
+    sizes = [float(text.partition("| guide | 1.6 M | ")[2].partition(" GB")[0]) for text in (printed, other)]
+    assert sizes[1] < sizes[0]
 
 
 @pytest.mark.parametrize("rows", ["base,guided", f"base,ce@0.07,lossy@0.03,thinking={DEMO['guide']}"])
@@ -31,4 +37,4 @@ def test_a_probe_measures_hours_and_says_why_a_row_has_none(harness, tmp_path, c
     assert ("- thinking is not measured: lm-eval's hf counts no tokens." in printed) is not measured
     for call in harness.started:
         assert value_of(call, "--limit") == "1" and "max_gen_toks=256" in value_of(call, "--gen_kwargs")
-        assert str(tmp_path / "probe") in value_of(call, "--output_path")
+        assert str(tmp_path / ".probe") in value_of(call, "--output_path")

@@ -1,0 +1,149 @@
+"""Digests of all that can change the results of a row: an argument that names files counts by what is in them.
+
+A file or folder counts by its bytes, a model of the hub by its commit, a task by its configuration, its code and its documents,
+ours and other packages by their code or versions. What cannot be known is never equal to itself: its row is made anew.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import inspect
+import itertools
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from os.path import expanduser
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, try_to_load_from_cache
+
+from lm_eval_takeover.calibration.files import packaged_calibrations
+from lm_eval_takeover.pair.ids import locate
+from lm_eval_takeover.storage.digests import digest_of
+
+_PACKAGE = Path(__file__).parents[2]
+_MODELS = ("base", "guide", "peft", "guide_peft", "pretrained", "tokenizer", "delta")  # hub ids, here or in lm-eval's `hf`
+_ENGINES = ("bitsandbytes", "peft", "tokenizers", "vllm")  # that write texts and are not required
+_SECONDS = 5.0  # to ask the hub
+
+
+def identify_arguments(arguments: Mapping[str, str]) -> dict[str, Any]:
+    """Model arguments by content."""
+    return {name: _identify_argument(name, value, arguments) for name, value in arguments.items()}
+
+
+def _identify_argument(name: str, value: str, others: Mapping[str, str]) -> Any:
+    if name == "plugins":
+        return [_identify_plugin(each) for each in value.split("+")]
+    if name == "calibration":
+        value = str(packaged_calibrations().get(value, value))
+        stem, _, column = value.rpartition(":")
+        if stem and column.isdecimal() and not Path(expanduser(value)).exists():
+            return [_identify_argument(name, stem, {}), column]
+    if name in _MODELS:
+        value, revision = locate(value)
+        if not Path(value).exists():
+            own = f"{'guide_' if name.startswith('guide') else ''}revision"
+            return find_commit(value, revision or others.get(own))
+    path = Path(expanduser(value))
+    return digest_path(path) if path.is_file() or path.is_dir() else value
+
+
+def identify_words(words: Sequence[str]) -> list[str]:
+    """Words of a command; files by content."""
+    return [digest_path(Path(word)) if Path(word).is_file() else word for word in words]
+
+
+def _identify_plugin(name: str) -> str:
+    path = Path(expanduser(name))
+    if path.exists():
+        return digest_path(path)
+    spec = importlib.util.find_spec(name)
+    origin = Path(str(spec.origin if spec else name))
+    return digest_path(origin.parent if origin.name == "__init__.py" else origin)
+
+
+@functools.cache
+def find_commit(name: str, revision: str | None) -> str:
+    """The commit of a hub repository: as the hub says, else as the cache has it."""
+    try:
+        return f"{name}@{HfApi().repo_info(name, revision=revision, timeout=_SECONDS).sha}"
+    except Exception:  # no network, no such repository: each has errors of its own
+        for file in ("config.json", "adapter_config.json"):
+            found = try_to_load_from_cache(name, file, revision=revision or "main")
+            if isinstance(found, str):
+                return f"{name}@{Path(found).parent.name}"
+    return uuid.uuid4().hex
+
+
+def digest_path(path: Path) -> str:
+    """Of a file, or of all files in a folder, but for hidden ones and Python's caches."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.is_file() and not _is_passed_over(each.relative_to(path)))
+    return _digest_files(path, tuple((file, (at := file.stat()).st_size, at.st_mtime_ns, at.st_ino) for file in files))
+
+
+@functools.cache
+def _digest_files(path: Path, files: Sequence[tuple[Any, ...]]) -> str:
+    """Each file is read once in this process, unless it changes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file, *_ in files:
+        with file.open("rb") as stream:
+            digest.update(f"{file.relative_to(path)}\0".encode() + hashlib.file_digest(stream, "blake2b").digest())
+    return digest.hexdigest()
+
+
+def _is_passed_over(path: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+@functools.cache
+def identify_code(*folders: str) -> list[Any]:
+    """This package's code, or that of these folders of it, and the versions of what it needs."""
+    required = (requirement for requirement in metadata.requires("lm-eval-takeover") or [] if "extra ==" not in requirement)
+    names = {*_ENGINES, *(re.split(r"[^\w.-]", requirement)[0] for requirement in required)}
+    versions = {name: _find_version(name) for name in sorted(names)}
+    return [[digest_path(_PACKAGE / folder) for folder in folders or ("",)], versions]
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def identify_task(task: Any, limit: int) -> tuple[str, str]:
+    """Of a task of lm-eval: its configuration and the code that it names; and these with so many documents and their answers."""
+    config = task.config.to_dict(keep_callable=True)
+    config["metadata"] = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
+    sources = {inspect.getsourcefile(function) for function in [type(task), *_list_functions(config)]}
+    files = {file for source in filter(None, sources) for file in Path(source).parent.glob("*.py")}
+    code = sorted((file.name, digest_path(file)) for file in files)
+    shots = list(task.fewshot_docs()) if config.get("num_fewshot") else []
+    form = digest_of([_name_functions(config), code])
+    return form, digest_of([form, list(itertools.islice(task.eval_docs, limit)), shots])
+
+
+def _list_functions(value: Any) -> Iterator[Any]:
+    if isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _list_functions(each)
+    elif inspect.isfunction(value) or inspect.isclass(value):
+        yield value
+
+
+def _name_functions(value: Any) -> Any:
+    """JSON values in which functions, whose code is digested apart, are their names."""
+    if isinstance(value, functools.partial):
+        return [_name_functions(each) for each in (value.func, value.args, value.keywords)]
+    if isinstance(value, Mapping):
+        return {str(name): _name_functions(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_name_functions(each) for each in value]
+    return getattr(value, "__qualname__", value)

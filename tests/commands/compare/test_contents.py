@@ -1,0 +1,185 @@
+"""A row is made anew exactly if something changed that can change one of its texts or a verdict."""
+
+import argparse
+import json
+import shutil
+from importlib import metadata
+
+import pytest
+from helpers.stock import comparing_here
+
+from lm_eval_takeover.arguments import KINDS
+from lm_eval_takeover.cli import build_parser, main
+from lm_eval_takeover.commands.compare import budget_parameters, calls, command, contents
+from lm_eval_takeover.commands.compare.rows import PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.method.request import TASK_SAMPLING
+from lm_eval_takeover.results.runs import read_run
+
+TASK = """\
+task: mine
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{problem}}}}"
+doc_to_target: "{{{{answer}}}}"
+process_results: !function judging.judge
+generation_kwargs: {{max_gen_toks: 8, until: []}}
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+"""
+CODE = {
+    "judging.py": "from words import RIGHT\n\n\ndef judge(doc, results):\n    return {'acc': float(results[0] == RIGHT)}\n",
+    "words.py": "RIGHT = '7'\n",
+}
+PLUGIN = """\
+from lm_eval_takeover import register_score
+
+
+@register_score("mine", needs_donor=False)
+def mine(logits):
+    return logits.amax(-1)
+"""
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Copies of all that a comparison reads. Returns the folder, and a function that lists the keys of its calls by row."""
+    for role in DEMO:
+        shutil.copytree(DEMO[role], tmp_path / role)
+    shutil.copytree(DEMO["base"], tmp_path / "thinker")
+    (tmp_path / "tasks").mkdir()
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"problem": "3 + 4 =", "answer": "7"}) + "\n")
+    (tmp_path / "tasks" / "mine.yaml").write_text(TASK.format(data=data))
+    for name, code in CODE.items():
+        (tmp_path / "tasks" / name).write_text(code)
+    (tmp_path / "score.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path / "tasks")
+
+    def list_keys():
+        words = ["compare", "--tasks", "mine", "--include_path", str(tmp_path / "tasks"), "--run_dir", str(tmp_path / "run")]
+        words += ["--base", str(tmp_path / "base"), "--guide", str(tmp_path / "guide"), "--model_args"]
+        words += [f"plugins={tmp_path / 'score.py'}", "--rows", f"guided:tau=1,thinking={tmp_path / 'thinker'}"]
+        options = build_parser().parse_args(words)
+        command.check_options(options)
+        loads = read_workload(options)
+        return {row.name: [call.results for call in calls.plan_calls(options, row, [], loads)] for row in plan_rows(options)}
+
+    return tmp_path, list_keys
+
+
+def edit(path):
+    """One byte more or another one, as long as it stays readable."""
+    if path.suffix == ".safetensors":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    elif path.suffix == ".jsonl":
+        path.write_text(path.read_text().replace("7", "8"))
+    elif path.suffix == ".yaml":
+        path.write_text(path.read_text().replace("max_gen_toks: 8", "max_gen_toks: 9"))
+    elif path.suffix == ".json":
+        path.write_text(path.read_text().rstrip() + " \n")
+    else:
+        path.write_text(path.read_text() + "\n# changed\n")
+
+
+def test_every_file_that_a_row_reads_makes_it_anew_and_no_other(world):
+    folder, list_keys = world
+    before = list_keys()
+    assert list_keys() == before
+    (folder / "base" / ".hidden").write_text("not read")
+    (folder / "tasks" / "notes.txt").write_text("not read")
+    assert list_keys() == before
+    models = [path for name in ("base", "guide", "thinker") for path in (folder / name).iterdir() if path.name != ".hidden"]
+    for path in (*models, folder / "score.py", folder / "data.jsonl", *(folder / "tasks" / n for n in (*CODE, "mine.yaml"))):
+        edit(path)
+        after = list_keys()
+        of_thinking, of_pair = "thinker" in path.parts, path.name == "score.py" or {"base", "guide"} & {*path.parts}
+        assert (after["guided"] != before["guided"]) is not of_thinking, path
+        assert (after["thinking"] != before["thinking"]) is not bool(of_pair), path
+        before = after
+
+
+def make_key(read_options, words=(), **arguments):
+    """The key of a guided call with these model arguments."""
+    options = read_options(*words)
+    loads = [TaskLoad("takeover_demo", 1, 1, 1, TASK_SAMPLING, "form", "digest")]
+    return calls._make_call(options, PlannedRow("x", "x"), "guided-takeover", arguments, options.tasks, loads).results
+
+
+def test_every_model_argument_that_can_change_a_text_is_in_the_key(read_options):
+    for name, kind in KINDS.items():
+        first, second = (make_key(read_options, **{name: value}) for value in ("json", "csv"))  # modules that are there
+        assert (first != second) is (kind.key is not None or name == "model"), name
+
+
+def test_every_option_of_compare_is_in_the_key_or_changes_no_text(read_options, tmp_path):
+    """Those of `rows` say which rows there are, those of `models` become model arguments, those of a calibration its content."""
+    in_key = {"apply_chat_template": [], "gen_kwargs": ["temperature=0.7"], "limit": ["3"], "seed": ["4"], "metadata": ["a=1"]}
+    rows = {"rows", "rates", "target_rate", "refine", "thinking_args", "thinking_backend", "calibration", "match"}
+    models = {"base", "guide", "direction", "enable_thinking", "dtype", "guide_dtype", "trust_remote_code", "model_args"}
+    measured = {"prompts", "task_prompts", "field", "num_prompts", "num_held_out"}
+    harmless = {"run_dir", "thinking_batch_size", "batch_size", "device", "guide_device", "format", "quiet", "dry_run", "probe"}
+    by_content = {"tasks", "include_path"}
+    (subcommands,) = [each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    known = {action.dest for action in subcommands.choices["compare"]._actions} - {"help"}
+    assert known == {*in_key, *rows, *models, *measured, *harmless, *by_content}
+    plain = make_key(read_options)
+    for name, words in in_key.items():
+        assert make_key(read_options, [f"--{name}", *words]) != plain, name
+    for name, words in (("batch_size", ["3"]), ("device", ["cpu"]), ("include_path", [str(tmp_path)])):
+        assert make_key(read_options, [f"--{name}", *words]) == plain, name
+
+
+def test_code_versions_and_commits_of_the_hub_are_in_the_key(read_options, monkeypatch):
+    plain, packages = make_key(read_options), metadata.version
+    for name in ("torch", "lm-eval", "math-verify", "peft"):
+        monkeypatch.setattr(metadata, "version", lambda each, name=name: "0" if each == name else packages(each))
+        contents.identify_code.cache_clear()
+        assert make_key(read_options) != plain, name
+    monkeypatch.setattr(metadata, "version", packages)
+    contents.identify_code.cache_clear()
+    for commit in ("a", "b", "a"):
+        monkeypatch.setattr(contents, "find_commit", lambda name, revision, commit=commit: f"{name}@{commit}")
+        keys = [make_key(read_options, **{name: "acme/model"}) for name in ("base", "guide", "peft", "guide_peft")]
+        plain, before = keys, plain
+        assert commit == "a" or not {*keys} & {*before}
+    monkeypatch.undo()
+    contents.find_commit.cache_clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    unknown = contents.find_commit("acme/never-seen", None)
+    contents.find_commit.cache_clear()
+    assert contents.find_commit("acme/never-seen", None) != unknown  # so its row is made anew
+
+
+def test_a_calibration_counts_by_its_content_and_is_measured_anew_for_other_prompts(read_options, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text("{}")
+    before = make_key(read_options, calibration=str(file))
+    assert make_key(read_options, calibration=str(file)) == before
+    edit(file)
+    assert make_key(read_options, calibration=str(file)) != before
+    assert make_key(read_options, calibration="demo") not in (before, make_key(read_options))
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"problem": "7"}\n')
+    options = read_options("--prompts", str(prompts), "--target_rate", "0.07", "--rows", "guided")
+    plans = []
+    for _ in range(2):
+        plans += budget_parameters.plan_calibrations(options, plan_rows(options), read_workload(options))
+        edit(prompts)
+    assert plans[0].calibration != plans[1].calibration
+
+
+def test_another_tau_in_one_folder_is_a_row_of_its_own_and_its_file_says_which_one_is_meant(tmp_path):
+    words = ["compare", "--tasks", "takeover_demo", "--rows", "guided", "--limit", "1", "--gen_kwargs", "max_gen_toks=8"]
+    with comparing_here():
+        for tau in ("0.5", "2", "0.5"):
+            assert main([*words, "--model_args", f"tau={tau}", "--run_dir", str(tmp_path), "--quiet"]) == 0
+            (row,) = json.loads((tmp_path / "rows.json").read_text())
+            takeover = read_run(*(tmp_path / row["results"][0]).glob("results_*.json")).takeover
+            identities = {task: own["identity"] for task, own in takeover["per_task"].items()}
+            assert (takeover["tau"], json.loads((tmp_path / "guided" / "row.json").read_text())) == (float(tau), identities)
+    assert len(list((tmp_path / "guided").glob("results-*/call.json"))) == 2

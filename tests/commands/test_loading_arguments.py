@@ -1,0 +1,91 @@
+"""Every model argument that loads a model reaches the models of all commands that load some."""
+
+import json
+from typing import get_type_hints
+
+import pytest
+from helpers.stock import value_of
+
+from lm_eval_takeover.arguments import KINDS, ModelArguments
+from lm_eval_takeover.cli import build_parser, main
+from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
+from lm_eval_takeover.commands.compare import budget_parameters, command
+from lm_eval_takeover.commands.compare.calls import plan_calls
+from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.workload import read_workload
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.pair import loading
+from lm_eval_takeover.vllm import versions
+
+LOADS = [name for name, kind in KINDS.items() if kind.loads and name not in PAIR]
+HINTS = get_type_hints(ModelArguments)
+
+
+def choose_value(name):
+    """A value that the argument does not have by default, as JSON has it."""
+    if bool in (kinds := getattr(HINTS[name], "__args__", (HINTS[name],))):
+        return True
+    return {"quant_method": "bitsandbytes", "load_in_4bit": True} if "quantization" in name and str not in kinds else "float32"
+
+
+class Loaded(Exception):
+    """Instead of loading: the arguments with which a pair would be loaded."""
+
+
+@pytest.fixture
+def stop_at_loading(monkeypatch):
+    def stop(given):
+        raise Loaded(given)
+
+    for module in (loading, budget_parameters):
+        monkeypatch.setattr(module, "load_pair", stop)
+    monkeypatch.setattr(versions, "check_version", lambda: None)
+
+
+def check(parsed, name, value):
+    given = parsed if isinstance(parsed, ModelArguments) else ModelArguments.parse(parsed)
+    assert getattr(given, name) == value, name
+
+
+def read(*words):
+    return build_parser().parse_args([*words])
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_an_argument_reaches_the_models_of_calibrate_score_effects_and_serve(name, stop_at_loading):
+    value = choose_value(name)
+    words = ["--model_args", json.dumps({name: value})]
+    calibrate = ["calibrate", "--prompts", "p", "--out", "o.json"]
+    check(read_loading(read(*calibrate, *words)), name, value)
+    if name in LOADING:
+        option = [f"--{name}", *([] if value is True else [value])]
+        check(read_loading(read(*calibrate, *option)), name, value)
+        check(read_stored_pair(read("score", "run", *option)), name, value)
+    for stored in (["score", "run"], ["effects", "run", "--out", "o"]):
+        check(read_stored_pair(read(*stored, *words)), name, value)
+    with pytest.raises(Loaded) as caught:
+        main(["serve", *words])
+    check(caught.value.args[0], name, value)
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, tmp_path, monkeypatch):
+    value, pair = choose_value(name), loading.load_pair(ModelArguments())
+    words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), "--rows", "guided", "--target_rate", "0.07"]
+    words += ["--base", str(DEMO["base"]), "--guide", str(DEMO["guide"])]
+    options = read(*words, "--model_args", f"{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    command.check_options(options)
+    rows, loads, loaded = plan_rows(options), read_workload(options), []
+    monkeypatch.setattr(budget_parameters, "load_pair", lambda given: loaded.append(given) or pair)
+    (plan,) = budget_parameters.plan_calibrations(options, rows, loads)
+    check(loaded[0], name, value)
+    check(read_loading(read(*plan.words)), name, value)
+    (call,) = plan_calls(options, rows[0], [plan], loads)
+    given = read_arguments(value_of(call.words, "--model_args"))
+    check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)
+
+
+def test_what_loads_no_model_is_refused_by_calibrate():
+    with pytest.raises(ArgumentError, match="--model_args polcy=… loads no model; "):
+        read_loading(read("calibrate", "--prompts", "p", "--out", "o.json", "--model_args", "polcy=random"))
