@@ -10,7 +10,7 @@ from lm_eval import simple_evaluate
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.loggers import EvaluationTracker
 
-from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts
+from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, Measured
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.tasks.loading import make_task_manager
 
@@ -58,5 +58,5 @@ def comparing_here():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "start_worker", work_here)
         patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
-        patched.setattr(HeldOutRollouts, "count_takeovers", lambda self, value: (round(1e6 * value), 10**6))
+        patched.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
         yield
