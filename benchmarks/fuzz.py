@@ -2,16 +2,18 @@
 
     python benchmarks/fuzz.py [--kinds results journal …] [--number 200] [--seed 0]
     python benchmarks/fuzz.py --flipped_bits [--number 400]                      # one bit of a file flips on the disk
+    python benchmarks/fuzz.py --mixed_runs [--number 2000]                       # files of a run are copied over another's
     python benchmarks/fuzz.py --server http://127.0.0.1:8000 [--number 200]     # a running `lm-eval-takeover serve`
 
 Every file must be read, or refused by an error of ours, within 20 s and 4 GiB. A failure prints its kind, its seed and the last
 line of its traceback; `--seed SEED --number 1 --kinds KIND --raise` raises it again. A server must answer every body, with a
-status below 500, and be there afterwards. A file with a flipped bit must be refused, or read as it was. Exit status 1 where
-anything failed.
+status below 500, and be there afterwards. A file with a flipped bit must be refused, or read as it was; so must a mixture of
+two runs. Exit status 1 where anything failed.
 """
 
 import argparse
 import collections
+import logging
 import resource
 import signal
 import sys
@@ -25,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from helpers.foreign_bodies import ROUTES, make_body, post  # type: ignore[import-not-found]
 from helpers.foreign_files import FLIPPED, KINDS, flip_bits, make_sound, try_one  # type: ignore[import-not-found]
+from helpers.mixed_runs import make_runs, try_mix  # type: ignore[import-not-found]
 
 from lm_eval_takeover.errors import TakeoverError
 
@@ -38,6 +41,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first file; the next ones count on (default: 0)")
     parser.add_argument("--raise", dest="raises", action="store_true", help="stop at the first failure, with its traceback")
     parser.add_argument("--server", metavar="URL", help="try the routes of this server instead of files")
+    parser.add_argument("--mixed_runs", action="store_true", help="copy files of one run over those of another instead")
     parser.add_argument("--flipped_bits", action="store_true", help="flip one bit of a file instead")
     options = parser.parse_args()
     if options.server:
@@ -46,6 +50,14 @@ def main() -> int:
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         sound = Path(folder) / "sound"
+        if options.mixed_runs:
+            logging.disable()  # what is moved aside is said each time
+            truth = make_runs(sound)
+            seeds = range(options.seed, options.seed + options.number)
+            outcomes = collections.Counter(try_mix(sound, truth, Path(folder) / "mixed", seed) for seed in seeds)
+            print(f"mixed runs   {len(seeds)} tried, {outcomes['refused']} refused, {outcomes['read']} read as one of the two, "
+                  f"{outcomes['silent']} as a mixture", flush=True)  # fmt: skip
+            return int(outcomes["silent"] > 0)
         make_sound(sound)
         if options.flipped_bits:
             seeds = range(options.seed, options.seed + options.number)

@@ -1,10 +1,9 @@
 """What a run_dir costs: time, bytes, memory, and how long a finished run takes to open.
 
-    python benchmarks/run_dir.py [--problems 40] [--rounds 3] [--tokens 10000000] [--samples 21000]
+    python benchmarks/run_dir.py [--problems 40] [--rounds 3] [--tokens 10000000]
 
-One interleaved run (with, without, with, …) of the demo task's generation; the size of its traces; 10^7 tokens in flight with
-their traces, as the growth of this process's memory; a journal of 21,000 finished samples of 2,000 tokens, opened and asked for
-all of them.
+One interleaved run (with, without, with, …) of the demo task's generation; the size of its traces; a run of 10^7 tokens, written,
+opened and read; 10^7 tokens in flight with their traces, as the growth of this process's memory.
 """
 
 import argparse
@@ -14,7 +13,6 @@ import tempfile
 import time
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +25,10 @@ from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs import recorder
-from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.traces import TraceHeader, pack_trace, write_part
+from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 
 SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 512, "until": []}
 
@@ -37,16 +36,14 @@ SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=40)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=10**7)
-    parser.add_argument("--samples", type=int, default=21_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for batch in options.batch:
             overhead(Path(folder), options.problems if batch > 1 else options.problems // 8, batch, options.rounds)
-        opening(Path(folder) / "many", options.samples)
-        noise(Path(folder))
+        storing(Path(folder) / "many", options.tokens)
     in_flight(options.tokens)
 
 
@@ -120,26 +117,65 @@ def timed() -> Iterator[list[float]]:
             setattr(owner, name, function)
 
 
-def opening(folder: Path, count: int) -> None:
-    run = RunWriter(folder)
-    text, tokens = "So the next one is 7. " * 300, 2000
-    made = traced(tokens)
-    blob = pack_trace(made, TraceHeader("s", ("base", "guide"), 10))
-    keys = [number.to_bytes(16, "big") for number in range(count)]
-    template = Sample(keys[0], "demo", 0, 0, text, tokens, 9, 9, tokens, tokens, 99, False, trace=blob)
-    started = time.perf_counter()
-    for number, key in enumerate(keys):
-        run.add(replace(template, key=key, doc_id=number // 8, sample=number % 8))
-    run.close()
-    print(f"{count:,} samples of {tokens:,} tokens were journalled in {time.perf_counter() - started:.1f} s")
-    started = time.perf_counter()
-    again = RunWriter(folder)
-    found = again.find(keys)
-    print(
-        f"a run of {count:,} finished samples opens, with all of them checked and found, in {time.perf_counter() - started:.2f} s"
+def storing(folder: Path, tokens: int) -> None:
+    """A run of texts of 2,000 tokens: written, opened again, read."""
+    header, keys = TraceHeader("s", ("base", "guide"), 10), [number.to_bytes(16, "big") for number in range(tokens // 2000)]
+    generations, text = (
+        [invent(np.random.default_rng(place), 2000) for place in range(len(keys))],
+        "So the next one is 7. " * 300,
     )
-    assert len(found) == count
+    asked = [AskedSample("demo", "d", place, 0, place, "p", key) for place, key in enumerate(keys)]
+    clocks = Clocks()
+    run = RunWriter(folder)
+    run.begin("s", {"takeover": {}, "arguments": {}, "settings": {}, "tasks": []}, asked)
+    for place, key in enumerate(keys):
+        counts = 2000, 9, 9, 2000, 2000, 99
+        run.add(Sample(key, "demo", place, 0, f"{place} {text}", *counts, False, trace=pack_trace(generations[place], header)))
+    run.find([])
+    clocks.lap(f"{tokens:,} tokens in {len(keys):,} samples, as they come")
+    run.close()
+    clocks.lap("the parquet files at the end")
+    for name in ("journal*", "traces/*"):
+        print(f"    {name}: {sum(file.stat().st_size for file in folder.glob(name)) / tokens:.1f} bytes a token")
+    clocks.lap("")
+    again = RunWriter(folder)
+    assert len(again.find(keys)) == len(keys)
+    clocks.lap("the run is opened again, all of it checked and found")
     again.close()
+    reader = read_run_folder(folder)
+    clocks.lap("it is opened to be read")
+    count = sum(
+        len(table) for _, table in reader.read_traces(["token_id", "chosen_from", "score", "donor_rank", "host_token_id"])
+    )
+    assert count == len(keys) * 2000
+    clocks.lap("all traces are read, five columns")
+    list(reader.read_traces(["token_id", "chosen_from", "host_token_id"], reader.answered[-1:]))
+    clocks.lap("one trace is read, as `show` does")
+
+
+class Clocks:
+    """Prints the time since the last lap: of this process on the processors, and on the wall."""
+
+    def __init__(self) -> None:
+        self._last = time.process_time(), time.perf_counter()
+
+    def lap(self, label: str) -> None:
+        now = time.process_time(), time.perf_counter()
+        if label:
+            print(f"{label}: {now[0] - self._last[0]:.2f} s of processor, {now[1] - self._last[1]:.2f} s", flush=True)
+        self._last = now
+
+
+def invent(numbers: np.random.Generator, count: int) -> Generation:
+    """A trace as of a pair with 151,936 tokens: few are frequent, half of the positions are sure, 5 % taken over."""
+    sure, taken = numbers.random(count) < 0.5, numbers.random(count) < 0.05
+    entropy, host_logprob, donor_logprob, score = np.where(sure, 1e-3, 1.0) * numbers.exponential(0.4, (4, count))
+    token, drawn = np.minimum(numbers.zipf(1.3, (2, count)), 151_935)
+    host, rank = np.where(taken, drawn, token), np.where(taken, numbers.geometric(0.4, count), 1)
+    observed = np.stack([entropy, -host_logprob, -donor_logprob, rank, host], axis=1).astype(np.float32)
+    made = Generation(observed=array("f", observed.tobytes()))
+    made.tokens, made.taken_over, made.scores = token.tolist(), taken.tolist(), score.tolist()
+    return made
 
 
 def traced(tokens: int) -> Generation:
@@ -147,19 +183,6 @@ def traced(tokens: int) -> Generation:
     made.tokens, made.taken_over = [1000 + i for i in range(tokens)], [i % 20 == 0 for i in range(tokens)]
     made.scores = [i / 7 for i in range(tokens)]
     return made
-
-
-def noise(folder: Path) -> None:
-    """The size of traces in which nothing repeats: what a pair of real models cannot exceed by much."""
-    numbers, count = np.random.default_rng(0), 2**18
-    made = Generation(observed=array("f", numbers.exponential(size=count * len(OBSERVED)).tolist()))
-    made.tokens = numbers.integers(0, 151_936, count).tolist()
-    made.taken_over, made.scores = (numbers.random(count) < 0.08).tolist(), numbers.exponential(size=count).tolist()
-    packed = pack_trace(made, TraceHeader("s", ("base", "guide"), 10))
-    sample = Sample(b"k", "demo", 0, 0, "", count, 0, 0, 0, 0, 0, False, trace=packed)
-    write_part(folder / "noise.parquet", [sample], {})
-    size = (folder / "noise.parquet").stat().st_size / count
-    print(f"random numbers in every column, vocabulary 151,936: {size:.1f} bytes a token")
 
 
 def in_flight(tokens: int) -> None:

@@ -1,8 +1,11 @@
 """A file of a stranger is read, or refused in a line by an error of ours, whatever was changed in it."""
 
+import collections
+
 import pyarrow as pa
 import pytest
 from helpers.foreign_files import FLIPPED, KINDS, flip_bits, make_sound, try_one
+from helpers.mixed_runs import make_runs, try_mix
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +43,12 @@ def test_a_flipped_bit_is_never_read_as_data(kind, sound):
     outcomes = flip_bits(kind, sound, sound.with_name("flipped"), range(60))
     assert outcomes["wrong"] == 0
     assert outcomes["refused"] > 0  # most of a journal's pages are empty
+
+
+def test_files_of_two_runs_are_never_read_as_one(tmp_path):
+    truth = make_runs(tmp_path / "sound")
+    outcomes = collections.Counter(try_mix(tmp_path / "sound", truth, tmp_path / "mixed", seed) for seed in range(100))
+    assert outcomes.keys() == {"read", "refused"}
 
 
 def test_parquet_that_expands_is_refused_before_it_is_read(tmp_path):

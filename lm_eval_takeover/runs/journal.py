@@ -1,7 +1,6 @@
-"""The journal of a run in SQLite: one row per finished sample. Each row has a digest, checked when the file is opened."""
+"""The journal of a run in SQLite: each finished sample with its trace. A row's digest is checked when the file is opened."""
 
 import json
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.runs import journal_file
-from lm_eval_takeover.runs.journal_file import COLUMNS, column_names, row_digest
+from lm_eval_takeover.runs.journal_file import COLUMNS, Damaged, column_names, row_digest
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Response
 
 _KEYS_PER_QUERY = 500
-_PENDING = "WHERE part IS NULL AND trace IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One finished text, with the names of the first task that asked for it; `truncated`: the token limit ended it.
 
-    `trace` holds its tokens, packed, until they are in the file `part` under traces/; only `find_pending` reads it.
+    `trace` holds its tokens, packed, or nothing; only `read_traces` and `list_traces` read it.
     """
 
     key: bytes
@@ -35,8 +33,7 @@ class Sample:
     base_passes: int
     guide_passes: int
     truncated: bool
-    part: str | None = None
-    trace: bytes | None = None
+    trace: bytes = b""
 
     @property
     def response(self) -> Response:
@@ -50,8 +47,18 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A file under traces/: the ids of its first and last trace, and the digest of its bytes."""
+
+    name: str
+    first: int
+    last: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskedSample:
-    """One sample that a command asked for, and the key that answers it. `doc` and `prompt` are digests."""
+    """One sample that a command asked for, and the key that answers it. `doc` and `prompt` (a row of prompts.py) are digests."""
 
     task: str
     doc: str
@@ -65,11 +72,11 @@ class AskedSample:
 class Journal:
     """One journal file of one process, used by one thread at a time. Raises Damaged for an unsound file, and sqlite3's errors."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, check: bool = True) -> None:
         self.path = path
         if not read_only and not path.exists():
             journal_file.create_journal(path)
-        self._connection = journal_file.open_journal_file(path, read_only=read_only)
+        self._connection = journal_file.open_journal_file(path, read_only=read_only, check=check)
         self._attempt: int | None = None  # its id
         self._spent = self._kept = 0.0  # seconds until the clock stopped, and until the last sample
         self._since: float | None = None  # when it was started; None: it stands
@@ -78,9 +85,9 @@ class Journal:
     def _select(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         yield from self._connection.execute(f"SELECT {column_names(table)} FROM {table} {rest}", values)
 
-    def _replace(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _insert(self, otherwise: str, table: str, rows: Iterable[Sequence[Any]]) -> None:
         marks = ", ".join("?" * (len(COLUMNS[table]) + 1))
-        into = f"INSERT OR REPLACE INTO {table} ({column_names(table)}, digest) VALUES ({marks})"
+        into = f"INSERT OR {otherwise} INTO {table} ({column_names(table)}, digest) VALUES ({marks})"
         self._connection.executemany(into, [(*row, row_digest(row)) for row in rows])
 
     # Samples
@@ -95,50 +102,58 @@ class Journal:
         return samples
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Commit samples, on disk when this returns; a key that is here already stays as it is."""
-        rows = [(*(row := sample.row), row_digest(row), journal_file.add_checksum(sample.trace)) for sample in samples]
+        """Commit samples and traces, on disk when this returns; a key that is here already stays as it is."""
+        samples = list(samples)
+        traces = [(sample.key, journal_file.add_checksum(sample.key, sample.trace)) for sample in samples]
         with self._connection:
-            into = f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})"
-            self._connection.executemany(into, rows)
+            self._insert("IGNORE", "samples", [sample.row for sample in samples])
+            self._connection.executemany("INSERT OR IGNORE INTO traces (key, trace) VALUES (?, ?)", traces)
             self._kept = self._count_seconds()
             self.update_attempt()
 
-    def find_pending(self, tokens: int) -> list[Sample]:
-        """The oldest samples whose traces are in no part yet, up to about `tokens` tokens. Raises Damaged."""
-        pending, total = list[Sample](), 0
-        rows = self._connection.execute(f"SELECT {column_names('samples')}, trace FROM samples {_PENDING} ORDER BY rowid")
-        for *row, blob in rows:
-            pending.append(replace(Sample(*row), trace=journal_file.strip_checksum(blob)))
-            total += pending[-1].tokens
-            if total >= tokens:
-                break
-        return pending
+    def drop_damaged(self) -> int:
+        """Forget samples whose traces are lost or changed, and then all parts. How many samples: they are generated again."""
+        keys = set(self._connection.execute("SELECT key FROM samples WHERE key NOT IN (SELECT key FROM traces)"))
+        for key, blob in self._connection.execute("SELECT key, trace FROM traces"):
+            try:
+                journal_file.strip_checksum(key, blob)
+            except Damaged:
+                keys.add((key,))
+        if keys:
+            with self._connection:
+                for table in ("samples", "traces"):
+                    self._connection.executemany(f"DELETE FROM {table} WHERE key = ?", keys)
+                self._connection.execute("DELETE FROM parts")
+        return len(keys)
 
-    def count_pending_tokens(self) -> int:
-        """Tokens of samples whose traces are in no part yet."""
-        return int(self._connection.execute(f"SELECT total(tokens) FROM samples {_PENDING}").fetchone()[0])
+    # Traces
 
-    def assign_part(self, samples: Sequence[Sample], part: str) -> None:
-        """Drop the traces of these samples, which are in the part of that name from here on."""
-        moved = ((replace(sample, part=part).row, sample.key) for sample in samples)
-        rows = [(part, row_digest(row), key) for row, key in moved]
+    def read_traces(self, keys: Sequence[bytes]) -> Iterator[Sample]:
+        """The samples of these keys that are here, with their traces. Raises Damaged."""
+        for start in range(0, len(keys), _KEYS_PER_QUERY):
+            chunk = keys[start : start + _KEYS_PER_QUERY]
+            for _, sample in self._select_traces(f"key IN ({','.join('?' * len(chunk))})", chunk):
+                yield sample
+
+    def list_traces(self, first: int, last: int = 2**62) -> Iterator[tuple[int, Sample]]:
+        """`(id, sample)` of the traces with these ids, in their order. Raises Damaged."""
+        yield from self._select_traces("id BETWEEN ? AND ? ORDER BY id", (first, last))
+
+    def _select_traces(self, which: str, values: Sequence[Any]) -> Iterator[tuple[int, Sample]]:
+        joined = "traces CROSS JOIN samples USING (key)"
+        query = f"SELECT {column_names('samples')}, id, trace FROM {joined} WHERE length(trace) > 8 AND {which}"
+        for *row, number, blob in self._connection.execute(query, values):
+            yield number, replace(Sample(*row), trace=journal_file.strip_checksum(row[0], blob))
+
+    def parts(self) -> list[Part]:
+        """The parts that were written from this journal, the oldest first."""
+        return [Part(*row) for row in self._select("parts", "ORDER BY name")]
+
+    def enter_part(self, part: Part) -> None:
+        """Enter a part, before it is written."""
         with self._connection:
-            query = "UPDATE samples SET part = ?, digest = ?, trace = NULL WHERE key = ?"
-            cursor = self._connection.executemany(query, rows)
-            if cursor.rowcount != len(rows):
-                raise sqlite3.DatabaseError(f"{len(rows) - cursor.rowcount} rows cannot be found by their keys")
+            self._insert("REPLACE", "parts", [(part.name, part.first, part.last, part.content)])
             self.update_attempt()
-
-    def parts(self) -> set[str]:
-        """Names of the parts that hold traces of this journal's samples."""
-        query = "SELECT DISTINCT part FROM samples WHERE part IS NOT NULL"
-        return {part for (part,) in self._connection.execute(query)}
-
-    def has_traces(self, names: Iterable[tuple[str, int, int]]) -> bool:
-        """Whether there is a traced sample of every (task, doc_id, sample)."""
-        traced = "(trace IS NOT NULL OR part IS NOT NULL)"
-        query = f"SELECT count(*) FROM samples WHERE task = ? AND doc_id = ? AND sample = ? AND {traced}"
-        return all(self._connection.execute(query, name).fetchone()[0] for name in names)
 
     def __len__(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM samples").fetchone()[0])
@@ -173,7 +188,7 @@ class Journal:
         """Commit the seconds that this attempt has taken so far, and the transaction at hand."""
         with self._connection:
             if self._attempt is not None:
-                self._replace("attempts", [(self._attempt, *self._command, self._count_seconds())])
+                self._insert("REPLACE", "attempts", [(self._attempt, *self._command, self._count_seconds())])
 
     def attempts(self, command: str) -> list[tuple[dict[str, Any], float]]:
         """`(facts, seconds)` of each attempt at a command, the oldest first."""
@@ -190,7 +205,7 @@ class Journal:
     def add_asked(self, command: str, asked: Iterable[AskedSample]) -> None:
         rows = [tuple(command if name == "command" else getattr(a, name) for name in COLUMNS["asked"]) for a in asked]
         with self._connection:
-            self._replace("asked", rows)
+            self._insert("REPLACE", "asked", rows)
 
     def asked(self, command: str) -> list[AskedSample]:
         return [AskedSample(*row[1:]) for row in self._select("asked", "WHERE command = ?", (command,))]
@@ -198,7 +213,7 @@ class Journal:
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
         """Commit verdicts; a later one on the same response to the same document replaces an earlier one."""
         with self._connection:
-            self._replace("verdicts", verdicts)
+            self._insert("REPLACE", "verdicts", verdicts)
             self.update_attempt()
 
     def verdicts(self) -> dict[tuple[str, bytes], tuple[str | None, str]]:

@@ -8,20 +8,22 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.layout import is_part_name
 from lm_eval_takeover.storage.regular_files import open_regular
 from lm_eval_takeover.storage.whole_files import sync_folder
 
-_SCHEMA = 5
+_SCHEMA = 6
+_WRITTEN_BY = dict.fromkeys(range(_SCHEMA), "0.1.0")  # by schema: the version that wrote it
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
-# Of each table the digested columns, and the others. `samples.trace` is packed behind a checksum until it is in the file `part`.
+# Of each table the digested columns, and the others.
 _TABLES = {
     "samples": (
         "key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, "
         "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, changed INTEGER, asked INTEGER NOT NULL, "
-        "base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, truncated INTEGER NOT NULL, part TEXT",
-        "digest BLOB NOT NULL, trace BLOB",
+        "base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, truncated INTEGER NOT NULL",
+        "digest BLOB NOT NULL",
     ),
     "asked": (
         "command TEXT NOT NULL, task TEXT NOT NULL, doc TEXT NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL, "
@@ -36,12 +38,16 @@ _TABLES = {
         "doc TEXT NOT NULL, response BLOB NOT NULL, answer TEXT, outcome TEXT NOT NULL",
         "digest BLOB NOT NULL, PRIMARY KEY (doc, response)",
     ),
+    # Files under traces/: the ids of its first and last trace, and the digest of its bytes.
+    "parts": (
+        "name TEXT NOT NULL UNIQUE, first INTEGER NOT NULL, last INTEGER NOT NULL, content TEXT NOT NULL",
+        "digest BLOB NOT NULL",
+    ),
 }
 COLUMNS = {table: [column.split()[0] for column in columns.split(", ")] for table, (columns, _) in _TABLES.items()}
 _STATEMENTS = (
     *(f"CREATE TABLE {table} ({columns}, {rest})" for table, (columns, rest) in _TABLES.items()),
-    "CREATE INDEX untraced ON samples (part) WHERE part IS NULL",
-    "CREATE INDEX named ON samples (task, doc_id, sample)",
+    "CREATE TABLE traces (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, trace BLOB NOT NULL)",  # a trace behind its checksum
 )
 
 _KINDS: dict[str, tuple[type, ...]] = {"BLOB": (bytes,), "TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
@@ -67,14 +73,14 @@ def row_digest(row: Sequence[Any]) -> bytes:
     return hashlib.blake2b(ascii(tuple(row)).encode(), digest_size=16).digest()
 
 
-def add_checksum(trace: bytes | None) -> bytes | None:
-    """8 bytes of digest, then the trace; None stays."""
-    return None if trace is None else hashlib.blake2b(trace, digest_size=8).digest() + trace
+def add_checksum(key: bytes, trace: bytes) -> bytes:
+    """8 bytes of digest over the sample's key and the trace, then the trace."""
+    return hashlib.blake2b(key + trace, digest_size=8).digest() + trace
 
 
-def strip_checksum(blob: Any) -> bytes:
-    """The trace behind its checksum. Raises Damaged where they do not agree."""
-    if not isinstance(blob, bytes) or hashlib.blake2b(blob[8:], digest_size=8).digest() != blob[:8]:
+def strip_checksum(key: bytes, blob: Any) -> bytes:
+    """The trace behind its checksum. Raises Damaged where it is not the trace of this key as it was written."""
+    if not isinstance(blob, bytes) or add_checksum(key, blob[8:]) != blob:
         raise Damaged("a trace has changed")
     return blob[8:]
 
@@ -91,7 +97,7 @@ _ENVIRONMENT = {
 
 
 @contextmanager
-def _finding_damage() -> Iterator[None]:
+def finding_damage() -> Iterator[None]:
     """Raise Damaged for errors that say that the file is not sound."""
     try:
         yield
@@ -102,8 +108,11 @@ def _finding_damage() -> Iterator[None]:
         raise Damaged(str(error)) from error
 
 
-def open_journal_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """A connection to a journal that is there and sound. Raises Damaged, or RunDirError for one of another version."""
+def open_journal_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Connection:
+    """A connection to a journal that is there and sound, its traces apart. Raises Damaged, or RunDirError for another version.
+
+    Without `check` the rows are not compared with their digests: they were a moment ago.
+    """
     _check_header(path)
     options = "?mode=ro" if read_only else "?mode=rw"
     if read_only and not path.with_name(path.name + "-wal").exists():
@@ -112,11 +121,12 @@ def open_journal_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     try:
         for limit, most in _LIMITS.items():
             connection.setlimit(limit, most)
-        with _finding_damage():
+        with finding_damage():
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA synchronous=FULL")
             _check_schema(connection, path)
-            _check_content(connection)
+            if check:
+                _check_content(connection, *([] if read_only else ["traces"]))
     except BaseException:
         connection.close()
         raise
@@ -140,31 +150,30 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     if application != _APPLICATION:
         raise Damaged("it is no journal")
     if schema != _SCHEMA:
+        version = _WRITTEN_BY.get(schema, "of a later version")
         raise RunDirError(
-            f"'{path}' was written by another version of lm-eval-takeover (schema {schema}, this one reads {_SCHEMA}); give "
-            f"another run_dir, or use that version"
+            f"'{path}' was written by lm-eval-takeover {version}, and this is {__version__}, which cannot read it; give another "
+            f"run_dir, or use that version"
         )
     statements = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 99")]
     if sorted(statements) != sorted(_STATEMENTS):
         raise Damaged("its tables are not those of a journal")
 
 
-def _check_content(connection: sqlite3.Connection) -> None:
-    """Compare every row with its digest and with the types of its table: SQLite checks neither."""
-    problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if problem != "ok":
-        raise Damaged(problem.splitlines()[-1])
+def _check_content(connection: sqlite3.Connection, *more: str) -> None:
+    """Compare every row with its digest and its types: SQLite checks neither. Of the tables `more` only the structure."""
+    for table in (*COLUMNS, *more):
+        problem = connection.execute(f"PRAGMA integrity_check({table})").fetchone()[0]
+        if problem != "ok":
+            raise Damaged(problem.splitlines()[-1])
     for table in COLUMNS:
         for *row, digest in connection.execute(f"SELECT {column_names(table)}, digest FROM {table}"):
             typed = all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
             numbers = (value for value in row if isinstance(value, (int, float)))
             if row_digest(row) != digest or not typed or not all(0 <= number <= _LARGEST for number in numbers):
                 raise Damaged(f"a row of the table {table} has changed")
-    for part, trace in connection.execute("SELECT part, trace FROM samples"):
-        if trace is not None:
-            strip_checksum(trace)
-        if part is not None and not is_part_name(part):
-            raise Damaged("the name of a part has changed")
+    if not all(is_part_name(name) for (name,) in connection.execute("SELECT name FROM parts")):
+        raise Damaged("the name of a part has changed")
 
 
 def create_journal(path: Path) -> None:

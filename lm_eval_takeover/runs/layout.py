@@ -72,12 +72,6 @@ def list_parts(folder: Path, rank: int) -> list[Path]:
     return sorted(path for path in (folder / TRACES).glob(f"{rank:03d}-*.parquet") if is_part_name(path.name))
 
 
-def next_part(folder: Path, rank: int) -> Path:
-    """Where the next part of a rank goes."""
-    number = max((int(part.stem.partition("-")[2]) for part in list_parts(folder, rank)), default=0) + 1
-    return folder / TRACES / f"{rank:03d}-{number:06d}.parquet"
-
-
 def make_damaged_folder(folder: Path) -> Path:
     """The next `damaged-N`."""
     number = 1

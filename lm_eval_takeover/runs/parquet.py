@@ -56,8 +56,8 @@ def make_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> None:
-    """Write a table whole or not at all, with its digest, in row groups of `rows`."""
+def encode_parquet(table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> bytes:
+    """The bytes of a file with this table and its digest, in row groups of `rows`."""
     kinds = {field.name: field.type for field in table.schema}
     encodings = dict.fromkeys((name for name in kinds if pa.types.is_floating(kinds[name])), "BYTE_STREAM_SPLIT")
     encodings |= dict.fromkeys(kinds.keys() & {"doc_id", "sample", "position"}, "DELTA_BINARY_PACKED")
@@ -73,39 +73,53 @@ def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | Non
     )
     data = bytearray(buffer.getvalue())
     seal(data)
+    return bytes(data)
+
+
+def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> None:
+    """Write a table whole or not at all."""
+    data = encode_parquet(table, metadata, rows)
     write_whole(path, lambda stream: stream.write(data))
 
 
-def seal(data: bytearray | mmap.mmap) -> None:
+def seal(data: bytearray) -> None:
     """Put the digest of a file's bytes into its place among them."""
-    place = _find_digest(data)
-    data[place] = _compute_digest(data, place)
+    place, digest = _compute_digest(data)
+    data[place] = digest
 
 
-def _find_digest(data: bytearray | mmap.mmap) -> slice:
-    """Where the digest stands: in the footer behind its name and two bytes of lengths. Raises ValueError."""
+def read_digest(data: bytes | bytearray | mmap.mmap) -> str:
+    """The digest of a file's bytes. Raises ValueError where they do not fit it."""
+    place, digest = _compute_digest(data)
+    if data[place] != digest:
+        raise ValueError("its bytes do not fit its digest: they have changed since it was written")
+    return digest.decode()
+
+
+def _compute_digest(data: bytes | bytearray | mmap.mmap) -> tuple[slice, bytes]:
+    """Where it stands, in the footer behind its name and two bytes of lengths, and what it is: of all other bytes."""
     if (place := data.rfind(DIGEST.encode())) < 0:
         raise ValueError("it names no digest: none of ours, or damaged")
     start = place + len(DIGEST) + 2
-    return slice(start, start + len(_UNKNOWN))
-
-
-def _compute_digest(data: bytearray | mmap.mmap, place: slice) -> bytes:
-    """Of all bytes but the digest's own."""
-    digest = hashlib.blake2b(digest_size=16)
-    with memoryview(data) as view, view[: place.start] as before, view[place.stop :] as behind:
+    stop, digest = start + len(_UNKNOWN), hashlib.blake2b(digest_size=16)
+    with memoryview(data) as view, view[:start] as before, view[stop:] as behind:
         digest.update(before)
         digest.update(behind)
-    return digest.hexdigest().encode()
+    return slice(start, stop), digest.hexdigest().encode()
 
 
 @lru_cache(maxsize=1024)
-def _check_digest(path: Path, *_: int) -> None:
-    """Raises ValueError for a file whose bytes have changed, and OSError. Done once for each state of a file."""
+def _read_digest_once(path: Path, *_: int) -> str:
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        place = _find_digest(data)
-        if data[place] != _compute_digest(data, place):
-            raise ValueError("its bytes do not fit its digest: they have changed since it was written")
+        return read_digest(data)
+
+
+def check_digest(path: Path) -> str:
+    """The digest of a file, computed once for each of its states. Raises ValueError if its bytes have changed, and OSError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"'{path}' is no file")
+    state = path.stat()
+    return _read_digest_once(path, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 @contextmanager
@@ -122,10 +136,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     """The file, whose digest fits. To be used under `reading`."""
-    if not path.is_file():
-        raise FileNotFoundError(f"'{path}' is no file")
-    state = path.stat()
-    _check_digest(path, state.st_ino, state.st_size, state.st_mtime_ns)
+    check_digest(path)
     names = pq.read_schema(path)
     return pq.ParquetFile(path, read_dictionary=[field.name for field in names if pa.types.is_string(field.type)])
 

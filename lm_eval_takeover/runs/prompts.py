@@ -3,7 +3,7 @@
     task, doc_id, prompt, prompt_ids, problem, answer
 
 One row per prompt of a document. `prompt` and `problem` are null where a task withholds its questions; the ids stay, for teacher
-forcing. Ranks and commands add to one file, which is written whole each time.
+forcing. Ranks and commands add to one file, which is written whole each time. A journal has the digests of its rows.
 """
 
 import logging
@@ -19,6 +19,7 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock, Locked
 
 logger = logging.getLogger(__name__)
@@ -32,25 +33,20 @@ _PATIENCE = 60.0  # seconds that another rank may take to add its own
 Prompt = dict[str, Any]  # a row
 
 
-def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], indices: Sequence[int]) -> list[Prompt]:
-    """A row for each prompt of a document among the wanted indices."""
+def make_prompt(instance: Instance, request: Request) -> Prompt:
+    """The row of a request's prompt."""
     from lm_eval_takeover.tasks.gpqa import WITHHOLDING  # with lm-eval and datasets, which readers of a run do not need
 
-    rows: dict[tuple[Any, ...], Prompt] = {}
-    for i in indices:
-        instance, ids = instances[i], list(requests[i].prompt)
-        task, doc = instance.task_name or "none", instance.doc if isinstance(instance.doc, Mapping) else {}
-        withheld = task in WITHHOLDING
-        row = {
-            "task": task,
-            "doc_id": instance.doc_id or 0,
-            "prompt": None if withheld else instance.args[0],
-            "prompt_ids": ids,
-            "problem": None if withheld else _as_text(doc.get("problem")),
-            "answer": _as_text(doc.get("answer")),
-        }
-        rows.setdefault(_identity(row), row)
-    return list(rows.values())
+    task, doc = instance.task_name or "none", instance.doc if isinstance(instance.doc, Mapping) else {}
+    withheld = task in WITHHOLDING
+    return {
+        "task": task,
+        "doc_id": instance.doc_id or 0,
+        "prompt": None if withheld else instance.args[0],
+        "prompt_ids": list(request.prompt),
+        "problem": None if withheld else _as_text(doc.get("problem")),
+        "answer": _as_text(doc.get("answer")),
+    }
 
 
 def read_prompts(folder: Path) -> list[Prompt]:
@@ -74,7 +70,7 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
         except RunDirError as error:
             logger.warning("%s; it is written again", error)
             stored = []
-        merged = {_identity(row): row for row in (*rows, *stored)}
+        merged = {digest_of(row): row for row in (*rows, *stored)}
         if len(merged) == len(stored):
             return
         ordered = sorted(merged.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
@@ -92,10 +88,6 @@ def _wait_for_lock(path: Path) -> Lock:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"'{path}' is held by {holder}") from None
             time.sleep(0.05)
-
-
-def _identity(row: Prompt) -> tuple[Any, ...]:
-    return row["task"], row["doc_id"], tuple(row["prompt_ids"])
 
 
 def _as_text(value: Any) -> str | None:

@@ -15,10 +15,10 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
 from lm_eval_takeover.runs.identity import sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.prompts import list_prompts
+from lm_eval_takeover.runs.prompts import make_prompt
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
-from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+from lm_eval_takeover.storage.digests import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class Recorder:
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._identity, identities])
         self.run.begin(command, facts, asked)
-        wanted = sorted(i for indices in by_key.values() for i in indices)
-        self.run.add_prompts(list_prompts(instances, requests, wanted))
+        firsts = {id(instances[i]): i for indices in by_key.values() for i in indices}
+        self.run.add_prompts([make_prompt(instances[i], requests[i]) for i in firsts.values()])
         self._header = replace(self._header, command=command)
         earlier = self.run.read_earlier_facts()
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -121,7 +121,7 @@ def list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_ke
         for i in indices:
             instance = instances[i]
             if id(instance) not in digests:
-                digests[id(instance)] = digest_of(instance.doc), digest_of_text(instance.args[0]).hex()
+                digests[id(instance)] = digest_of(instance.doc), digest_of(make_prompt(instance, requests[i]))
             doc, prompt = digests[id(instance)]
             task, doc_id = instance.task_name or "none", instance.doc_id or 0
             asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))

@@ -23,12 +23,11 @@ from lm_eval_takeover.runs.facts import Facts
 from lm_eval_takeover.runs.identity import identify_task, read_row
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
-from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, TRACES, find_run_dir, find_run_dirs, list_journals
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
+from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
-from lm_eval_takeover.runs.traces import SCHEMA as TRACE_SCHEMA
+from lm_eval_takeover.runs.traces import tabulate
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.schema import check
 from lm_eval_takeover.tasks.instances import is_greedy
 
@@ -77,10 +76,8 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
-            try:
+            with _reading_journal(path):
                 opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
-            except (Damaged, sqlite3.Error, OSError) as error:
-                raise RunDirError(f"'{path}' cannot be read: {error}; the run's own command repairs it") from error
         for journal in opened:
             verdicts |= journal.verdicts()
             for command in journal.commands():
@@ -208,42 +205,50 @@ class RunReader:
 
     @cached_property
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
-        """Rows of its prompts by task and document. Raises RunDirError where the file is missing or broken."""
+        """The rows that this run asked, by task and document. Raises RunDirError where the file is broken."""
         by_document = defaultdict[tuple[str, int], list[Prompt]](list)
-        for row in read_prompts(self.folder):
+        for row in self._prompts.values():
             by_document[row["task"], row["doc_id"]].append(row)
         return by_document
 
+    @cached_property
+    def _prompts(self) -> dict[str, Prompt]:
+        """The same by the digests that the journal has of them: a row of another run has another one."""
+        rows = {digest_of(row): row for row in read_prompts(self.folder)}
+        return {digest: rows[digest] for digest in {sample.prompt: None for sample in self.answered} if digest in rows}
+
     def find_prompt(self, sample: Answered) -> Prompt:
-        """The prompt of a sample. Raises RunDirError where there is none, or more than one fits."""
-        rows = self.prompts.get((sample.task, sample.doc_id), [])
-        if len(rows) > 1:
-            rows = [row for row in rows if row["prompt"] and digest_of_text(row["prompt"]).hex() == sample.prompt]
-        if len(rows) != 1:
-            problem = "is not in" if not rows else "has several rows in"
+        """The prompt of a sample. Raises RunDirError where there is none."""
+        if sample.prompt not in self._prompts:
             raise RunDirError(
-                f"the prompt of task {sample.task}, doc {sample.doc_id} {problem} '{self.folder / PROMPTS}'; give the run's "
+                f"the prompt of task {sample.task}, doc {sample.doc_id} is not in '{self.folder / PROMPTS}'; give the run's "
                 f"command again, which writes the file and generates only what is missing"
             )
-        return rows[0]
+        return self._prompts[sample.prompt]
 
     def stored_samples(self) -> list[Answered]:
         """One for each text, whichever tasks share it."""
         return list({sample.stored.key: sample for sample in self.answered}.values())
 
     def read_traces(self, columns: Sequence[str], samples: Sequence[Answered] | None = None) -> Iterator[Traced]:
-        """The trace of each text, file by file; a text without a trace is left out. Raises RunDirError for a broken file."""
-        by_part = defaultdict[str, dict[Name, Answered]](dict)
-        for sample in self.stored_samples() if samples is None else samples:
-            if sample.stored.part is not None:
-                by_part[sample.stored.part][sample.stored_name] = sample
-        for part, by_name in sorted(by_part.items()):
-            with reading(self.folder / TRACES / part, "a trace"):
-                path = join_inside(self.folder / TRACES, part)
-                table = read_table(path, TRACE_SCHEMA, [*NAME_COLUMNS, *columns])
-            for name, start, stop in split_samples(table):
-                if name in by_name:
-                    yield by_name[name], table.slice(start, stop - start)
+        """The trace of each text, as the journals hold it. Raises RunDirError where one is damaged or missing."""
+        left = {one.stored.key: one for one in (self.stored_samples() if samples is None else samples)}
+        for path in list_journals(self.folder) if left else []:
+            with _reading_journal(path), contextlib.closing(Journal(path, read_only=True, check=False)) as journal:
+                for sample in journal.read_traces(list(left)):
+                    yield left.pop(sample.key), tabulate([sample], columns)
+        for one in left.values():
+            name = f"task {one.task}, doc {one.doc_id}, sample {one.sample}"
+            raise RunDirError(f"run_dir='{self.folder}': the trace of {name} is missing; the run's own command repairs it")
+
+
+@contextlib.contextmanager
+def _reading_journal(path: Path) -> Iterator[None]:
+    """Turns the errors of a journal that cannot be read into RunDirErrors of one line."""
+    try:
+        yield
+    except (Damaged, sqlite3.Error, OSError) as error:
+        raise RunDirError(f"'{path}' cannot be read: {error}; the run's own command repairs it") from error
 
 
 def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:

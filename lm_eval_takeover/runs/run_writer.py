@@ -1,6 +1,7 @@
-"""One process's hold on a run_dir. A thread commits finished samples with their traces, and moves traces into parts.
+"""One process's hold on a run_dir. A thread commits finished samples with their traces to the journal.
 
-`layout` names the files. When the folder is opened, `shards` repairs what a killed process left.
+`layout` names the files. `shards` repairs what a killed process left when the folder is opened, and writes the parquet files of
+the traces when a command ends.
 """
 
 import atexit
@@ -44,6 +45,7 @@ class RunWriter:
         self.samples_kept = 0
         if (before := _open_here.get(self.folder)) is not None:
             before.close()
+        self._failed = False  # and an error said so
         self._waiting: list[Sample] = []  # finished and not committed; guarded by the mutex, as the next two are
         self._scheduled = False  # whether the thread is to commit them
         self._commit: Future[None] | None = None  # the last one that was scheduled
@@ -57,9 +59,8 @@ class RunWriter:
             try:
                 self.journal = shards.open_journal(self.folder, rank)
                 if rank == 0:
-                    shards.recover_absent_ranks(self.folder, ranks)
+                    shards.write_absent_ranks(self.folder, ranks)
                 self.journal.begin_attempt()
-                self._pending_tokens = self.journal.count_pending_tokens()  # of traces in the journal
             except BaseException:
                 self._lock.release()
                 raise
@@ -121,7 +122,7 @@ class RunWriter:
         self._write()
 
     def _write(self) -> None:
-        """Commit what waits, and write parts once the journal holds enough tokens. After an error the samples wait on."""
+        """Commit what waits. After an error the samples wait on."""
         with self._mutex:
             samples, self._waiting = self._waiting, []
         if not samples:
@@ -133,10 +134,7 @@ class RunWriter:
                 self._waiting = samples + self._waiting
             raise
         self._last_commit = time.monotonic()
-        self._pending_tokens += sum(sample.tokens for sample in samples)
-        if self._pending_tokens >= shards.PART_TOKENS:
-            shards.move_traces(self.journal, self.folder, self.rank)
-            self._pending_tokens = self.journal.count_pending_tokens()
+        self._check_place()
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
         rows = list(verdicts)
@@ -157,14 +155,14 @@ class RunWriter:
         return self._run_on_thread(lambda: [facts for facts, _ in self.journal.attempts(self.command)[:-1]])
 
     def flush(self, *, interrupted: bool = False) -> None:
-        """Commit everything that was handed over, move all traces into parts, and stop the clock of the command."""
+        """Commit everything that was handed over, write the parts of the traces, and stop the clock of the command."""
         self._run_on_thread(lambda: self._flush(interrupted))
 
     def _flush(self, interrupted: bool = False) -> None:
         self._write()
-        shards.move_traces(self.journal, self.folder, self.rank, everything=True)
-        self._pending_tokens = 0
         self.journal.stop_clock(interrupted=interrupted)
+        self._check_place()
+        shards.write_parts(self.journal, self.folder, self.rank)
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
@@ -194,14 +192,24 @@ class RunWriter:
             self._lock.release()
 
     def _close_at_exit(self) -> None:
+        told = self._failed
         try:
             self.close()
         except RunDirError as error:
-            logger.error("%s", error)
+            if not told:
+                logger.error("%s", error)
 
     def describe_kept(self) -> str:
         """One line for a stopped process: what is kept here."""
         return f"{self.samples_kept:,} samples are kept in run_dir='{self.folder}', and the same command goes on from there"
+
+    def _check_place(self) -> None:
+        """Raises RunDirError where the folder of this name is another one now. The journal's open file went with the old one."""
+        if not self._lock.is_in_place():
+            raise RunDirError(
+                f"run_dir='{self.folder}' was moved or removed while a run wrote to it; its {self.samples_kept:,} samples went "
+                f"with it; give the same command again with run_dir= the folder's new place"
+            )
 
     def _check_open(self) -> None:
         if not self._open:
@@ -226,7 +234,11 @@ class RunWriter:
         """Raise errors of disk and journal as a RunDirError that names what failed and the way out."""
         try:
             yield
+        except RunDirError:
+            self._failed = True
+            raise
         except (OSError, sqlite3.Error, Damaged) as error:
+            self._failed = True
             full = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
             full = full or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
             way_out = "make room and give the same command again" if full else "make it writable, or give another run_dir"

@@ -10,7 +10,7 @@ entropies and log-probabilities are in nats, float32 as computed. A file is one 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import parquet
 from lm_eval_takeover.runs.layout import SCORES_FOLDER
 from lm_eval_takeover.runs.parquet import Name
@@ -94,6 +95,17 @@ def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
             metadata = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
         header = check(metadata["header"], ScoresHeader, "header")
         return header, {bytes.fromhex(key) for key in metadata["keys"]}
+
+
+def find_scored(files: Sequence[Path], keys: Set[bytes]) -> set[bytes]:
+    """The texts in these files of one folder. Raises RunDirError for a file that has none of `keys`, or another header."""
+    found = set[bytes]()
+    for path in files:
+        header, scored = read_header(path)
+        if header != read_header(files[0])[0] or (scored and scored.isdisjoint(keys)) or scored & found:
+            raise RunDirError(f"'{path}' holds scores of another run, or of another pair; move it away")
+        found |= scored
+    return found
 
 
 def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSample], name: str = "") -> Path:

@@ -1,28 +1,32 @@
-"""Moves traces from a journal into parts, and repairs what a killed process left.
+"""Opens a journal for writing, and writes its traces into parquet files, the parts, that users read.
 
-A part holds some 500,000 tokens of one command. It is written first; then one transaction points the journal to it. So a trace is
-always in the journal or in exactly one part. A part that the journal does not know is removed: the journal has its traces.
-A damaged journal is moved to RUN_DIR/damaged-N with its parts, and its samples are generated again.
+The journal holds all traces; parts are copies. A part holds some 500,000 tokens of one command. The journal holds its digest,
+entered before the file is written. So when a folder is opened, a part that has changed or is another run's is found. It is moved
+to RUN_DIR/damaged-N and written again. A damaged journal is moved there, too; its samples are generated again.
 """
 
 import contextlib
+import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from lm_eval_takeover.runs import layout
-from lm_eval_takeover.runs.journal import Journal, Sample
+from lm_eval_takeover.runs.journal import Journal, Part, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
-from lm_eval_takeover.runs.traces import read_sample_names, unpack_trace, write_part
+from lm_eval_takeover.runs.parquet import check_digest, encode_parquet, read_digest
+from lm_eval_takeover.runs.traces import read_header, tabulate
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import sync_folder
+from lm_eval_takeover.storage.whole_files import sync_folder, write_whole
 
 logger = logging.getLogger(__name__)
 
-PART_TOKENS = 2**19  # 13 MB of the journal
+PART_TOKENS = 2**19
 
 
 def open_journal(folder: Path, rank: int) -> Journal:
-    """The journal of a rank, its parts in agreement with it."""
+    """The journal of a rank; what is damaged, and parts that it does not know, are moved aside."""
     path = layout.journal_path(folder, rank)
     try:
         journal = Journal(path)
@@ -31,15 +35,17 @@ def open_journal(folder: Path, rank: int) -> Journal:
         logger.warning("'%s' is damaged (%s) and was moved to '%s'; its samples are generated again", path, why, aside)
         journal = Journal(path)
     try:
-        _reconcile_parts(journal, folder, rank)
+        if lost := journal.drop_damaged():
+            logger.warning("'%s': the traces of %d samples are damaged; these samples are generated again", path, lost)
+        _move_strangers_aside(journal, folder, rank)
     except BaseException:
         journal.close()
         raise
     return journal
 
 
-def recover_absent_ranks(folder: Path, ranks: int) -> None:
-    """Put the journals of ranks from `ranks` on in order, which this run does not have, and move their traces into parts."""
+def write_absent_ranks(folder: Path, ranks: int) -> None:
+    """Open the journals of ranks from `ranks` on, which this run does not have, and write their parts."""
     for rank in layout.list_ranks(folder):
         if rank < ranks:
             continue
@@ -47,7 +53,7 @@ def recover_absent_ranks(folder: Path, ranks: int) -> None:
             lock = Lock(layout.lock_path(folder, rank))
             try:
                 with contextlib.closing(open_journal(folder, rank)) as journal:
-                    move_traces(journal, folder, rank, everything=True)
+                    write_parts(journal, folder, rank)
             finally:
                 lock.release()
 
@@ -63,42 +69,60 @@ def _move_aside(path: Path) -> Path:
     return aside
 
 
-def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = False) -> None:
-    """Move traces from a rank's journal into full parts; with `everything` the last part may be smaller."""
-    while samples := journal.find_pending(PART_TOKENS):
-        if not everything and sum(sample.tokens for sample in samples) < PART_TOKENS:
-            return
-        by_command: dict[str, list[Sample]] = {}
-        for sample in samples:
-            by_command.setdefault(unpack_trace(sample.trace or b"")[0].command, []).append(sample)
-        for command, group in by_command.items():
-            part = layout.next_part(folder, rank)
-            attempts = journal.attempts(command)
-            write_part(part, group, attempts[-1][0] if attempts else {})
-            journal.assign_part(group, part.name)
-
-
-def _reconcile_parts(journal: Journal, folder: Path, rank: int) -> None:
-    """Remove parts of a rank whose traces its journal still has; move others that it does not know aside."""
+def _move_strangers_aside(journal: Journal, folder: Path, rank: int) -> None:
+    """Move files aside that are named as parts of this rank and are not what its journal wrote."""
     for path in (folder / layout.TRACES).glob(f".{rank:03d}-*"):  # a process died while it wrote them
         path.unlink()
-    known, parts = journal.parts(), layout.list_parts(folder, rank)
-    strangers = []
-    for path in parts:
-        if path.name in known:
-            continue
-        names = read_sample_names(path)
-        if names is not None and journal.has_traces(names):
-            path.unlink()
-        else:
-            strangers.append(path)
+    known, strangers = {part.name: part.content for part in journal.parts()}, []
+    for path in layout.list_parts(folder, rank):
+        try:
+            if check_digest(path) == known.get(path.name):
+                continue
+        except (OSError, ValueError):
+            pass
+        strangers.append(path)
     if strangers:
         aside = layout.make_damaged_folder(folder)
         for path in strangers:
             path.rename(aside / path.name)
         logger.warning(
-            "run_dir='%s': %d trace files hold samples that the journal does not have; they were moved to '%s'",
+            "run_dir='%s': %d trace files are not what this run wrote; they were moved to '%s' and are written again",
             folder, len(strangers), aside,
         )  # fmt: skip
-    if lost := known - {path.name for path in parts}:
-        logger.warning("run_dir='%s': traces/%s is missing; its samples have no trace", folder, min(lost))
+
+
+def write_parts(journal: Journal, folder: Path, rank: int) -> None:
+    """Write the parts that are missing, and new ones for the traces that are in none."""
+    parts = journal.parts()
+    for part in parts:
+        missing = not (folder / layout.TRACES / part.name).exists()
+        if missing and (samples := dict(journal.list_traces(part.first, part.last))):
+            _write_part(journal, folder, part.name, samples)
+    number, first = len(parts), max((part.last for part in parts), default=0) + 1
+    for samples in _split(journal.list_traces(first)):
+        number += 1
+        _write_part(journal, folder, f"{rank:03d}-{number:06d}.parquet", samples)
+
+
+def _split(traces: Iterator[tuple[int, Sample]]) -> Iterator[dict[int, Sample]]:
+    """Traces by their ids, in groups of one command and some `PART_TOKENS` tokens."""
+    group, command, tokens = dict[int, Sample](), "", 0
+    for number, sample in traces:
+        before, command = command, read_header(sample.trace).command
+        if group and (command != before or tokens >= PART_TOKENS):
+            yield group
+            group, tokens = {}, 0
+        group[number] = sample
+        tokens += sample.tokens
+    if group:
+        yield group
+
+
+def _write_part(journal: Journal, folder: Path, name: str, samples: dict[int, Sample]) -> None:
+    command = read_header(next(iter(samples.values())).trace).command
+    attempts = journal.attempts(command)
+    facts = attempts[-1][0] if attempts else {}
+    metadata = {"takeover": json.dumps(facts), "identity": digest_of(facts.get("settings")), "command": command}
+    data = encode_parquet(tabulate(list(samples.values())), metadata)
+    journal.enter_part(Part(name, min(samples), max(samples), read_digest(data)))
+    write_whole(folder / layout.TRACES / name, lambda stream: stream.write(data))

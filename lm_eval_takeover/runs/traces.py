@@ -1,4 +1,4 @@
-"""Traces: one parquet row per emitted token, in parts of many samples.
+"""Traces: one row per emitted token. The journal holds them; parquet files under traces/ are written from it when a run ends.
 
     task, doc_id, sample, position, token_id, chosen_from,
     score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank, host_token_id
@@ -9,35 +9,34 @@ likeliest. `host_token_id` is what the host draws there with the same numbers: t
 policy does not ask a model. All but scores and integers keep 12 significant bits (0.02 %), which halves their size.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.runs import parquet
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.parquet import Name
+from lm_eval_takeover.runs.journal_file import finding_damage
 
-_FLOATS = ("score", "base_entropy", "window_mean", "host_logprob", "donor_logprob")
+_INTEGERS = ("token_id", "donor_rank", "host_token_id")
+_ROUNDED = ("base_entropy", "host_logprob", "donor_logprob")
 SCHEMA = pa.schema(
     [
         *parquet.NAME_FIELDS,
         pa.field("token_id", pa.int32()),
         pa.field("chosen_from", pa.dictionary(pa.int32(), pa.string())),
-        *(pa.field(name, pa.float32()) for name in _FLOATS),
+        *(pa.field(name, pa.float32()) for name in ("score", "base_entropy", "window_mean", "host_logprob", "donor_logprob")),
         pa.field("donor_rank", pa.int32()),
         pa.field("host_token_id", pa.int32()),
     ]
 )
-# A token in a journal.
-_PACKED = np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in OBSERVED)])
+# The numbers of a sample in a journal, four bytes each. Behind them is a byte for each token: whether the donor wrote it.
+_PACKED = {name: np.dtype("<i4") for name in _INTEGERS} | {name: np.dtype("<f4") for name in ("score", *_ROUNDED)}
+_CODEC = pa.Codec("zstd", compression_level=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +49,49 @@ class TraceHeader:
 
 
 def pack_trace(generation: Generation, header: TraceHeader) -> bytes:
-    """A sample's tokens as a journal holds them until they are in a part: the header as a line of JSON, then 29 bytes a token."""
-    rows = np.empty(len(generation.tokens), _PACKED)
-    rows["token"], rows["taken"], rows["score"] = generation.tokens, generation.taken_over, generation.scores
-    observed = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
-    for column, name in enumerate(OBSERVED):
-        rows[name] = observed[:, column]
-    return json.dumps([header.command, header.writers, header.window]).encode() + b"\n" + rows.tobytes()
+    """A sample's tokens as a journal holds them: the header as a line, then `_PACKED`, bytes of one place together."""
+    rows = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
+    observed = dict(zip(OBSERVED, rows.T, strict=True))
+    columns = {"token_id": generation.tokens, "score": generation.scores}
+    columns |= {name: _round_bits(observed[name]) for name in _ROUNDED}
+    columns |= {name: np.nan_to_num(observed[name.removesuffix("_id")], nan=-1) for name in ("donor_rank", "host_token_id")}
+    packed = [np.asarray(columns[name], kind)[:, None].view(np.uint8).T.ravel() for name, kind in _PACKED.items()]
+    packed.append(np.array(generation.taken_over, np.uint8))
+    line = " ".join([header.command, *header.writers, str(header.window or 0)])
+    compressed: bytes = _CODEC.compress(np.concatenate(packed), asbytes=True)
+    return line.encode() + b"\n" + compressed
 
 
-def unpack_trace(trace: bytes) -> tuple[TraceHeader, NDArray[np.void]]:
-    """The reverse of `pack_trace`; rows `[tokens]` of `_PACKED`."""
-    line, _, packed = trace.partition(b"\n")
-    command, writers, window = json.loads(line)
-    return TraceHeader(command, tuple(writers), window), np.frombuffer(packed, _PACKED)
+def read_header(trace: bytes) -> TraceHeader:
+    """The header of a packed trace. Raises Damaged."""
+    with finding_damage():
+        command, base, guide, window = trace.partition(b"\n")[0].decode().split(" ")
+        if not {base, guide} <= {"base", "guide"} or not 0 <= int(window) < 2**16:
+            raise ValueError("the header of a trace is none of ours")
+        return TraceHeader(command, (base, guide), int(window) or None)
 
 
-def window_means(scores: NDArray[np.float32], window: int) -> NDArray[np.float32]:
-    """`m_t` of equation (5) at every position of one text: `[tokens]`, NaN at the first one."""
+def unpack_trace(trace: bytes, tokens: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """These columns of a packed trace, `[tokens]` each, null as -1 or NaN, and `taken`: who wrote."""
+    width = 4 * len(_PACKED) + 1
+    if tokens * width > parquet.MOST_BYTES:
+        raise ValueError(f"a trace of {tokens:,} tokens is too long to be read at once")
+    try:
+        data = np.frombuffer(_CODEC.decompress(trace.partition(b"\n")[2], tokens * width), np.uint8)
+    except OSError as error:
+        raise ValueError(f"a trace has another number of tokens than its sample: {error}") from None
+    unpacked: dict[str, NDArray[Any]] = {"taken": data[tokens * (width - 1) :] > 0}
+    for place, (name, kind) in enumerate(_PACKED.items()):
+        if name in columns:
+            split = data[4 * tokens * place :][: 4 * tokens].reshape(4, tokens)
+            unpacked[name] = np.ascontiguousarray(split.T).view(kind)[:, 0]
+    return unpacked
+
+
+def window_means(scores: NDArray[np.float32], window: int | None) -> NDArray[np.float32]:
+    """`m_t` of equation (5) at every position of one text: `[tokens]`, NaN at the first one, and everywhere without a gate."""
+    if window is None:
+        return np.full(len(scores), np.nan, np.float32)
     before = np.concatenate([np.zeros(window, np.float32), scores[:-1]])
     sums = np.lib.stride_tricks.sliding_window_view(before, window).sum(-1, dtype=np.float64)[: len(scores)]
     counts = np.minimum(np.arange(len(scores)), window)
@@ -83,44 +107,26 @@ def _round_bits(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return bits.view(np.float32)
 
 
-def write_part(path: Path, samples: Sequence[Sample], facts: Mapping[str, Any]) -> None:
-    """The traces of these samples of one command, whole or not at all; `facts` go into the file's metadata as `takeover`."""
-    parquet.write_parquet(path, make_part(samples), {"takeover": json.dumps(facts)})
+def tabulate(samples: Sequence[Sample], columns: Sequence[str] = SCHEMA.names) -> pa.Table:
+    """One row per token of these samples of one command, which hold their traces. Raises Damaged for a trace that is none."""
+    with finding_damage():
+        return _tabulate(samples, columns)
 
 
-def read_sample_names(part: Path) -> set[Name] | None:
-    """The samples whose tokens a part holds; None where it cannot be read."""
-    try:
-        with parquet.reading(part, "a trace"):
-            table = parquet.read_table(part, SCHEMA, parquet.NAME_COLUMNS)
-            return set(zip(*(table[name].to_pylist() for name in parquet.NAME_COLUMNS), strict=True))
-    except RunDirError:
-        return None
-
-
-def make_part(samples: Sequence[Sample]) -> pa.Table:
-    """One row per token of these samples of one command, which hold their traces."""
-    traces = [unpack_trace(sample.trace or b"") for sample in samples]
-    header = traces[0][0]
-    rows = np.concatenate([tokens for _, tokens in traces])
-    if header.window is None:
-        means = np.full(len(rows), np.nan, np.float32)
-    else:
-        means = np.concatenate([window_means(tokens["score"], header.window) for _, tokens in traces])
-    names = [(sample.task, sample.doc_id, sample.sample) for sample in samples]
-    columns = {
-        **parquet.name_tokens(names, [len(tokens) for _, tokens in traces]),
-        "token_id": rows["token"],
-        "chosen_from": pa.DictionaryArray.from_arrays(rows["taken"].astype(np.int32), pa.array(header.writers)),
-        "score": rows["score"],
-        **{name: _round_bits(rows[name]) for name in ("base_entropy", "host_logprob", "donor_logprob")},
-        "window_mean": _round_bits(means),
-        "donor_rank": _as_integers(rows["donor_rank"]),
-        "host_token_id": _as_integers(rows["host_token"]),
-    }
-    return parquet.make_table(columns, SCHEMA)
-
-
-def _as_integers(values: NDArray[np.float32]) -> pa.Array:
-    """Whole numbers, null where there is NaN."""
-    return pa.array(np.nan_to_num(values).astype(np.int32), mask=np.isnan(values))
+def _tabulate(samples: Sequence[Sample], columns: Sequence[str]) -> pa.Table:
+    header = read_header(samples[0].trace)
+    needed = [*columns, "score"] if "window_mean" in columns else columns
+    traces = [unpack_trace(sample.trace, sample.tokens, needed) for sample in samples]
+    found: dict[str, Any] = {name: np.concatenate([trace[name] for trace in traces]) for name in traces[0]}
+    for name in found.keys() & {*_INTEGERS}:
+        if found[name].min(initial=0) < -(name != "token_id"):
+            raise ValueError(f"the column '{name}' of a trace has {found[name].min()}")
+        found[name] = pa.array(found[name], mask=found[name] < 0)
+    found["chosen_from"] = pa.DictionaryArray.from_arrays(found["taken"].astype(np.int32), pa.array(header.writers))
+    if "window_mean" in columns:
+        means = [window_means(trace["score"], header.window) for trace in traces]
+        found["window_mean"] = _round_bits(np.concatenate(means))
+    if not {field.name for field in parquet.NAME_FIELDS}.isdisjoint(columns):
+        names = [(sample.task, sample.doc_id, sample.sample) for sample in samples]
+        found |= parquet.name_tokens(names, [sample.tokens for sample in samples])
+    return parquet.make_table(found, pa.schema([SCHEMA.field(name) for name in columns]))

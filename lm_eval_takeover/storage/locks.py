@@ -24,6 +24,10 @@ class Lock:
             os.truncate(self._handle, 0)
             os.pwrite(self._handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 
+    def is_in_place(self) -> bool:
+        """Whether the locked file still has its name: not where its folder was moved or removed."""
+        return self._handle is not None and _is_at(self._handle, self.path)
+
     def release(self) -> None:
         """Release the lock. The file stays."""
         if self._handle is not None:
@@ -36,7 +40,7 @@ class Lock:
     def remove(self) -> None:
         """Remove the file if it is still this lock's, then release it. A waiting process sees that the file has no name."""
         with contextlib.suppress(OSError):
-            if self._handle is not None and _is_at(self._handle, self.path):
+            if self.is_in_place():
                 self.path.unlink()
         self.release()
 
@@ -63,5 +67,5 @@ def _is_at(handle: int, path: Path) -> bool:
     """Whether the open file is the one of this name."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False

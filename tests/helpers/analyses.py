@@ -14,7 +14,7 @@ from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
-from lm_eval_takeover.storage.digests import digest_of_text
+from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 
 GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
@@ -31,21 +31,23 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, tar
         takeover |= {"label": policy, "rate": rate}
         facts["settings"] = {"policy": {"name": policy, "rate": rate}}
     header = TraceHeader("command", ("base", "guide"), 10 if gate else None)
+    usual = {"prompt": "p", "prompt_ids": [1, 2]}
+    asks = {
+        (t, d): usual | {"task": t, "doc_id": d, "problem": text, "answer": gold} for (t, d), (text, gold) in problems.items()
+    }
     run = RunWriter(folder)
     asked, verdicts = [], []
     for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():
         text = f"{task} {doc} {number} {policy} {rate}"
         key = blake2b(text.encode(), digest_size=16).digest()
-        asked.append(AskedSample(task, f"{task} {doc}", doc, number, doc, "prompt", key))
+        asked.append(AskedSample(task, f"{task} {doc}", doc, number, doc, digest_of(asks[task, doc]), key))
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
         counts = (len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1)
         run.add(Sample(key, task, doc, number, text, *counts, False, trace=trace))
         outcome = "correct" if correct else "incorrect"
         verdicts.append(LoggedVerdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
     run.begin(command, facts, asked)
-    usual = {"prompt": "p", "prompt_ids": [1, 2]}
-    rows = [{"task": t, "doc_id": d, "problem": text, "answer": gold} for (t, d), (text, gold) in problems.items()]
-    run.add_prompts([row | usual for row in rows])
+    run.add_prompts(list(asks.values()))
     run.add_verdicts(verdicts)
     run.close()
     return folder

@@ -42,6 +42,7 @@ from lm_eval_takeover.runs import scores as scored
 from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal
 from lm_eval_takeover.runs.prompts import read_prompts
 from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.scores import list_score_files, make_schema, read_header
 from lm_eval_takeover.runs.traces import SCHEMA as TRACED
 from lm_eval_takeover.storage.digests import digest_of
@@ -66,7 +67,7 @@ def make_sound(folder: Path) -> None:
             }  # fmt: skip
             problems = {(TASKS[0], doc): (f"problem {doc}", "1") for doc in range(4)}
             write_run(folder / policy, policy, rollouts, problems)
-        _write_scores(folder / "base")
+        write_random_scores(folder / "base")
         write_analysis(folder / "analysis", folder / "base", folder / "disagreement")
     (folder / "effects").mkdir()
     for name in EFFECT_CAPTIONS:
@@ -81,8 +82,8 @@ def make_sound(folder: Path) -> None:
 SCORES = ("ce", "rkl", "entropy", "js")
 
 
-def _write_scores(folder: Path) -> None:
-    rng = np.random.default_rng(0)
+def write_random_scores(folder: Path, seed: int = 0, files: int = 1) -> None:
+    rng = np.random.default_rng(seed)
     schema = make_schema(SCORES)
     samples = []
     for one in read_run_folder(folder).stored_samples():
@@ -91,7 +92,8 @@ def _write_scores(folder: Path) -> None:
                   else rng.integers(1, 6, count).astype(np.int32) for field in schema}  # fmt: skip
         samples.append(scored.ScoredSample(one.stored.key, one.stored_name, list(range(count)), values))
     model = {"id": "some/base", "revision": None, "dtype": "torch.float32"}
-    scored.write_scores(folder, scored.ScoresHeader(model, model, dict.fromkeys(SCORES)), samples)
+    for number in range(files):
+        scored.write_scores(folder, scored.ScoresHeader(model, model, dict.fromkeys(SCORES)), samples[number::files])
 
 
 # What a stranger changes
@@ -140,11 +142,31 @@ def _spoil_journal(folder, rng):
             else:
                 row[at] = rng.choice(_CELLS)
             new = dict(zip(columns, row, strict=True)) | {"digest": journal_file.row_digest(row)}
-            if table == "samples" and rng.random() < 0.5:
-                new["trace"] = None
             with contextlib.suppress(sqlite3.Error):  # what SQLite itself refuses
                 marks = ", ".join(f"{name} = ?" for name in new)
                 connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])
+
+
+def _spoil_trace(folder, rng):
+    """Traces in a journal, with the right checksums."""
+    path = folder / "disagreement" / "journal-000.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        rows = connection.execute("SELECT key, trace FROM traces").fetchall()
+        for key, blob in rng.sample(rows, rng.choice((1, len(rows)))):
+            line, _, packed = blob[8:].partition(b"\n")
+            columns = pa.decompress(packed, 30 * 29, "zstd", asbytes=True)
+            match rng.randrange(4):
+                case 0:
+                    line = spoil_bytes(line, rng)
+                case 1:
+                    line = rng.choice((b"", b"a b c 7", b"s base guide -7", b"s base guide 999999999999", b"s base guide 10 3"))
+                case 2:
+                    columns = spoil_bytes(columns, rng)
+                case 3:
+                    columns = rng.randbytes(len(columns))
+            packed = spoil_bytes(packed, rng) if rng.random() < 0.2 else pa.compress(columns, "zstd", asbytes=True)
+            trace = journal_file.add_checksum(key, line + b"\n" + packed)
+            connection.execute("UPDATE traces SET trace = ? WHERE key = ?", (trace, key))
 
 
 def spoil_parquet(path: Path, rng: random.Random) -> None:
@@ -223,6 +245,15 @@ def _read_runs(folder):
     read_scores(base, {one.stored.key: one for one in base.stored_samples()}, "ce")
 
 
+def _read_traces(folder):
+    _read_runs(folder)
+    for _, table in read_run_folder(folder / "disagreement").read_traces(TRACED.names):
+        table.to_pylist()
+    for path in (folder / "disagreement" / "traces").iterdir():
+        path.unlink()
+    RunWriter(folder / "disagreement").close()  # which writes them again
+
+
 def _read_analysis(folder):
     found = Analysis.read(folder / "analysis")
     list_rows(found)
@@ -241,7 +272,7 @@ KINDS = {
     "results": (_spoil_results, _read_results),
     "calibration": (_json("calibration.json", lambda c: c | {"checksum": compute_checksum(c)}), _read_calibration),
     "journal": (_spoil_journal, _read_runs),
-    "trace": (_any_of("disagreement/traces/*"), _read_runs),
+    "trace": (_spoil_trace, _read_traces),
     "scores": (_any_of("base/scores/*.parquet"), _read_runs),
     "prompts": (_any_of("base/prompts.parquet"), _read_runs),
     "baseline": (
@@ -289,7 +320,6 @@ def _read_run(folder):
 
 FLIPPED = {
     "journal": ("base/journal-000.sqlite", _read_run),
-    "traces": ("base/traces/000-000001.parquet", _read_run),
     "scores": ("base/scores/000001.parquet", _read_score_files),
     "prompts": ("base/prompts.parquet", lambda folder: read_prompts(folder / "base")),
 }

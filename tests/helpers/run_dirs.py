@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.runs import journal_file
-from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 
@@ -28,7 +28,8 @@ def make_sample(number, text="x", tokens=5, header=HEADER):
 
 def open_run(folder, command="s", **options):
     run = RunWriter(folder, **options)
-    run.begin(command, {"version": "0"}, [])
+    task = [AskedSample("task", "doc", number, 0, number, "prompt", make_sample(number).key) for number in range(3)]
+    run.begin(command, {"version": "0", "settings": {"seed": 0}}, task)
     return run
 
 

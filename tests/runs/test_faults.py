@@ -10,15 +10,17 @@ import shutil
 import signal
 import sqlite3
 import time
-from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
 from helpers.processes import HELPERS, mounted, wait_until
 from helpers.read_once import made_once
+from helpers.run_dirs import read_rows
 
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.runs.parquet import check_digest
+from lm_eval_takeover.runs.traces import tabulate
 
 pytestmark = pytest.mark.slow
 ARGUMENTS = {"spike_ratio": 0.045, "batch_size": 8, "block_size": 8}
@@ -75,24 +77,15 @@ def agreement(folder):
     """Check that journal and traces hold the same samples with as many tokens; returns how many samples are journalled."""
     kept = 0
     for path in list_journals(folder / "run"):
-        Journal(path, read_only=True).close()  # every row is compared with its digest
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            rows = connection.execute("SELECT task, doc_id, sample, tokens, trace, part FROM samples").fetchall()
-        assert len({row[:3] for row in rows}) == len(rows)
-        expected = {}
-        for task, doc, sample, tokens, trace, part in rows:
-            assert (trace is None) == (part is not None), (doc, sample)
-            if part is not None:
-                expected.setdefault(part, {})[task, doc, sample] = tokens
-        for part in (folder / "run" / "traces").glob(f"{path.stem[-3:]}-*.parquet"):
-            table = pq.read_table(part, columns=["task", "doc_id", "sample"])
-            rows_of = Counter(zip(*(table[name].to_pylist() for name in table.column_names), strict=True))
-            if part.name in expected:
-                assert rows_of == expected.pop(part.name)
-            else:  # of a kill before it was entered
-                assert rows_of.keys() <= {row[:3] for row in rows}
-        assert not expected
-        kept += len(rows)
+        with contextlib.closing(Journal(path, read_only=True)) as journal:  # every row is compared with its digest
+            traced = dict(journal.list_traces(0))
+            assert len(traced) == len(journal)
+            for part in journal.parts():
+                file = folder / "run" / "traces" / part.name
+                if file.exists():  # else of a kill before it was written
+                    assert check_digest(file) == part.content
+                    assert pq.read_table(file).equals(tabulate([traced[n] for n in range(part.first, part.last + 1)]))
+            kept += len(traced)
     return kept
 
 
@@ -102,6 +95,9 @@ def ends_well(drills, folder, undisturbed):
     assert drills.run(folder) == 0, log(folder)
     assert outcome(folder) == undisturbed
     assert agreement(folder) == LIMIT * 8
+    rows = read_rows(folder / "run")
+    assert not rows.duplicated(["doc_id", "sample", "position"]).any()
+    assert len(rows.drop_duplicates(["doc_id", "sample"])) == LIMIT * 8
     assert not list((folder / "run").rglob(".*parquet*"))
     if kept:
         assert f"{kept} of {LIMIT * 8} samples are finished already" in log(folder)
@@ -141,11 +137,11 @@ def test_kills_at_random_instants(drills, undisturbed, tmp_path):
     ("fault", "number"),
     [
         ("in a commit", 2),
-        ("before a part is renamed", 1),
+        ("before a part is entered", 1),
+        ("as a part is entered", 2),
         ("as a part is written", 1),  # the prompts, which come first
         ("as a part is written", 3),
         ("after a part is renamed", 2),
-        ("as a part is entered", 2),
         ("while answers are scored", 2),
         ("in the commit of verdicts", 1),
     ],
@@ -164,23 +160,45 @@ def test_an_exception_while_scoring_costs_no_generation(drills, undisturbed, tmp
     assert ends_well(drills, tmp_path, undisturbed) == LIMIT * 8
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, status):
+def start_slowly(drills, folder):
+    """An attempt that has finished some of its samples."""
+
     def enough():
         with contextlib.suppress(sqlite3.Error, OSError):  # between two states
-            return list_journals(tmp_path / "run") and agreement(tmp_path) > 2
+            return list_journals(folder / "run") and agreement(folder) > 2
 
-    process = drills.start(tmp_path, arguments={"batch_size": 2})
+    process = drills.start(folder, arguments={"batch_size": 2})
     wait_until(enough, process)
+    return process
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, finished, tmp_path, replaced):
+    """The run says so and stops; it goes on where the folder is now. What has the old name is left alone."""
+    process = start_slowly(drills, tmp_path)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    other = shutil.copytree(finished, tmp_path / "run") if replaced else None
+    content = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} if other else {}
+    assert process.wait() == 2, log(tmp_path)
+    *before, last = log(tmp_path).strip().splitlines()
+    assert last.startswith(f"error: run_dir='{tmp_path}/run' was moved or removed while a run wrote to it; ")
+    assert not any("was moved" in line for line in before)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == content
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    (tmp_path / "moved").rename(tmp_path / "run")
+    assert ends_well(drills, tmp_path, undisturbed) > 2
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, status):
+    process = start_slowly(drills, tmp_path)
     process.send_signal(number)
     assert process.wait() == status
     last = log(tmp_path).strip().splitlines()[-1]
     assert last.startswith("stopped; ") and "samples are kept in run_dir=" in last
     kept = int(last.split()[1])
     assert "Traceback" not in log(tmp_path)
-    (path,) = list_journals(tmp_path / "run")
-    with contextlib.closing(sqlite3.connect(path)) as connection:  # all traces are in parts
-        assert connection.execute("SELECT count(*) FROM samples WHERE part IS NULL").fetchone() == (0,)
+    assert len(read_rows(tmp_path / "run").drop_duplicates(["doc_id", "sample"])) == kept  # all traces are in parts
     assert ends_well(drills, tmp_path, undisturbed) == kept > 2
 
 
@@ -192,18 +210,17 @@ def small_disk(forked, tmp_path_factory):
         yield Drills(forked, pid), folder
 
 
-@pytest.mark.parametrize("part", [1000, 10**9])  # traces go into parts while it runs, or stay in the journal
-def test_a_full_disk(small_disk, undisturbed, tmp_path, part):
+def test_a_full_disk(small_disk, undisturbed, tmp_path):
     small, folder = small_disk
-    arguments = {"run_dir": str(folder / f"run-{part}")}
-    status = small.run(tmp_path, arguments=arguments, part=part, limit=6)
+    arguments = {"run_dir": str(folder / "run")}
+    status = small.run(tmp_path, arguments=arguments, limit=6)
     assert status == 2, log(tmp_path)
-    assert f"error: run_dir='{folder}/run-{part}': " in log(tmp_path)
+    assert f"error: run_dir='{folder}/run': " in log(tmp_path)
     assert "full" in log(tmp_path) or "No space left" in log(tmp_path)
     assert "make room and give the same command again" in log(tmp_path)
     assert "Traceback" not in log(tmp_path)
     # Room is made: by copying to a larger disk. What was committed is all there.
-    inside = f"/proc/{small.mounts}/root{folder}/run-{part}"
+    inside = f"/proc/{small.mounts}/root{folder}/run"
     shutil.copytree(inside, tmp_path / "run")
     shutil.rmtree(inside)
     kept = agreement(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
-from lm_eval_takeover.runs.prompts import SCHEMA, add_prompts, list_prompts, read_prompts
+from lm_eval_takeover.runs.prompts import SCHEMA, add_prompts, make_prompt, read_prompts
 from lm_eval_takeover.storage.locks import Lock
 from lm_eval_takeover.tasks.gpqa import GPQA
 
@@ -20,11 +20,11 @@ def make_rows(task, numbers, ending=""):
         for n in numbers
     ]
     requests = [Request((n, n + 1, *map(ord, ending)), 0, 5, Sampling(), label="r") for n in numbers]
-    return list_prompts(instances * 2, requests * 2, range(2 * len(instances)))
+    return list(map(make_prompt, instances, requests))
 
 
 def test_rows_are_added_once_and_read_by_anyone(tmp_path):
-    add_prompts(tmp_path, make_rows("b", [3, 1]))
+    add_prompts(tmp_path, 2 * make_rows("b", [3, 1]))
     add_prompts(tmp_path, make_rows("a", [7]))
     written = (tmp_path / PROMPTS).stat().st_mtime_ns
     add_prompts(tmp_path, make_rows("b", [1]))  # a resumed run

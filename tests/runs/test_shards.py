@@ -1,6 +1,7 @@
-"""Traces leave the journal for parts, parts agree with it, and what is damaged is moved aside."""
+"""Parts are copies of the journal's traces: what is not is moved aside and written again, as what is damaged is."""
 
 import contextlib
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -13,35 +14,79 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import shards
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.traces import TraceHeader
+from lm_eval_takeover.storage.digests import digest_of
 
 
-def test_traces_go_into_parts_and_their_blobs_out_of_the_journal(folder):
+def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
     run = open_run(folder)
-    run.add(make_sample(0, tokens=shards.PART_TOKENS))
+    for number in range(50):
+        run.add(make_sample(number, tokens=shards.PART_TOKENS if number == 7 else 5))
     run.find([])  # behind its commit
-    assert len(list((folder / "traces").iterdir())) == 1
-    for number in range(1, 50):
-        run.add(make_sample(number))
+    assert not list((folder / "traces").iterdir())  # they are written when it ends
     run.close()
-    assert len(list((folder / "traces").iterdir())) == 2
+    parts = {path.name: path.read_bytes() for path in (folder / "traces").iterdir()}
+    assert len(parts) == 2
     assert len(read_rows(folder)) == shards.PART_TOKENS + 49 * 5
-    with sqlite3.connect(folder / "journal-000.sqlite") as connection:
-        counted = connection.execute("SELECT count(*) FROM samples WHERE trace IS NULL AND part IS NOT NULL")
-        assert counted.fetchone() == (50,)
-    connection.close()
+    for name in parts:  # whatever is lost is written again
+        (folder / "traces" / name).unlink()
+        open_run(folder).close()
+        assert {path.name: path.read_bytes() for path in (folder / "traces").iterdir()} == parts
+    metadata = pq.read_schema(folder / "traces" / "000-000001.parquet").metadata
+    assert metadata[b"command"] == b"s" and metadata[b"identity"].decode() == digest_of({"seed": 0})
+    assert json.loads(metadata[b"takeover"])["settings"] == {"seed": 0}
 
 
-def test_parts_that_no_journal_knows_are_removed(folder):
-    run = open_run(folder)
-    run.add(make_sample(1))
-    run.close()
-    (known,) = (folder / "traces").iterdir()
-    unknown = known.with_name("000-000009.parquet")
-    unknown.write_bytes(known.read_bytes())
-    unfinished = known.with_name(".000-000010.parquet.abc")
-    unfinished.write_bytes(b"half")
+@pytest.mark.parametrize("kind", ["another run's", "changed", "a link to another's", "a folder", "unknown"])
+def test_parts_that_the_journal_did_not_write_are_moved_aside_and_written_again(folder, tmp_path, caplog, kind):
+    for place, text in ((folder, "ours"), (tmp_path / "other", "theirs")):
+        run = open_run(place)
+        run.add(make_sample(1, text, tokens=len(text)))
+        run.close()
+    part, theirs = folder / "traces" / "000-000001.parquet", tmp_path / "other" / "traces" / "000-000001.parquet"
+    ours, spoiled = part.read_bytes(), part.with_name("000-000009.parquet") if kind == "unknown" else part
+    match kind:
+        case "another run's":
+            shutil.copy(theirs, part)
+        case "changed":
+            part.write_bytes(ours.replace(b"x", b"y", 1) if b"x" in ours else ours[:-9] + b"?" + ours[-8:])
+        case "a link to another's":
+            part.unlink()
+            part.symlink_to(theirs)
+        case "a folder":
+            part.unlink()
+            part.mkdir()
+        case "unknown":
+            shutil.copy(part, spoiled)
+    part.with_name(".000-000010.parquet.abc").write_bytes(b"half")  # of a kill
     open_run(folder).close()
-    assert list((folder / "traces").iterdir()) == [known]
+    assert {path.name: path.read_bytes() for path in (folder / "traces").iterdir()} == {part.name: ours}
+    assert [path.name for path in (folder / "damaged-1").iterdir()] == [spoiled.name]
+    assert "1 trace files are not what this run wrote; they were moved to" in caplog.text
+    ((_, table),) = list(read_run_folder(folder).read_traces(["token_id"]))
+    assert table["token_id"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_a_trace_that_is_damaged_is_never_read_and_its_sample_alone_is_written_again(folder, caplog):
+    run = open_run(folder)
+    for number in range(3):
+        run.add(make_sample(number, tokens=1000))
+    run.close()
+    with contextlib.closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
+        ((first,), (second,)) = connection.execute("SELECT trace FROM traces LIMIT 2").fetchall()
+        connection.execute("UPDATE traces SET trace = ? WHERE id = 1", (second,))
+        connection.execute("UPDATE traces SET trace = ? WHERE id = 2", (first[:-1] + b"?",))
+    reader = read_run_folder(folder)
+    for sample in reader.answered[:2]:
+        with pytest.raises(RunDirError, match="a trace has changed; the run's own command repairs it"):
+            list(reader.read_traces(["token_id"], [sample]))
+    assert len(list(reader.read_traces(["token_id"], reader.answered[2:]))) == 1
+    run = open_run(folder)
+    assert "the traces of 2 samples are damaged; these samples are generated again" in caplog.text
+    assert list(run.find([make_sample(number).key for number in range(3)])) == [make_sample(2).key]
+    for number in range(2):
+        run.add(make_sample(number, tokens=1000))
+    run.close()
+    assert sorted(read_rows(folder)["doc_id"]) == sorted([*range(3)] * 1000)
 
 
 def test_parts_hold_one_run_each(folder):
@@ -59,15 +104,11 @@ def test_parts_hold_one_run_each(folder):
     assert tables[2]["window_mean"].null_count == 5
 
 
-def test_a_part_of_a_stranger_s_journal_lies_in_the_folder(demo_runs, tmp_path):
-    """Neither a name with `..` nor a link is followed: what is elsewhere is not of this run."""
-    folder = shutil.copytree(demo_runs["base"], tmp_path / "run")
-    (part,) = (folder / "traces").iterdir()
-    part.rename(tmp_path / "x.parquet")
-    part.symlink_to(tmp_path / "x.parquet")
-    with pytest.raises(RunDirError, match="lies outside"):
-        list(read_run_folder(folder).read_traces(["token_id"]))
-    plant(folder, "samples", part="../../x.parquet")
+def test_a_stranger_s_journal_names_no_file_elsewhere(folder):
+    run = open_run(folder)
+    run.add(make_sample(1))
+    run.close()
+    plant(folder, "parts", name="../../x.parquet")
     with pytest.raises(RunDirError, match="the name of a part has changed"):
         read_run_folder(folder)
 
@@ -88,7 +129,7 @@ def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
     (folder / "journal-000.sqlite").unlink()
     open_run(folder).close()
     assert [path.name for path in (folder / "damaged-1").iterdir()] == ["000-000001.parquet"]
-    assert "1 trace files hold samples that the journal does not have" in caplog.text
+    assert "1 trace files are not what this run wrote" in caplog.text
 
 
 @pytest.mark.parametrize("moves", range(5))

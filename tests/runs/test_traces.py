@@ -16,7 +16,8 @@ from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
-from lm_eval_takeover.runs.traces import SCHEMA, pack_trace, window_means, write_part
+from lm_eval_takeover.runs.parquet import write_parquet
+from lm_eval_takeover.runs.traces import SCHEMA, pack_trace, tabulate, window_means
 
 
 def test_window_means_are_those_of_the_gate():
@@ -89,7 +90,7 @@ def test_a_part_holds_what_was_generated_for_pandas_polars_and_duckdb(demo_pair,
     task = 'it\'s a "task"/../x'
     samples = [replace(make_sample(i, tokens=len(g.tokens)), task=task, trace=pack_trace(g, HEADER)) for i, g in made.items()]
     path = tmp_path / "part.parquet"
-    write_part(path, samples, {})
+    write_parquet(path, tabulate(samples))
     table, by_polars = pd.read_parquet(path), pl.read_parquet(path)
     by_duckdb = duckdb.sql(f"SELECT token_id, chosen_from FROM '{path}'").fetchall()
     assert list(table) == by_polars.columns == SCHEMA.names

@@ -22,20 +22,15 @@ def show(options: argparse.Namespace) -> int:
     runs = read_run_folders([options.run_dir])
     run = next((run for run in runs if run.takeover.get("window") is not None), runs[0])  # of a comparison the guided row
     sample = find_sample(run, options.task, options.doc, options.sample)
-    traces = [table for _, table in run.read_traces([*_IDS, "chosen_from"], [sample])]
+    ((_, trace),) = run.read_traces([*_IDS, "chosen_from"], [sample])
     console = Console(highlight=False, soft_wrap=True)
     console.print(describe_sample(run, sample))
     prompts = run.prompts.get((sample.task, sample.doc_id), [])
     if prompts and prompts[0]["problem"]:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
-    if traces:
-        marked = run.policy not in ("base", "guide")
-        ids = [token for name in _IDS for token in traces[0][name].to_pylist() if token is not None]
-        decode = run.load_decoder(options.tokenizer, ids)
-        console.print(mark_takeovers(decode, traces[0], run.donor if marked else None))
-    else:
-        console.print(Text(for_terminal(sample.stored.text)))
-        console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))
+    ids = [token for name in _IDS for token in trace[name].to_pylist() if token is not None]
+    decode = run.load_decoder(options.tokenizer, ids)
+    console.print(mark_takeovers(decode, trace, run.donor if run.written_by is None else None))
     gold = prompts[0]["answer"] if prompts else None
     verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {gold or 'not known'})"
     console.print(Text(for_terminal(verdict), "bold"))

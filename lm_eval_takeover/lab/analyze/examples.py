@@ -55,10 +55,7 @@ def _list_largest(inputs: Inputs, run: RunReader) -> Iterator[tuple[float, tuple
 
 def _describe(inputs: Inputs, run: RunReader, sample: Answered, at: int | None = None) -> dict[str, Any]:
     """The text with its takeovers marked as `show` does; beside a position, if there is one."""
-    traces = [table for _, table in run.read_traces(_SHOWN, [sample])]
-    if not traces:
-        raise CannotShow(f"the traces of '{run.label}' lack a sample; run the same command again to repair them")
-    table = traces[0]
+    ((_, table),) = run.read_traces(_SHOWN, [sample])
     if at is not None:
         table = table.slice(start := max(0, at - _BESIDE), at + 1 + _BESIDE - start)
     text = mark_takeovers(lambda ids: "".join(inputs.pieces.split(ids)), table, run.donor).plain

@@ -17,7 +17,7 @@ from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
-from lm_eval_takeover.runs.scores import list_score_files, read_header
+from lm_eval_takeover.runs.scores import find_scored, list_score_files, read_header
 from lm_eval_takeover.storage.paths import make_component
 
 
@@ -104,11 +104,9 @@ class Inputs:
         way_out = f"run: lm-eval-takeover score {self.scored.folder}"
         if not files:
             raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")
-        scored = set().union(*(read_header(path)[1] for path in files))
-        left = [sample for sample in self.scored.stored_samples() if sample.stored.key not in scored]
-        if left:
-            total = len(self.scored.stored_samples())
-            raise CannotShow(f"{len(left)} of {total} samples of '{self.scored_name}' are not scored yet; {way_out}")
+        keys = {sample.stored.key for sample in self.scored.answered}
+        if left := keys - find_scored(files, keys):
+            raise CannotShow(f"{len(left)} of {len(keys)} samples of '{self.scored_name}' are not scored yet; {way_out}")
         return files
 
     @cached_property
@@ -139,9 +137,6 @@ class Inputs:
         if not guided:
             kind = "a run in which two models write" if score is None else f"a run with score={score}"
             raise CannotShow(f"it needs {kind}, and none is given")
-        for name, run in guided.items():
-            if not any(sample.stored.part for sample in run.answered):
-                raise CannotShow(f"the traces of '{name}' are empty; run the same command again to repair them")
         return guided
 
     def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:

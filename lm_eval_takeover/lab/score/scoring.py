@@ -159,17 +159,11 @@ def _find_scored(folder: Path, header: ScoresHeader, name: str) -> set[bytes]:
 
 
 def read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSample]:
-    """Prompts and tokens of these samples. Raises RunDirError for samples without a trace."""
-    texts = [
+    """Prompts and tokens of these samples. Raises RunDirError where they are missing or damaged."""
+    return [
         UnscoredSample(sample, tuple(run.find_prompt(sample)["prompt_ids"]), table["token_id"].to_pylist())
         for sample, table in run.read_traces(["token_id"], samples)
     ]
-    if len(texts) < len(samples):
-        raise RunDirError(
-            f"run_dir='{run.folder}': {len(samples) - len(texts)} of {len(samples)} samples have no trace yet, so their "
-            f"tokens are not known; run the same command again to repair its traces"
-        )
-    return texts
 
 
 def check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[UnscoredSample]) -> None:

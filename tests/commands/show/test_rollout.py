@@ -79,7 +79,7 @@ def test_a_terminal_obeys_nothing_of_a_stranger_s_run(demo_runs, tmp_path, capsy
     title = "\x1b]0;title\x07"
     plant_facts(folder, arguments={"model": title}, takeover={"policy": title})
     plant(folder, "verdicts", answer="\x1b[2J")
-    plant(folder, "samples", text="\x1b[31m", part=None)
+    plant(folder, "samples", text="\x1b[31m")
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "\x07" not in shown

@@ -28,6 +28,7 @@ from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.prompts import SCHEMA
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.scores import list_score_files, read_header
+from lm_eval_takeover.storage.digests import digest_of
 
 
 def analyze(out, *folders, only=None):
@@ -188,8 +189,9 @@ def forget(run, rows):
 
 def use_other_tokens(run):
     rows = pq.read_table(run / PROMPTS).to_pylist()
-    table = pa.Table.from_pylist([row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows], schema=SCHEMA)
-    write_parquet(run / PROMPTS, table)
+    others = [row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows]
+    write_parquet(run / PROMPTS, pa.Table.from_pylist(others, schema=SCHEMA))
+    plant(run, "asked", prompt=dict(zip(map(digest_of, rows), map(digest_of, others), strict=True)).get)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def use_other_tokens(run):
         (lambda runs: None, ["base"], "ranks", "needs a run in which two models write, and none is given"),
         (lambda runs: None, ["base", "guided"], "cross", "needs a run with score=js, and none is given"),
         (lambda runs: None, ["base"], "flips", "no other run has problems of the base run"),
-        (lambda runs: plant(runs["guided"], "samples", part=None), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
+        (lambda runs: forget(runs["guided"], "traces"), ["base", "guided"], "ranks", "trace of task .* is missing; the run"),
         (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
         (lambda runs: forget(runs["base"], "verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
          r"failure cannot be shown: \d+ of 32 samples of 'base' have no verdict: it was stopped before"),
@@ -214,7 +216,7 @@ def use_other_tokens(run):
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
          ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
     ],
-    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "empty-traces", "tokenizer", "verdicts", "unfinished", "typo",
+    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "lost-traces", "tokenizer", "verdicts", "unfinished", "typo",
          "two-bases", "names"],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, only, message):

@@ -1,0 +1,112 @@
+"""Two runs, of which files of one are copied over those of the other: does a reader take one for the other?"""
+
+import collections
+import contextlib
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from helpers.analyses import write_run
+from helpers.foreign_files import write_random_scores
+from helpers.run_dirs import kill_run, make_sample
+from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.lab.analyze.inputs import Inputs
+from lm_eval_takeover.lab.report.rollouts import read_scores
+from lm_eval_takeover.runs.journal import Journal
+from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.runs.run_reader import read_run_folder, split_samples
+from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.runs.traces import SCHEMA, tabulate
+
+SIDES = {"ours": None, "theirs": 0.3}  # the rate makes it another run
+
+
+def make_runs(folder: Path) -> dict[str, dict]:
+    """Each run twice: finished, and killed, with a log of its journal. What readers find of each, by its name."""
+    for number, (side, rate) in enumerate(SIDES.items()):
+        rng = random.Random(number)
+        rollouts = {
+            ("takeover_demo", doc, sample): ([rng.randrange(50) for _ in range(9)], {}, rng.random() < 0.5, str(number))
+            for doc in range(2) for sample in range(2)
+        }  # fmt: skip
+        problems = {("takeover_demo", doc): (f"problem {doc} of {side}", str(number)) for doc in range(2)}
+        write_run(folder / side, "base", rollouts, problems, rate=rate)
+        write_random_scores(folder / side, number, files=number + 1)
+        killed = RunWriter(shutil.copytree(folder / side, folder / f"{side}, killed"))
+        (command,) = killed.journal.commands()
+        killed.begin(command, killed.journal.attempts(command)[0][0], [])
+        killed.add(make_sample(number))
+        kill_run(killed)
+    return {path.name: read_all(path) for path in sorted(folder.iterdir())}
+
+
+def read_all(folder: Path) -> dict:
+    """What readers find of a run. The keys say whose it is: the digest of a sample's settings, or the settings."""
+    run = read_run_folder(folder)
+    texts, found = {one.stored.key: one for one in run.stored_samples()}, {}
+    found["run", repr(run.settings)] = repr((run.arguments, run.takeover, run.tasks, run.decoding))
+    for key, one in texts.items():
+        found["text", key] = repr(one)
+        with contextlib.suppress(TakeoverError):
+            found["prompt", key] = repr(run.find_prompt(one))
+    for name, rows in run.prompts.items():
+        found["problem", repr(run.settings), name] = repr(rows)
+    with contextlib.suppress(TakeoverError):
+        for one, table in run.read_traces(SCHEMA.names):
+            found["trace", one.stored.key] = repr(table.to_pydict())
+    with contextlib.suppress(TakeoverError):
+        for key, scored in read_scores(run, texts, "ce").items():
+            found["scores", key] = repr({name: list(column) for name, column in scored.columns.items()})
+    with contextlib.suppress(TakeoverError):
+        found["score files", repr(run.settings)] = len(Inputs.name([run], None).score_files)
+    return found
+
+
+def try_mix(sound: Path, truth: dict[str, dict], scratch: Path, seed: int) -> str:
+    """Copy some files of one run over those of the other. `refused`, `read` as one of the two, or `silent`: read as a mixture."""
+    rng = random.Random(seed)
+    ours, theirs = rng.sample(sorted(truth), 2)
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(sound / ours, scratch)
+    files = sorted(path.relative_to(sound / theirs) for path in (sound / theirs).rglob("*") if path.is_file())
+    for name in rng.sample(files, rng.randint(1, len(files))):
+        (scratch / name).parent.mkdir(exist_ok=True)
+        shutil.copy(sound / theirs / name, scratch / name)
+    outcome = "refused"
+    with contextlib.suppress(TakeoverError):
+        outcome = _judge(read_all(scratch), truth)
+    with contextlib.suppress(TakeoverError):  # its own command, which repairs it
+        RunWriter(scratch).close()
+        if _judge(read_all(scratch), truth) == "silent" or _read_parquet(scratch) != _list_traces(scratch):
+            outcome = "silent"
+    return outcome
+
+
+def _judge(found: dict, truth: dict[str, dict]) -> str:
+    for side in SIDES:
+        known = collections.defaultdict(set)
+        for name, content in truth.items():
+            if name.startswith(side):
+                for key, value in content.items():
+                    known[key].add(value)
+        if all(value in known[key] for key, value in found.items()):
+            return "read"
+    return "silent"
+
+
+def _list_traces(folder: Path) -> list[str]:
+    found = []
+    for path in list_journals(folder):
+        with contextlib.closing(Journal(path, read_only=True)) as journal:
+            found += [repr(tabulate([sample]).to_pydict()) for _, sample in journal.list_traces(0)]
+    return sorted(found)
+
+
+def _read_parquet(folder: Path) -> list[str]:
+    """The traces in its parquet files, as `_list_traces` gives them."""
+    tables = [pq.read_table(path) for path in (folder / "traces").glob("*.parquet")]
+    return sorted(
+        repr(table.slice(start, stop - start).to_pydict()) for table in tables for _, start, stop in split_samples(table)
+    )
