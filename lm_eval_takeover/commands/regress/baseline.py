@@ -132,6 +132,9 @@ def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = (
             lines.append(f"{task}: other problems")
         else:
             lines += [f"{task} {line}" for line in list_differences(before.settings, now.settings, allowed)]
+            prompts = [dict(zip(side.problems.ids, side.problems.prompts, strict=False)) for side in (before, now)]
+            if all(prompts) and prompts[0] != prompts[1] and before.settings == now.settings and "prompts" not in allowed:
+                lines.append(f"{task} prompts: others, though all settings are the same; other examples?")
     return list(dict.fromkeys(lines))
 
 
@@ -151,7 +154,8 @@ def _read_task(run: Run, task: str) -> TaskRuns:
         )
     costs, no_costs = result.read_costs()
     ids, values = tuple(name[:_ID] for name in result.problems.ids), costs | result.problems.values
-    problems = replace(result.problems, ids=ids, values=values)
+    prompts = tuple(name[:_ID] for name in result.problems.prompts)
+    problems = replace(result.problems, ids=ids, values=values, prompts=prompts)
     return TaskRuns((problems,), result.settings, identities=(result.identity,), no_costs=no_costs)
 
 
@@ -185,6 +189,7 @@ class _StoredTask:
     settings: dict[str, Any]
     samples: Annotated[int, Between(1, 4096)]
     ids: list[str]
+    prompts: list[str]
     runs: list[_BaselineRun]
     anchors: dict[str, _Counts] | None
 
@@ -230,6 +235,7 @@ def _pack(side: TaskRuns) -> dict[str, Any]:
         "settings": side.settings,
         "samples": side.problems.samples,
         "ids": list(side.problems.ids),
+        "prompts": list(side.problems.prompts),
         "runs": [pack_run(*pair) for pair in zip(side.runs, side.identities, strict=True)],
         "anchors": count(side.anchors) or None,
     }
@@ -271,7 +277,15 @@ def _unpack(side: _StoredTask) -> TaskRuns:
         values = divide(run.counts)
         if ACC not in values:
             raise ValueError("field 'counts.acc' is missing")
-        runs.append(Problems(tuple(side.ids), side.samples, fill_pass_at_k(values, side.samples), texts=run.texts))
+        runs.append(
+            Problems(
+                tuple(side.ids),
+                side.samples,
+                fill_pass_at_k(values, side.samples),
+                texts=run.texts,
+                prompts=tuple(side.prompts),
+            )
+        )
     if not runs:
         raise ValueError("field 'runs' is empty")
     return TaskRuns(tuple(runs), side.settings, divide(side.anchors or {}), tuple(run.identity for run in side.runs))

@@ -114,13 +114,13 @@ def worst(verdicts: Sequence[TaskVerdict]) -> str:
 
 def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: str) -> list[str]:
     """List the differences that are allowed. Raises ArgumentError that lists all others."""
-    names = {name for run in (old, new) for settings in _list_settings(run) for name in settings}
+    names = {"prompts", *(name for run in (old, new) for settings in _list_settings(run) for name in settings)}
     for name in allowed:
         if name not in names:
             raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, names)}")
     if lines := list_other_settings(old, new, allowed):
         pairs = zip(_list_settings(old), _list_settings(new), strict=True)
-        differing = {name for before, now in pairs for name in name_differences(before, now)}
+        differing = {name for before, now in pairs for name in name_differences(before, now)} or {"prompts"}
         raise ArgumentError(
             f"settings differ from {where}: {'; '.join(lines)}; run with the baseline's settings, accept these with "
             f"`--allow {' '.join(sorted({*allowed, *differing}))}`, or take this run as the new baseline with --update"

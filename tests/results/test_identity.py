@@ -1,0 +1,158 @@
+"""Two runs that differ in one thing never share a figure: not in a row of leaderboard, nor in a verdict of regress."""
+
+import copy
+import json
+import re
+from itertools import count
+
+import pytest
+from helpers.demo_runs import run_demo
+from helpers.results import takeover
+from helpers.results import write_results as write_made_up
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.regress.baseline import read_single_run, write_baseline
+from lm_eval_takeover.commands.rescore.scoring import write_results
+from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.results.runs import read_runs
+from lm_eval_takeover.runs.identity import describe_identity
+from lm_eval_takeover.runs.run_reader import read_run_folder
+
+TASK = "takeover_demo"
+NUMBER = count()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """lm-eval's results of two problems, as a run of ours gave them."""
+    return run_demo(tmp_path_factory.mktemp("original") / "run", 2, {"tau": 6.0, "kappa": 1.0})
+
+
+def list_leaves(value, place=()):
+    """The places of all values in an object."""
+    if not isinstance(value, dict) or not value:
+        return [place]
+    return [leaf for name, inner in value.items() for leaf in list_leaves(inner, (*place, name))]
+
+
+def change(results, place):
+    """Another value there; of `text_settings` with the identity that it makes."""
+    *outer, last = place
+    inner = results
+    for name in outer:
+        inner = inner[name]
+    inner[last] = inner[last] + 1 if isinstance(inner[last], (int, float)) and not isinstance(inner[last], bool) else "another"
+    described = results["config"]["takeover"]
+    described |= describe_identity(described["text_settings"])
+
+
+def change_samples(results, field):
+    """Another document or prompt: its digest, and with it the identity of the task."""
+    row = results["samples"][TASK][0]
+    row[field] = "another"
+    results["config"]["takeover"]["per_task"][TASK]["identity"] = "another"
+
+
+def list_changes(results):
+    """All in which two runs may differ: settings of run, task file and scorer, documents, prompts, limits."""
+    configured = results["configs"][TASK]
+    places = [
+        ("config", "takeover", "text_settings", *leaf) for leaf in list_leaves(results["config"]["takeover"]["text_settings"])
+    ]
+    places += [("configs", TASK, "generation_kwargs", name) for name in configured["generation_kwargs"]]
+    places += [
+        ("configs", TASK, name) for name in ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_text")
+    ]
+    places += [("configs", TASK, "metadata", name) for name in ("scorer", "verifier")]
+    places += [(name, TASK) for name in ("versions", "n-shot")]
+    changes = {".".join(place): lambda other, place=place: change(other, place) for place in places}
+    changes |= {field: lambda other, field=field: change_samples(other, field) for field in ("doc_hash", "prompt_hash")}
+    given = {"max_length": 40, "max_gen_toks": 9, "enable_thinking": True}
+    for name, value in given.items():
+        changes[name] = lambda other, name=name, value=value: other["config"]["model_args"].update({name: value})
+    return changes
+
+
+def refuse(*words):
+    """The line with which `regress` refuses a comparison."""
+    with pytest.raises(TakeoverError) as error:
+        main(["regress", *map(str, words)])
+    return str(error.value)
+
+
+def write(folder, results):
+    return write_results(copy.deepcopy(results), folder / str(next(NUMBER)))
+
+
+def test_runs_that_differ_in_one_thing_are_rows_of_their_own_and_no_baseline_of_each_other(original, tmp_path):
+    whole = write(tmp_path, original)
+    write_baseline(tmp_path / "baseline.json", read_single_run(whole))
+    assert len(read_runs([whole, write(tmp_path, original)])[0]) == 1  # the same run twice
+    tried = list_changes(original)
+    assert len(tried) > 35
+    for name, apply in tried.items():
+        results = copy.deepcopy(original)
+        apply(results)
+        other = write(tmp_path, results)
+        runs, notes = read_runs([whole, other])
+        assert (len(runs), notes) == (2, []), name
+        for baseline in (tmp_path / "baseline.json", whole):
+            if name.endswith("seed"):
+                assert main(["regress", str(other), "--baseline", str(baseline)]) == 0
+                continue
+            line = refuse(other, "--baseline", baseline)
+            assert re.search(r"settings differ from --baseline|; 1 are missing in the", line), name
+
+
+def test_a_run_compared_with_itself_is_said(original, tmp_path, capsys):
+    whole = write(tmp_path, original)
+    assert main(["regress", str(whole), "--baseline", str(whole), "--metric", "acc", "realized_rate"]) == 0
+    assert "the run is the baseline's own: all texts and verdicts are the same" in capsys.readouterr().err
+
+
+def test_costs_are_those_of_the_run_itself_where_two_runs_share_a_folder(tmp_path, capsys):
+    folder, words = tmp_path / "run", ["--metric", "realized_rate", "--max_change", "0.001", "--allow", "tau"]
+    low = write(tmp_path, run_demo(folder, 2, {"tau": 16.0, "kappa": 0.0}))
+    high = write(tmp_path, run_demo(folder, 2, {"tau": 0.1, "kappa": 0.0}))
+    described = [read_single_run(results).tasks[TASK].problems.values for results in (low, high)]
+    rates = [values["takeovers"].sum() / values["tokens"].sum() for values in described]
+    told = [json.loads(next(results.glob("results_*")).read_text())["config"]["takeover"] for results in (low, high)]
+    assert rates == pytest.approx([each["realized_rate"] for each in told]) and rates[0] < rates[1]
+    assert main(["regress", str(high), "--baseline", str(low), *words]) in (0, 1)
+    shown = capsys.readouterr().out
+    assert f"{rates[0]:.4f}" in shown and f"{rates[1]:.4f}" in shown
+    assert read_run_folder(folder).takeover["tau"] == 0.1
+    for journal in folder.glob("journal-*"):
+        journal.unlink()
+    assert "is in the run_dir alone: run_dir=" in refuse(high, "--baseline", low, *words)
+
+
+@pytest.mark.parametrize(
+    ("metric", "filter_name", "said"),
+    [("exact_match", "strict", "filter: loose -> strict"), ("score", "loose", "metric: exact_match -> score")],
+)
+def test_other_models_logs_are_compared_by_one_metric_of_one_filter(tmp_path, metric, filter_name, said):
+    def make(name, metric, filter_name):
+        folder = write_made_up(tmp_path / name, {"plain": [2, 8, 0]}, model="hf", model_args={"pretrained": "acme/x"})
+        (results,), (samples,) = folder.glob("results_*"), folder.glob("samples_*")
+        content = json.loads(results.read_text())
+        named = {f"{metric},{filter_name}": content["results"]["plain"]["acc,all"]}
+        results.write_text(json.dumps(content | {"results": {"plain": named}}))
+        rows = map(json.loads, samples.read_text().splitlines())
+        kept = [row | {"filter": filter_name, "metrics": [metric], metric: row["acc"]} for row in rows]
+        samples.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        return folder
+
+    old, new = make("old", "exact_match", "loose"), make("new", metric, filter_name)
+    assert main(["regress", str(old), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
+    for against in (tmp_path / "b.json", old):
+        assert said in refuse(new, "--baseline", against)
+        assert "no filter 'medium'" in refuse(old, "--baseline", against, "--filter", "medium")
+
+
+def test_a_baseline_of_the_version_before_is_refused_by_its_name(tmp_path):
+    folder = write_made_up(tmp_path / "run", {TASK: [1, 2]}, run=takeover())
+    assert main(["regress", str(folder), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
+    content = json.loads((tmp_path / "b.json").read_text()) | {"schema": 1, "written_by": "lm-eval-takeover 0.1.0"}
+    (tmp_path / "b.json").write_text(json.dumps(content))
+    assert "field 'schema' is 1, of lm-eval-takeover 0.1.0" in refuse(folder, "--baseline", tmp_path / "b.json")
