@@ -12,6 +12,7 @@ model type by themselves; then it is left as it is.
 
 import os
 import sys
+from importlib.machinery import PathFinder, SourceFileLoader
 
 TYPE_CHECKING = False  # typing itself would cost more than all of this
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def _add_task_folder(module: "ModuleType") -> None:
     module.TaskManager.__init__ = init
 
 
-def _catch_signals(module: "ModuleType") -> None:
-    """Under the command with our model type, Ctrl-C goes through our error hook once lm-eval is being imported."""
+def _catch_signals() -> None:
+    """Under the command with our model type, Ctrl-C is one line from the first import of lm-eval on."""
     if MODEL in sys.argv or f"--model={MODEL}" in sys.argv:
         from lm_eval_takeover.errors import install_error_hook
 
@@ -77,7 +78,6 @@ def _check_options(module: "ModuleType") -> None:
             from lm_eval_takeover.lm_eval_hooks import check_options
 
             check_options(options)
-        _restore_interrupts()
         plain(options)
 
     module.Run._execute = staticmethod(execute)
@@ -100,7 +100,6 @@ def _observe_evaluations(module: "Any") -> None:
 
 
 AFTER = {
-    "lm_eval": _catch_signals,
     "lm_eval._cli.run": _check_options,
     "lm_eval.evaluator": _observe_evaluations,
     "lm_eval.models": _register_model,
@@ -108,72 +107,34 @@ AFTER = {
 }
 
 
+class _Loader(SourceFileLoader):
+    """Loads one of these modules as usual and lets `AFTER` run behind its own code."""
+
+    def exec_module(self, module: "ModuleType") -> None:
+        super().exec_module(module)
+        try:
+            AFTER[module.__name__](module)
+        except Exception as error:  # lm-eval itself must go on working, whatever its next release renames
+            problem = f"lm-eval-takeover does not fit this lm-eval: {error!r}"
+            print(f"{problem}; LM_EVAL_TAKEOVER_AUTOLOAD=0 silences this", file=sys.stderr)
+
+
 class _Finder:
-    """Finds these modules as usual and lets `AFTER` run behind their own code."""
+    """Finds these modules for `_Loader`."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
+        if name == "lm_eval":
+            _catch_signals()
         if name not in AFTER:
             return None
-        from importlib.machinery import PathFinder
-
         spec = PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: "ModuleType") -> None:
-            execute(module)
-            try:
-                AFTER[name](module)
-            except Exception as error:  # lm-eval itself must go on working, whatever its next release renames
-                print(
-                    f"lm-eval-takeover does not fit this lm-eval: {error!r}; LM_EVAL_TAKEOVER_AUTOLOAD=0 silences this",
-                    file=sys.stderr,
-                )
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec
 
 
-def _stop_at_once(*_: "Any") -> None:
-    os.write(2, b"\nstopped before the run began\n")
-    os._exit(130)
-
-
-def _restore_interrupts() -> None:
-    """From the command's own work on, Ctrl-C is an exception again, which says what was kept."""
-    import signal
-
-    if signal.getsignal(signal.SIGINT) is _stop_at_once:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def is_lm_eval(words: "list[str]") -> bool:
-    """Whether this is `python … SCRIPT` or `python … -m MODULE` of lm-eval: the interpreter's own options come first."""
-    rest = iter(words[1:])
-    for word in rest:
-        if word[:1] != "-" or word == "-":
-            return os.path.basename(word) in ("lm_eval", "lm-eval")
-        if word == "--check-hash-based-pycs":
-            next(rest, None)
-        for place, letter in enumerate(word[1:] if word[:2] != "--" else "", 2):
-            if letter in "cmWX":  # its value is the rest of the word, or the next one
-                value = word[place:] or next(rest, "")
-                if letter in "cm":
-                    return letter == "m" and value in ("lm_eval", "lm_eval.__main__")
-                break
-    return False
-
-
 def install() -> None:
-    """Put the finder in place, once per process; in `lm_eval` with our model type Ctrl-C is a line from here on."""
-    if os.environ.get("LM_EVAL_TAKEOVER_AUTOLOAD") == "0" or _Finder in sys.meta_path:
-        return
-    sys.meta_path.insert(0, _Finder)
-    words = getattr(sys, "orig_argv", [])
-    if (MODEL in words or f"--model={MODEL}" in words) and is_lm_eval(words):
-        import signal
-
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _stop_at_once)
+    """Put the finder in place, once per process."""
+    if os.environ.get("LM_EVAL_TAKEOVER_AUTOLOAD") != "0" and _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from traceback import extract_tb
-from types import TracebackType
 from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -148,8 +147,7 @@ def share_logging() -> None:
 
 def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options, first what needs no slow import. Raises a TakeoverError of one line."""
-    install_error_hook()
-    _shorten_option_errors()
+    install_error_hook(_describe_option_error)
     share_logging()
     written = _read_config(getattr(options, "config", None))
 
@@ -220,24 +218,17 @@ def _check_tasks(names: Sequence[str], include_path: Any, shots: Any) -> None:
             raise ArgumentError(f"--num_fewshot {shots}: {found[0]} has no examples, so nothing reads it; leave it out")
 
 
-def _shorten_option_errors() -> None:
-    """Show lm-eval's own errors about its options, such as an unknown task, in one line, too."""
-    previous = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        raised_in = [Path(frame.filename).name for frame in extract_tb(trace)[-1:]]
-        if isinstance(error, Exception):
-            line = first_line(error).strip('"')
-            unknown = "Tasks not found" in line or "not a registered task" in line  # in lm-eval 0.4, 0.5
-            other = line.startswith(("Elements of --samples", "Seed must be between"))  # the latter is NumPy's
-            if raised_in == ["evaluate_config.py"] or (unknown and raised_in == ["manager.py"]) or other:
-                hint = "; `lm_eval ls tasks` lists them, and --include_path adds yours" * unknown
-                kind, error = ArgumentError, ArgumentError(f"{line}{hint}")
-        previous(kind, error, trace)
-
-    if getattr(previous, "takeover", False):  # under the command
-        hook.takeover = True  # type: ignore[attr-defined]
-        sys.excepthook = hook
+def _describe_option_error(error: BaseException) -> str | None:
+    """The line on an error of lm-eval's about its own options, such as an unknown task; None for other errors."""
+    if not isinstance(error, Exception):
+        return None
+    raised_in = [Path(frame.filename).name for frame in extract_tb(error.__traceback__)[-1:]]
+    line = first_line(error).strip('"')
+    unknown = "Tasks not found" in line or "not a registered task" in line  # in lm-eval 0.4, 0.5
+    other = line.startswith(("Elements of --samples", "Seed must be between"))  # the latter is NumPy's
+    if raised_in == ["evaluate_config.py"] or (unknown and raised_in == ["manager.py"]) or other:
+        return line + "; `lm_eval ls tasks` lists them, and --include_path adds yours" * unknown
+    return None
 
 
 def _read_config(path: str | None) -> dict[str, Any]:
