@@ -7,19 +7,21 @@
 # make test-vllm  the tests of backend=vllm and of the kernels, in an environment of their own
 # make test-lowest, test-newest  the tests with the lowest and the newest dependencies, likewise
 # make bench   speed of the engine, as ratios
+# make real    a real language model of 135 M parameters: download, fine-tuning, two pairs, tables (docs/real-model.md)
 
 PYTHON ?= python3
 BIN := .venv/bin
 RUN_DIR ?= runs/demo
 REPORT ?= results/report
 REPORT_PROBLEMS ?= 50
+REAL ?= runs/real-model
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # A hundred processes of the tests import the same modules, compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo demo-full report test suite test-vllm test-lowest test-newest check bench
+.PHONY: install demo demo-full report real test suite test-vllm test-lowest test-newest check bench
 
 install: .venv/installed
 
@@ -50,6 +52,10 @@ report: install
 		--run_dir $(REPORT)
 	$(BIN)/lm-eval-takeover score $(REPORT)
 	$(BIN)/lm-eval-takeover report $(REPORT) --out $(REPORT)/report.html
+
+# Weights and results stay in REAL. What is finished there is used again.
+real: install
+	$(BIN)/python examples/real-model/experiment.py $(REAL)
 
 check: install
 	$(BIN)/ruff check .
