@@ -1,6 +1,7 @@
 """Speed of the blockwise engine, as ratios in one interleaved run, beside its peers and its bounds.
 
     python benchmarks/blockwise.py [--pair 1:26] [--vocab 8192] [--batch 1 8] [--rates 0.05] [--dtype float32] [--device cpu]
+    python benchmarks/blockwise.py --base FOLDER --guide FOLDER --prompts FILE   # your own pair; a prompt a line
 
 Pairs of random weights (Qwen3 architecture) stand for real ones: nothing predicts their takeovers. `--pair demo` is the bundled
 pair at spike_ratio=0.045. Every round runs every contender once (A B C A B C …); ratios are medians over rounds. tau is set so
@@ -23,6 +24,7 @@ other shapes: in float32 there should be none.
 import argparse
 import statistics
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,8 +72,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--base", type=Path, help="folder of your own base, with --guide and --prompts, instead of --pair")
+    parser.add_argument("--guide", type=Path)
+    parser.add_argument("--prompts", type=Path, help="text file with a prompt a line")
     options = parser.parse_args()
-    with pair_folders(options.pair, options.vocab, options.dtype, options.entropy) as folders:
+    own = {"base": options.base, "guide": options.guide}
+    if any(own.values()):
+        if not (all(own.values()) and options.prompts):
+            parser.error("--base, --guide and --prompts go together")
+        options.pair = "own"
+    with (
+        nullcontext(own)
+        if options.pair == "own"
+        else pair_folders(options.pair, options.vocab, options.dtype, options.entropy) as folders
+    ):
         pair = load(folders, options.device, options.dtype)
         sizes = {m.role: sum(p.numel() for p in m.model.parameters()) / 1e6 for m in pair.members}
         print(
@@ -125,11 +139,16 @@ def pipelined(pair: Pair) -> None:
 
 def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, options: argparse.Namespace) -> None:
     samples, rows = min(8, batch), options.rows * batch
-    texts = demo_texts() if options.pair == "demo" else [f"Problem: how far is {i} from here? " * 3 for i in range(99)]
-    texts = texts[: -(-rows // samples)]
+    if options.pair == "own":
+        texts = [line for line in options.prompts.read_text().splitlines() if line.strip()]
+    else:
+        texts = demo_texts() if options.pair == "demo" else [f"Problem: how far is {i} from here? " * 3 for i in range(99)]
+    if len(texts) < (needed := -(-rows // samples)):
+        raise SystemExit(f"--prompts '{options.prompts}' has {len(texts)} prompts; {needed} are needed: give fewer --rows")
+    texts, trained = texts[:needed], options.pair in ("own", "demo")
     prompts = [tuple(pair.encode(text)) for text in texts]
     asked = [Request(p, j, options.tokens, SAMPLING) for p in prompts for j in range(samples)][:rows]
-    if options.pair == "demo" or options.entropy is not None:  # as the tasks draw
+    if trained or options.entropy is not None:  # as the tasks draw
         asked = [replace(request, sampling=Sampling(0.6, 0.95)) for request in asked]
     if options.pair == "demo":
         policy = load_policy(ModelArguments(spike_ratio=0.045), load_pair(ModelArguments()))[0]
@@ -179,7 +198,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
 
         def peer(lm: HFLM = lm, work: list[Instance] = work) -> int:
             made = lm.generate_until(work, disable_tqdm=True)
-            return sum(len(lm.tokenizer(text).input_ids) for text in made) if options.pair == "demo" else rows * options.tokens
+            return sum(len(lm.tokenizer(text).input_ids) for text in made) if trained else rows * options.tokens
 
         contenders[f"{role} alone, greedy"] = ours(f"greedy {role}", by(ALONE[role](), greedy))
         contenders[f"lm-eval hf, {role}, greedy"] = peer

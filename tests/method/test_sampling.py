@@ -13,9 +13,20 @@ from scipy import stats
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method import sampling as race
+from lm_eval_takeover.method.policies import Random
+from lm_eval_takeover.method.policy import Block
 from lm_eval_takeover.method.registry import Score, Source
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw, draw_rows, drawing, flush_denormals, request_digest, to_tensor, words
+from lm_eval_takeover.method.sampling import (
+    chances,
+    draw,
+    draw_rows,
+    drawing,
+    flush_denormals,
+    request_digest,
+    to_tensor,
+    words,
+)
 
 SETTINGS = [
     Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.7, 1.0, 3), Sampling(1.3, 0.5, 7), Sampling(1.0, 1e-9),
@@ -141,3 +152,20 @@ def test_denormals_are_zero_within_and_numbers_without():
 def test_scores_are_computed_without_denormals():
     score = Score("mine", lambda host_logits: host_logits * 1.0, needs_donor=False, source=Source("here"))
     assert float(score(DENORMAL)) == 0
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.0684])
+def test_random_takeovers_of_many_short_texts_have_their_rate(rate):
+    """10^5 tokens, as 8 samples of 250 prompts: of all, of each sample, of each position, and of a takeover's next token."""
+    policy = Random(rate=rate)
+    chance = np.array([[chances(1, request_digest([5, prompt]), j, 50) for j in range(8)] for prompt in range(250)])
+    at = Block(torch.arange(50)[None], torch.zeros(1, 50), torch.zeros(1, 10), torch.from_numpy(chance.reshape(-1, 50)))
+    taken = policy.takes_over(at).numpy().reshape(chance.shape)
+
+    def deviation(part):  # in standard errors
+        return abs(part.mean() - rate) / np.sqrt(rate * (1 - rate) / part.size)
+
+    assert deviation(taken) < 3
+    assert max(deviation(taken[:, j]) for j in range(8)) < 3.5
+    assert max(deviation(taken[..., t]) for t in range(50)) < 4
+    assert deviation(taken[..., 1:][taken[..., :-1]]) < 3
