@@ -31,7 +31,7 @@ OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model
 class Kind:
     """What a model argument is for.
 
-    `key` is the part of a sample's key through which it changes the text; None where it changes no text. `loads`: a model is
+    `key` is the part of a sample's key through which it changes the text, or `verdict`; None where it changes neither. `loads`: a model is
     loaded by it. `own`: it belongs to one repository, so the guide does not take the base's. `named`: it says which model it is
     and runs no code; only these are taken from a stored run.
     """
@@ -49,6 +49,7 @@ QUANTIZATION = Kind("models", loads=True)
 CODE = Kind("trust_remote_code", loads=True)
 PLACE = Kind(loads=True)
 METHOD, PROMPT, SEED, ENGINE = Kind("policy"), Kind("request"), Kind("seed"), Kind("backend")
+VERDICT = Kind("verdict")  # it changes how a text is read
 RUN = Kind()  # speed, labels and files
 
 
@@ -127,6 +128,9 @@ class ModelArguments:
     max_gen_toks: int = _argument(256, PROMPT)
     #: Passed to the guide's chat template. None: the template's own
     enable_thinking: bool | None = _argument(None, PROMPT)
+    #: Text or id of the token that ends the model's thinking: what follows is read as the answer. The usual tags, such as
+    #: `</think>`, are known without it. None: these
+    think_end_token: str | int | None = _argument(None, VERDICT)
     #: As in lm-eval's `hf`. Without it, checkpoints load from safetensors only.
     trust_remote_code: bool = _argument(False, CODE)
     #: Branch, tag or commit of the base's repository; `base=id@revision` is the same. None: the default branch

@@ -36,7 +36,7 @@ from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
-from lm_eval_takeover.tasks.verdicts import set_verdict_log
+from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +186,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """All repeats. Sample j depends on its prompt, j and the seed only; what a run_dir holds is not written again."""
         self._enter_evaluation()
         set_verdict_log(self.run)  # for the verdicts on these texts
+        end = self.arguments.think_end_token
+        set_think_end(self.tokenizer.decode([end]) if isinstance(end, int) else end or "")
         texts: list[str] = [Padding()] * len(requests)
         spent: defaultdict[str, Tally] = defaultdict(Tally)
         wanted, by_key, asked, failure = list[Request](), dict[bytes, list[int]](), list[AskedSample](), None

@@ -16,6 +16,7 @@ def test_command_line_values_are_typed():
     made = parse(tau="1.5", kappa=2, window="7", trust_remote_code="true", batch_size="auto:4", base=7, seed=2**60 + 1)
     assert (made.tau, made.kappa, made.window, made.trust_remote_code, made.rows) == (1.5, 2.0, 7, True, 64)
     assert (made.base, made.seed) == ("7", 2**60 + 1)
+    assert [parse(think_end_token=end).think_end_token for end in ("</thought>", "7")] == ["</thought>", 7]
 
 
 @pytest.mark.parametrize(

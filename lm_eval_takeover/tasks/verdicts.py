@@ -43,11 +43,14 @@ class VerdictLog(Protocol):
 
 _verifier: ContextVar[Verifier] = ContextVar("verifier", default="takeover")
 _log: ContextVar[VerdictLog | None] = ContextVar("verdict log", default=None)
+_think_end: ContextVar[str] = ContextVar("think_end_token", default="")
 
 
 get_verifier = _verifier.get  # of the tasks that are made and scored now
 get_verdict_log = _log.get  # for the texts that were generated last; None: their verdicts are not logged
 set_verdict_log = _log.set
+get_think_end = _think_end.get  # what ends the thinking of the model, beside the usual tags; empty: nothing else
+set_think_end = _think_end.set
 
 
 @cache

@@ -40,7 +40,13 @@ CHANGES |= {
     "chance": ({"tau": 1.0}, {"chance": 0.5}),
     "max_gen_toks": (HAND | {"without": "max_gen_toks"}, {"max_gen_toks": 9}),
 }
-TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments", "engine_arguments"}  # below, test_plugins.py, tests/vllm
+TESTED_ELSEWHERE = {
+    "backend",
+    "plugins",
+    "policy_arguments",
+    "engine_arguments",
+    "think_end_token",
+}  # below, test_plugins.py, tests/vllm
 # Of the base or of both, and of the guide alone.
 LOADING = {
     "revision": "v2", "subfolder": "inner", "gguf_file": "q4.gguf", "peft": "acme/lora", "device_map": "auto",
