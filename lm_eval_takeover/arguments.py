@@ -31,9 +31,9 @@ OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model
 class Kind:
     """What a model argument is for.
 
-    `key` is the part of a sample's key through which it changes the text, or `verdict`; None where it changes neither. `loads`: a model is
-    loaded by it. `own`: it belongs to one repository, so the guide does not take the base's. `named`: it says which model it is
-    and runs no code; only these are taken from a stored run.
+    `key` is the part of a sample's key through which it changes the text, or `verdict`; None where it changes neither.
+    `loads`: a model is loaded by it. `own`: it belongs to one repository, so the guide does not take the base's. `named`: it says
+    which model it is and runs no code; only these are taken from a stored run.
     """
 
     key: str | None = None
