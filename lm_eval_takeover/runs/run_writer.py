@@ -240,7 +240,10 @@ class RunWriter:
         except (OSError, sqlite3.Error, Damaged) as error:
             self._failed = True
             full = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-            full = full or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            number = getattr(error, "errno", None)
+            full = full or number in (errno.ENOSPC, errno.EDQUOT)
             way_out = "make room and give the same command again" if full else "make it writable, or give another run_dir"
+            if number in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # some network file systems have no locks
+                way_out = "give a run_dir on a local file system"
             problem = f"run_dir='{self.folder}': {doing} failed: {error}"
             raise RunDirError(f"{problem}; what was committed before is kept; {way_out}") from error

@@ -1,5 +1,7 @@
 """One process's hold on a folder: who is sent away, what is found, attempts and their time."""
 
+import errno
+import fcntl
 import os
 import time
 from contextlib import suppress
@@ -80,6 +82,15 @@ def test_an_interrupted_attempt_counts_until_its_last_sample(folder):
         raise KeyboardInterrupt
     assert 0 < run.read_attempts_and_seconds()[1] <= kept
     run.close()
+
+
+def test_a_file_system_without_locks_is_told_from_one_that_cannot_be_written(folder, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(RunDirError, match=r"opening it failed: .*; give a run_dir on a local file system$"):
+        RunWriter(folder)
 
 
 @pytest.mark.parametrize("place", ["/proc/takeover", "/dev/null/run"])

@@ -76,6 +76,9 @@ def _rescore_all(
 
     rescored, refusals = [], []
     for stored in runs:
+        if not stored.is_finished:
+            finished = f"{len(stored.samples):,} of {len({row.key for row in stored.asked}):,} samples are finished"
+            print(f"{finished}; documents that lack some of theirs are left out", flush=True)
         try:
             rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, verifier)))
         except ArgumentError as error:  # a command that was stopped early, or was about other tasks

@@ -129,7 +129,7 @@ def test_an_own_task_asks_for_its_folder(finished, tmp_path):
         rescore(replace(run, asked=asked), verdicts, [], None)
 
 
-def test_documents_without_all_their_responses_are_left_out(finished, tmp_path):
+def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "run")
     with sqlite3.connect(folder / "journal-000.sqlite") as connection:
         connection.execute("DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
@@ -137,6 +137,9 @@ def test_documents_without_all_their_responses_are_left_out(finished, tmp_path):
     (run,), verdicts = read_stored_runs(folder)
     done = rescore(run, verdicts, [], None)
     assert done.left_out == 1
+    assert main(["rescore", str(folder)]) == 0
+    first = f"{LIMIT * 8 - 1} of {LIMIT * 8} samples are finished; documents that lack some of theirs are left out"
+    assert capsys.readouterr().out.splitlines()[0] == first  # before the work
     assert [row["doc_id"] for row in done.results["samples"]["takeover_demo"]] == [0, 1, 3]
 
 
