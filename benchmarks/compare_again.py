@@ -16,14 +16,20 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent.parent
-WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05", "--limit", "4", "--batch_size", "32", "--quiet"]
+WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05", "--limit", "2", "--batch_size", "32", "--quiet"]
 
 
 def compare(checkout: Path, run_dir: Path) -> float:
     """The seconds of the command, by the code of this checkout."""
     words = [sys.executable, "-m", "lm_eval_takeover.cli", *WORDS, "--run_dir", str(run_dir)]
     started = time.perf_counter()
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(checkout)}, cwd=run_dir)
+    subprocess.run(
+        words,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
+        cwd=run_dir,
+    )
     return time.perf_counter() - started
 
 

@@ -15,7 +15,6 @@ from lm_eval_takeover.pair.loading import keep_read, open_method, parse_argument
 from lm_eval_takeover.storage.paths import make_component
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
-_ORDER = ("base", "guided", "random", "early", "thinking", "guide", DRAFTED)  # methods run with guided
 _ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
 LEADERS = ("guided", "ce")  # whose realized rates the rows that follow take
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
@@ -54,7 +53,7 @@ class PlannedRow:
 
 
 def plan_rows(options: argparse.Namespace) -> list[PlannedRow]:
-    """`--rows` at their rates, in the order in which they run. Raises ArgumentError for a row that cannot be run."""
+    """`--rows` at their rates, in their order. Raises ArgumentError for a row that cannot be run."""
     named = [_parse_row(word) for word in options.rows.split(",") if word]
     if not named:
         raise ArgumentError("--rows is empty; expected some of base,guide,thinking=MODEL, scores and policies")
@@ -63,7 +62,7 @@ def plan_rows(options: argparse.Namespace) -> list[PlannedRow]:
     labels = [row.label for row in rows]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise ArgumentError(f"--rows names {repeated} twice")
-    return sorted(rows, key=lambda row: (_ORDER.index(row.name) if row.name in _ORDER else 1, row.follows))
+    return rows
 
 
 def _parse_row(word: str) -> Named:

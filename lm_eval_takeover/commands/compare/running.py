@@ -63,6 +63,8 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     shown = [row for row in done if row.name != hidden]
     labels = {run.source.parent: row.label for row in shown for run in done[row]}
     board = build_board(list(labels), thinking, None, labels)
+    places = {folder.resolve(): place for place, folder in enumerate(labels)}  # tables have the order of --rows
+    board = replace(board, rows=sorted(board.rows, key=lambda row: places[row.results.resolve().parent] if row.results else 0))
     for row, runs in done.items():
         if row.donor and not any(run.counts.takeovers for run in runs):
             _say(options, f"{row.label}: {row.donor} wrote nothing")

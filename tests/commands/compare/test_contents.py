@@ -16,6 +16,7 @@ from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import TASK_SAMPLING
 from lm_eval_takeover.results.runs import read_run
+from lm_eval_takeover.runs.run_reader import read_run_folder
 
 TASK = """\
 task: mine
@@ -181,5 +182,6 @@ def test_another_tau_in_one_folder_is_a_row_of_its_own_and_its_file_says_which_o
             (row,) = json.loads((tmp_path / "rows.json").read_text())
             takeover = read_run(*(tmp_path / row["results"][0]).glob("results_*.json")).takeover
             identities = {task: own["identity"] for task, own in takeover["per_task"].items()}
+            assert read_run_folder(tmp_path / "guided").takeover["tau"] == float(tau)
             assert (takeover["tau"], json.loads((tmp_path / "guided" / "row.json").read_text())) == (float(tau), identities)
     assert len(list((tmp_path / "guided").glob("results-*/call.json"))) == 2

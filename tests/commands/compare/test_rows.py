@@ -12,7 +12,7 @@ def test_rows_are_methods_at_rates(read_options):
     words = "guide,base,guided,ce,random,lossy@0.1,log_ratio:tau=0.5"
     planned = {row.label: row for row in plan_rows(read_options("--rows", words, "--rates", "0.05,0.01"))}
     assert list(planned) == [
-        "base", "guided", "ce@0.01", "ce@0.05", "lossy@0.1", "log_ratio-tau-0.5", "random@0.01", "random@0.05", "guide"
+        "guide", "base", "guided", "ce@0.01", "ce@0.05", "random@0.01", "random@0.05", "lossy@0.1", "log_ratio-tau-0.5"
     ]  # fmt: skip
     assert (planned["guided"].rate, planned["ce@0.01"].rate, planned["log_ratio-tau-0.5"].rate) == (0.05, 0.01, None)
     assert planned["ce@0.05"].arguments == {"policy": "disagreement", "score": "ce"}

@@ -64,7 +64,7 @@ def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, capsys):
         assert main([*words, "--run_dir", str(run_dir)]) == 0
     assert main(["frontier", str(run_dir), "--out", str(run_dir)]) == 0
     lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
-    assert list(lines) == ["base", "later@0.1", "later@0.4", "random@0.1", "guide"]
+    assert list(lines) == ["base", "guide", "later@0.1", "later@0.4", "random@0.1"]
     assert 0 < float(lines["later@0.1"]["realized_rate"]) < float(lines["later@0.4"]["realized_rate"])
     assert list(read_areas(run_dir, "share")) == ["later", "random"]
     picture = (run_dir / "frontier.svg").read_text()
@@ -300,8 +300,8 @@ def test_a_drafted_guide_is_a_point_where_passes_are_counted(tmp_path, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "A method that costs more saves nothing." in printed and "measured against guide" in printed
     lines = {line["row"]: line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"}
-    assert list(lines) == ["base", "random@0.1", "random@0.4", "guide", "drafted", "drafted-block_size-2"]
-    guide, drafted, short = (float(lines[row]["donor_passes_per_token"]) for row in list(lines)[3:])
+    assert list(lines) == ["base", "guide", "drafted", "drafted-block_size-2", "random@0.1", "random@0.4"]
+    guide, drafted, short = (float(lines[row]["donor_passes_per_token"]) for row in list(lines)[1:4])
     assert drafted < short < 0.8 * guide and lines["drafted"]["realized_rate"] == "1.0"
     texts = [read_run(next((tmp_path / row).glob("results-*/**/results_*.json"))) for row in ("guide", "drafted")]
     assert len({run.tasks["takeover_demo"].problems.texts for run in texts}) == 1
