@@ -85,14 +85,12 @@ def near_misses(gold: str) -> Iterator[str]:
         yield f"-({text})"
 
 
-def check(
-    name: str, docs: Sequence[Document], judge: Judge
-) -> tuple[int, int, int, list[tuple[str, str]], list[tuple[str, str]]]:
-    """`(golds, forms, near misses, forms that failed, near misses that were accepted)` of one benchmark."""
+def list_cases(docs: Sequence[Document], letters: bool = False) -> list[tuple[str, str, float, bool]]:
+    """`(gold, response, tolerance, whether it is right)` for each form and near miss."""
     cases = []
     for doc in docs:
         gold, tolerance = str(doc["answer"]), float(str(doc.get("tolerance") or 0))
-        if name == "gpqa_diamond":
+        if letters:
             responses = [
                 f"\\boxed{{{gold}}}",
                 f"\\boxed{{\\text{{{gold}}}}}",
@@ -106,6 +104,14 @@ def check(
             wrong = [f"\\boxed{{{miss}}}" for miss in near_misses(gold)] if not tolerance else []
         cases += [(gold, response, tolerance, True) for response in responses]
         cases += [(gold, response, tolerance, False) for response in wrong]
+    return cases
+
+
+def check(
+    name: str, docs: Sequence[Document], judge: Judge
+) -> tuple[int, int, int, list[tuple[str, str]], list[tuple[str, str]]]:
+    """`(golds, forms, near misses, forms that failed, near misses that were accepted)` of one benchmark."""
+    cases = list_cases(docs, name == "gpqa_diamond")
 
     def verdict(case: tuple[str, str, float, bool]) -> bool:
         gold, response, tolerance, _ = case

@@ -1,36 +1,41 @@
-"""How often is the final answer of a response without a box read as it was meant?
+"""How often is a right answer refused, or a wrong one accepted? Ours beside stock math_verify, in one table.
 
-    python benchmarks/reading_answers.py [--texts FILE] [--math FILE] [--half even|odd] [--show N]
+    python benchmarks/reading_answers.py [--kinds] [--show N] [--half even|odd] [--golds]
 
-Reads texts that real models wrote: right and wrong GSM8K solutions without their answer line (`--texts`, a JSONL file with
-`text`, `gold` and `right`), and MATH-500's solutions with each `\\boxed{X}` replaced by `X` (`--math`). Three readers beside
-each other, all judged by the same comparison: ours, `math_verify.parse`, and the last number of the text. A row gives the share
-of right texts that are read as right and the share of wrong ones that are. MATH-500's wrong ones are the same solutions against
-the answer of the next problem. `--half` takes the problems of even or odd number only; `--show` lists that many of our misses.
+Inputs: texts without a box that real models wrote (GSM8K solutions without their answer line), MATH-500's solutions with each
+`\\boxed{X}` replaced by `X`, right and against the answer of the next problem, small inputs made from public bug reports, and the
+verdicts that the tests hold. `--golds` adds the gold answers of the seven benchmarks in many forms, and near misses of them (set
+HF_ENDPOINT for a mirror). `--kinds` prints a row for each kind of report. `--half` takes the problems of even or odd number only.
+`--show` lists that many of our misses. The last rows time one long and one hostile response.
 """
 
 import argparse
 import json
 import logging
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from lm_eval_takeover.answers.extraction import extract_answer, find_boxes
 from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.answers.samples import Kind, Question, Verifier
 from lm_eval_takeover.answers.verification import verify
 
 SHARED = Path(__file__).parents[2] / "shared"
-_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+TABLE = Path(__file__).parents[1] / "tests/helpers/data/verdicts.jsonl"
+VERIFIERS: tuple[Verifier, ...] = ("takeover", "math_verify", "last_number")
+HOSTILE = "answer is " * 800 + "$1$, " * 800 + "\\boxed{" * 800
 
 
 class Text(NamedTuple):
     text: str
     gold: str
     right: bool
+    kind: Kind = "math"
+    group: str = ""
+    tolerance: float = 0.0
 
 
 def open_boxes(solution: str) -> str:
@@ -40,13 +45,17 @@ def open_boxes(solution: str) -> str:
     return solution
 
 
-def load_texts(path: Path, half: str) -> list[Text]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Text(row["text"], row["gold"], row["right"]) for row in rows if _is_in(half, row["doc"])]
+def read_lines(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def load_math(path: Path, half: str) -> list[Text]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+def load_texts(half: str) -> list[Text]:
+    rows = read_lines(SHARED / "answers/gsm8k_solutions.jsonl")
+    return [Text(row["text"], row["gold"], bool(row["right"])) for row in rows if _is_in(half, int(row["doc"]))]
+
+
+def load_math(half: str) -> list[Text]:
+    rows = read_lines(SHARED / "hub/datasets/HuggingFaceH4/MATH-500/test.jsonl")
     texts = []
     for number, row in enumerate(rows):
         if _is_in(half, number):
@@ -57,77 +66,87 @@ def load_math(path: Path, half: str) -> list[Text]:
     return texts
 
 
+def load_reports(half: str) -> list[Text]:
+    texts = []
+    for row in read_lines(SHARED / "reports/cases.jsonl"):
+        room, _, group = row["kind"].partition("/")
+        if room == "answer":
+            case: dict[str, str] = row["input"]  # type: ignore[assignment]
+            kind: Kind = "letters" if case.get("kind") == "letters" else "math"
+            texts.append(Text(case["response"], case["gold"], row["expected"] == "correct", kind, group))
+    return texts
+
+
+def load_table(half: str) -> list[Text]:
+    boxed = (Text(f"\\boxed{{{row['answer']}}}", row["gold"], bool(row["correct"])) for row in read_lines(TABLE))
+    return [text for text in boxed if extract_answer(text.text) is not None]
+
+
+def load_golds(half: str) -> list[Text]:
+    from gold_forms import list_cases
+
+    from lm_eval_takeover.tasks.loading import load_named_tasks
+
+    tasks = load_named_tasks(["takeover_math"]).values()
+    cases = (case for task in tasks for case in list_cases(list(task.test_docs())))
+    return list(dict.fromkeys(Text(response, gold, right, tolerance=tolerance) for gold, response, tolerance, right in cases))
+
+
 def _is_in(half: str, number: int) -> bool:
     return half == "all" or number % 2 == (half == "odd")
 
 
-def read_last_number(text: str) -> str | None:
-    numbers = _NUMBER.findall(text)
-    return numbers[-1].replace(",", "") if numbers else None
+def decide(judge: Judge, verifier: Verifier, row: Text) -> bool:
+    question = Question(row.gold, [row.text], [False], row.kind, row.tolerance, verifier)
+    return judge.judge_samples(question).samples[0].outcome == "correct"
 
 
-def judge_with_math_verify(row: Text) -> bool:
-    import math_verify
-
-    extractors = [math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
-    gold, said = (math_verify.parse(text, extractors) for text in (f"${row.gold}$", row.text))
-    return bool(math_verify.verify(gold, said))
-
-
-def decide(judge: Judge, read: Callable[[str], str | None], row: Text) -> bool:
-    answer = read(row.text)
-    return answer is not None and judge(row.gold, answer).correct
+def count(rows: Sequence[Text], decided: Sequence[bool]) -> str:
+    """`right ones refused | wrong ones accepted` of one verifier."""
+    pairs = list(zip(rows, decided, strict=True))
+    refused = sum(row.right and not correct for row, correct in pairs)
+    return f"{refused}|{sum(correct and not row.right for row, correct in pairs)}"
 
 
-def measure(rows: list[Text], decide: Callable[[Text], bool], judge: Judge) -> tuple[str, str, list[Text], float]:
-    """`(right ones read, wrong ones read, those decided wrongly, milliseconds a text)`."""
-    start = time.process_time()
-    decided = list(judge.map(decide, rows))
-    seconds = time.process_time() - start
-    shares = []
-    for right in (True, False):
-        of_kind = [verdict for row, verdict in zip(rows, decided, strict=True) if row.right is right]
-        shares.append(f"{sum(of_kind)} of {len(of_kind)} ({sum(of_kind) / max(1, len(of_kind)):.1%})")
-    missed = [row for row, verdict in zip(rows, decided, strict=True) if verdict is not row.right]
-    return shares[0], shares[1], missed, 1000 * seconds / len(rows)
+def time_reading(text: str) -> Iterator[float]:
+    """Milliseconds to read and judge a response."""
+    for _ in range(5):
+        start = time.perf_counter()
+        verify(r"3\sqrt{13}", extract_answer(text) or "")
+        yield 1000 * (time.perf_counter() - start)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=Path, default=SHARED / "answers/gsm8k_solutions.jsonl")
-    parser.add_argument("--math", type=Path, default=SHARED / "hub/datasets/HuggingFaceH4/MATH-500/test.jsonl")
     parser.add_argument("--half", choices=("all", "even", "odd"), default="all")
     parser.add_argument("--show", type=int, default=0)
-    parser.add_argument("--ours", action="store_true", help="leave the two other readers out")
+    parser.add_argument("--kinds", action="store_true")
+    parser.add_argument("--golds", action="store_true")
+    parser.add_argument("--ours", action="store_true", help="leave the two other verifiers out")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    print("|texts|reader|right, read as right|wrong, read as right|\n|---|---|--:|--:|")
+    verifiers = VERIFIERS[:1] if options.ours else VERIFIERS
+    print("|inputs|right|wrong|" + "|".join(f"{name}: refused|accepted" for name in verifiers) + "|")
+    print("|---|" + "--:|" * (2 + 2 * len(verifiers)), flush=True)
+    sources = {"GSM8K solutions": load_texts, "MATH-500 solutions": load_math, "reports": load_reports, "tests": load_table}
     misses = []
-    for name, path, load in (
-        ("GSM8K solutions", options.texts, load_texts),
-        ("MATH-500 solutions", options.math, load_math),
-    ):
-        if not path.exists():
-            print(f"|{name}|not here: {path}| | |")
-            continue
-        rows = load(path, options.half)
-        with Judge() as judge:
-            readers = [("ours", extract_answer)] + ([] if options.ours else [("last number", read_last_number)])
-            for reader, read in readers:
-                right, wrong, missed, _ = measure(rows, partial(decide, judge, read), judge)
-                print(f"|{name}|{reader}|{right}|{wrong}|", flush=True)
-                misses += missed if reader == "ours" else []
-        if not options.ours:
-            decided = [judge_with_math_verify(row) for row in rows]
-            shares = []
-            for kind in (True, False):
-                of_kind = [verdict for row, verdict in zip(rows, decided, strict=True) if row.right is kind]
-                shares.append(f"{sum(of_kind)} of {len(of_kind)} ({sum(of_kind) / max(1, len(of_kind)):.1%})")
-            print(f"|{name}|math_verify|{shares[0]}|{shares[1]}|", flush=True)
+    with Judge() as judge:
+        for name, load in (sources | ({"golds": load_golds} if options.golds else {})).items():
+            rows = load(options.half)
+            decided = [list(judge.map(partial(decide, judge, verifier), rows)) for verifier in verifiers]
+            misses += [row for row, correct in zip(rows, decided[0], strict=True) if correct is not row.right]
+            for group in ["", *sorted({row.group for row in rows} - {""})] if options.kinds else [""]:
+                kept = [place for place, row in enumerate(rows) if group in ("", row.group)]
+                chosen = [rows[place] for place in kept]
+                cells = "|".join(count(chosen, [column[place] for place in kept]) for column in decided)
+                right = sum(row.right for row in chosen)
+                print(f"|{name} {group}|{right}|{len(chosen) - right}|{cells}|", flush=True)
+    long = "We add $a_1 + a_2 = 12$ and divide by 3, so 4 apples are left.\n" * 275
+    for name, text in (("long", long), ("hostile", HOSTILE)):
+        print(f"{name} response, {len(text):,} characters: {min(time_reading(text)):.1f} ms")
     for row in misses[: options.show]:
-        print(
-            f"\n{'right' if row.right else 'wrong'}: gold {row.gold!r}, read {extract_answer(row.text)!r}\n  …{row.text[-300:]!r}"
-        )
+        read = extract_answer(row.text)
+        print(f"\n{'right' if row.right else 'wrong'}: gold {row.gold!r}, read {read!r}\n  …{row.text[-300:]!r}")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     verdict = verdict_by_text(gold, answer, tolerance)
     if verdict is not None:
         return verdict
-    if _has_same_words(gold, answer):
+    if _has_same_words(gold, answer) or _has_same_words(answer, gold):
         return Verdict(True)
     left, right = (_CONDITION.sub(r"\1", name_sets(tidy(text))) for text in (gold, answer))
     if not _LETTER.fullmatch(unwrap_text(left)) and (labelled := _LABELLED.fullmatch(unwrap_text(right))):
