@@ -35,7 +35,7 @@ _OPENING = (
     rf"<{_TAG_NAME}>|\[think\]|<\|(?:begin_of_thought|start_thinking)\|>|◁think▷|<\|channel\|>analysis(?:<\|message\|>)?+"
 )
 _CLOSING = rf"</{_TAG_NAME}>|\[/think\]|<\|(?:end_of_thought|end_thinking)\|>|◁/think▷|<\|channel\|>final(?:<\|message\|>)?+"
-TAG = re.compile(f"({_OPENING})|({_CLOSING})", re.IGNORECASE)
+_TAG = re.compile(f"({_OPENING})|({_CLOSING})", re.IGNORECASE)
 
 
 class ExtractedAnswer(NamedTuple):
@@ -48,34 +48,45 @@ class ExtractedAnswer(NamedTuple):
 def strip_thinking(response: str) -> str:
     """The response after its thinking, without what it runs on into; thinking that never ends is left as it is."""
     text = cut_run_on(response)
-    return text[max((tag.end() for tag in TAG.finditer(text) if tag[2]), default=0) :]
+    return text[max((tag.end() for tag in find_tags(text) if tag[2]), default=0) :]
+
+
+def find_tags(text: str) -> list[re.Match[str]]:
+    """The tags of thinking; a tag that begins it has a first group, one that ends it a second."""
+    return list(_TAG.finditer(text)) if any(mark in text for mark in ("<", "[/", "[t", "[T", "◁")) else []
 
 
 def has_unclosed_think(response: str) -> bool:
     """Whether thinking was begun and never ended."""
-    return TAG.search(strip_thinking(response)) is not None
+    return bool(find_tags(strip_thinking(response)))
 
 
 def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     """The final answer in LaTeX or plain text. `truncated`: the token limit is known to have ended the response."""
     text = strip_thinking(response)
-    if tagged := ANSWER_TAG.findall(text):
-        text, truncated = tagged[-1], False
+    if tagged := find_tagged(text):
+        text, truncated = tagged, False
     boxes = find_boxes(text)
-    opened = next((match.start() for match in reversed(list(_BOX.finditer(text)))), -1)
+    opened = max((match.start() for match in _BOX.finditer(text)), default=-1) if "{" in text else -1
     if opened > max((end for _, end, _ in boxes), default=0) and not _closes(text, opened):  # cut off in its last box
         text, boxes, truncated = _LEAD.sub("", text[:opened]), [], True
     if boxes:
         return ExtractedAnswer(join_last(text, boxes), boxed=True)
     if bare := _BARE_BOX.findall(text):
         return ExtractedAnswer(str(bare[-1]), boxed=True)
-    if TAG.search(text):
+    if find_tags(text):
         return ExtractedAnswer(None)
-    tail = _EMPTY_BOX.sub(" ", _PICTURE.sub(" ", text[-TAIL:])).strip()
+    tail = _PICTURE.sub(" ", text[-TAIL:]).strip()
+    tail = _EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
     answer = _read_marked(tail)
     if answer is None and not truncated:
         answer = _strip_markup(tail) if _is_bare(tail) else _read_conclusion(tail)
     return ExtractedAnswer(answer)
+
+
+def find_tagged(text: str) -> str:
+    """What the last `<answer>` … `</answer>` holds; empty if there is none."""
+    return next(reversed(_ANSWER_TAG.findall(text)), "") if "</" in text else ""
 
 
 def extract_answer(response: str, truncated: bool = False) -> str | None:
@@ -103,7 +114,7 @@ def cut_run_on(response: str) -> str:
 
 def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
     """Spans outside of thinking; its first tag may stand in the prompt."""
-    tags = list(TAG.finditer(response))
+    tags = find_tags(response)
     starts = [(0, None), *((tag.end(), tag[1]) for tag in tags)]
     ends = [*((tag.start(), tag[2]) for tag in tags), (len(response), None)]
     return [(a, b) for (a, opened), (b, closed) in zip(starts, ends, strict=True) if not opened and not closed]
@@ -113,7 +124,7 @@ def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
 
 Span = tuple[int, int, str]  # start, end, what it holds
 
-ANSWER_TAG = re.compile(r"<answer>\s*+([^<]++)</answer>", re.IGNORECASE)
+_ANSWER_TAG = re.compile(r"<answer>\s*+([^<]++)</answer>", re.IGNORECASE)
 _BOX = re.compile(r"(?:\\(?:[bB]oxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
 _LEAD = re.compile(r",?\s++(?:so|thus|hence|therefore|or)?+[\s$:,]*+$")
 _EMPTY_BOX = re.compile(

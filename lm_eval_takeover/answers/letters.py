@@ -5,7 +5,15 @@ No answer: two letters offered together, a denied letter, one with a question ma
 
 import re
 
-from lm_eval_takeover.answers.extraction import ANSWER_TAG, TAG, TAIL, ExtractedAnswer, find_boxes, join_last, strip_thinking
+from lm_eval_takeover.answers.extraction import (
+    TAIL,
+    ExtractedAnswer,
+    find_boxes,
+    find_tagged,
+    find_tags,
+    join_last,
+    strip_thinking,
+)
 
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
 _BOXED = re.compile(
@@ -33,8 +41,7 @@ _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
     """The letter that a response answers with; None if it gives none, or more than one."""
     text = strip_thinking(response)
-    if tagged := ANSWER_TAG.findall(text):
-        text = tagged[-1]
+    text = find_tagged(text) or text
     if boxes := find_boxes(text):
         content = _WRAP.sub("", join_last(text, boxes).strip("*"))
         match = _BOXED.match(content)
@@ -43,7 +50,7 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
             return ExtractedAnswer(letter, boxed=True)
         ends, starts = [0, *(end for _, end, _ in boxes)], [*(start for start, _, _ in boxes), len(text)]
         text = " ".join(text[end:start] for end, start in zip(ends, starts, strict=True))
-    if TAG.search(text):
+    if find_tags(text):
         return ExtractedAnswer(None)
     text = text[-TAIL:]
     marked = _find_marked(text, letters)

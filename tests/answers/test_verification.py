@@ -1,21 +1,23 @@
 """Verdicts on answers: the table, rules that hold for any answer, and that no text of an answer is evaluated."""
 
+import json
 import subprocess
 import sys
 import time
 
 import pytest
+from helpers.pairs import SHARED
 from helpers.tables import read_table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
+from lm_eval_takeover.answers.samples import find_majority
 from lm_eval_takeover.answers.verification import Verdict, is_too_large, verdict_by_text, verify
 
 CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)
-# (gold, answer) that math_verify, with its two usual extractors, decides otherwise than a person would: lists, intervals, units,
-# percentages, degrees and bases, which our own text rules read before it is asked, and numbers that it calls equal too soon.
-MATH_VERIFY_DIFFERS = read_table("math_verify_differs")
+REPORTS = SHARED / "reports" / "cases.jsonl"
 
 
 @pytest.mark.parametrize(("gold", "answer", "correct"), CASES)
@@ -23,14 +25,30 @@ def test_verdicts(gold, answer, correct):
     assert verify(gold, answer).correct is correct
 
 
-@pytest.mark.parametrize(("gold", "answer"), MATH_VERIFY_DIFFERS)
-def test_math_verify_alone_decides_these_otherwise(gold, answer):
-    import math_verify
+def read_reports():
+    """`(gold, response, whether it is right)` of inputs that were made from public bug reports."""
+    rows = [json.loads(line) for line in REPORTS.read_text().splitlines()]
+    answers = [
+        (row["input"], row["expected"]) for row in rows if row["kind"].startswith("answer/") and "kind" not in row["input"]
+    ]
+    return [(case["gold"], case["response"], expected == "correct") for case, expected in answers]
 
-    assert (gold, answer) in {case[:2] for case in CASES}
-    extractors = [math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
-    left, right = (math_verify.parse(text, extractors) for text in (f"${gold}$", f"$\\boxed{{{answer}}}$"))
-    assert bool(math_verify.verify(left, right)) is not verify(gold, answer).correct
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REPORTS.exists(), reason="inputs made from reports are not here")
+def test_reported_answers_are_judged_right_alike_in_both_directions_and_vote_in_any_order():
+    golds: dict[str, list[str]] = {}
+    wrong = []
+    for gold, response, right in read_reports():
+        answer = extract_answer(response)
+        wrong += [(gold, response)] if (answer is not None and verify(gold, answer).correct) is not right else []
+        golds.setdefault(gold, []).append(answer or "none")
+    assert len(wrong) <= 20
+    for gold, answers in list(golds.items())[::8]:
+        assert [verify(gold, answer).correct for answer in answers] == [verify(answer, gold).correct for answer in answers]
+        forms = [canonicalise(answer) for answer in [gold, *answers]]
+        votes = {len(find_majority(order, verify)) for order in (forms, forms[::-1], sorted(forms))}
+        assert len(votes) == 1
 
 
 @given(st.fractions())
