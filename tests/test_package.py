@@ -98,6 +98,30 @@ def test_a_core_that_imports_the_lab_or_its_libraries_fails(tmp_path):
     assert "lm_eval_takeover.runs.tally -> polars" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
+def test_core_commands_run_without_the_lab_s_libraries_and_studies_name_what_is_missing(tmp_path):
+    data = ROOT / "tests" / "results" / "data"
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys(("matplotlib", "polars", "sklearn"))
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ArgumentError
+for words in ("list", "leaderboard {data}", "regress {data}/guided --baseline b.json --update",
+              "regress {data}/guided --baseline b.json"):
+    assert main(words.split()) == 0, words
+for name, words in (("analyze", "{data} --out out"), ("effects", "run --out out"), ("frontier", "run --out out"),
+                    ("pairs", "run --out out"), ("report", "run --out out"), ("paper", "--run_dir out")):
+    try:
+        main([name, *words.split()])
+    except ArgumentError as error:
+        assert str(error) == f"{{name}} needs the package polars: pip install '.[lab]' in a checkout", error
+    else:
+        raise AssertionError(name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+
+
 def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
     part = tmp_path / "make"
     part.write_text('#!/bin/sh\necho "$1 runs"; [ "$1" != suite ]\n')
