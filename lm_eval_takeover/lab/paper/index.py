@@ -55,13 +55,18 @@ def write_index(
         ]
         own, is_chosen = [] if item.missing else own, bool(own)
         if is_chosen:
-            shown.append((name, item, own, _read_printed(item.printed) if item.printed else None))
+            shown.append((name, item, own, _read_printed(item)))
     write_file("run_dir", run_dir / "index.md", _write_markdown(run_dir, pairs, shown))
     write_file("run_dir", run_dir / "index.html", _write_page(run_dir, pairs, shown))
 
 
-def _read_printed(number: str) -> Table:
-    printed = read_tables()[number]
+def _read_printed(item: Item) -> Table | None:
+    if item.secondary:
+        heading, *lines = map(list, item.secondary)
+        return Table(heading, lines, ["By secondary copies: the paper itself was not at hand."])
+    if item.printed is None:
+        return None
+    printed = read_tables()[item.printed]
     rows = [[cell or "" for cell in row] for row in printed["rows"]]
     note = "As the paper prints it; our copy lost what stood in empty cells and brackets. What ~ marks is by secondary copies."
     return Table(printed["columns"], rows, [note], names=2 if rows[0][1][:1].isalpha() else 1)

@@ -69,7 +69,9 @@ class Item:
     pairs: tuple[str, ...]
     rows: tuple[str, ...] = ()  # of compare; thinking is left out where the set-up has none
     note: str = ""
+    rollouts: Literal["base", "guide"] = "base"  # whose texts its analyses read
     printed: str | None = None  # the number of its table in published.json
+    secondary: tuple[tuple[str, ...], ...] = ()  # headings and rows of figures by secondary copies
     board: Board | None = None  # which part of the leaderboard it shows
     parts: tuple[Part, ...] = ()
     figures: tuple[str, ...] = ()

@@ -75,17 +75,19 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
     for name, item in items.items():
         if item.analyses and (has_steps or "checkpoints" not in item.analyses):
             analyses.setdefault(item.place, {})[name] = item
-    if analyses:
-        yield ["score", str(folder / "base")]
-    if {"guides", "checkpoints"} & {name for item in items.values() for name in item.analyses}:
+    read = [item for those in analyses.values() for item in those.values()]
+    for role in dict.fromkeys(item.rollouts for item in read):
+        yield ["score", str(folder / role)]
+    for role in dict.fromkeys(item.rollouts for item in read if {"guides", "checkpoints"} & {*item.analyses}):
         for name, model in pair.guides.items():
             guide, _, dtype = model.partition(":")
             own = [*("--base", str(pair.base or DEMO["base"])), *("--guide", str({**DEMO}.get(guide, guide)))]
-            yield ["score", str(folder / "base"), "--name", name, *own, *(["--guide_dtype", dtype] if dtype else [])]
+            yield ["score", str(folder / role), "--name", name, *own, *(["--guide_dtype", dtype] if dtype else [])]
     for place, those in analyses.items():
         first, out = next(iter(those.values())), folder / "analysis" / place
         only = ",".join(dict.fromkeys(name for item in those.values() for name in item.analyses))
-        yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only]
+        whose = ["--rollouts", first.rollouts]
+        yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only, *whose]
         if any(item.report for item in those.values()):
             yield ["report", str(out), "--out", str(folder / "report.html")]
     for item in (item for item in items.values() if item.weights):

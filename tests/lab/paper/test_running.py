@@ -196,16 +196,16 @@ def test_checkpoints_are_revisions_of_the_guide_in_the_order_of_their_steps(chec
     words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--limit", "1"]
     with paper_here():
         assert main([*words, "--run_dir", str(tmp_path), *SMALL]) == 0
-    run, far = tmp_path / "own" / "base" / "samples", {}
+    run, far = tmp_path / "own" / "guide" / "samples", {}
     for revision, commit in checkpoints.items():
         files = list_score_files(run, revision)
         assert read_header(files[0])[0].guide["revision"] == commit
         scores = np.concatenate([one.score("js") for one in read_scored_samples(list_parts(files), ["js"])])
         far[int(revision[5:])] = pytest.approx((scores >= 0.1).mean())
-    rows = json.loads((tmp_path / "own" / "analysis" / "base" / "checkpoints.json").read_text())
+    rows = json.loads((tmp_path / "own" / "analysis" / "guide" / "checkpoints.json").read_text())
     rows = [row for row in rows if row["measure"] == "far" and row["score"] == "js" and row["task"] == "mean"]
     assert [(row["step"], row["value"]) for row in rows] == sorted(far.items()) and len({row["value"] for row in rows}) == 3
-    assert (tmp_path / "own" / "analysis" / "base" / "checkpoints.svg").exists()
+    assert (tmp_path / "own" / "analysis" / "guide" / "checkpoints.svg").exists()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
