@@ -18,6 +18,7 @@ from lm_eval_takeover.results.recovery import Trio, measure_recovery
 from lm_eval_takeover.results.statistics import bounds_of, count_observations, errors_of
 
 SIZES = (30, 40, 100, 500)
+NEAR_1 = (0.98, 0.99, 0.995, 0.996, 0.998, 0.999, 0.9995)
 METRICS = ("acc", "pass@8", "maj@8")
 PAIRS = ((0, 1), (0, 2), (1, 2), (2, 3), (4, 5), (5, 6), (6, 7))  # rows of Table 3: base to guided, guided to thinking
 TRIOS = ((0, 1, 3), (0, 2, 3), (4, 5, 7), (4, 6, 7))  # base, guided, thinking
@@ -77,6 +78,12 @@ def cover_recovery(
     return (hits / given if given else float("nan")), given / draws
 
 
+def cover_share(generator: np.random.Generator, share: float, problems: int, draws: int) -> float:
+    """Coverage of the mean of a metric that is 0 or 1, as Pass@8 and Maj@8, where its true value is `share`."""
+    mean = generator.binomial(problems, share, draws) / problems
+    return _share_inside(*bounds_of(problems, mean, problems * mean * (1 - mean)), share)
+
+
 def _share_inside(low: Array, high: Array, true: float) -> float:
     return float(((low <= true + 1e-9) & (true - 1e-9 <= high)).mean())
 
@@ -119,6 +126,11 @@ def main() -> None:
                 found = [cover_recovery(generator, trio, metric, problems, draws // TRIO_DRAWS) for trio in trios]
                 shown = [coverage for coverage, given in found if given > 0.5]
                 print_line(f"Recovery of {name}, where it is mostly given", problems, 8, shown)
+    print("\n| true Pass@8 or Maj@8 |" + "".join(f" {problems} problems |" for problems in SIZES))
+    print("|--:|" + "--:|" * len(SIZES))
+    for share in NEAR_1:
+        covered = [cover_share(generator, share, problems, draws) for problems in SIZES]
+        print(f"| {share:.2%} |" + "".join(f" {found:.1%} |" for found in covered))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """GPQA-Diamond as a task class, for what a YAML file cannot say: access on the hub, and questions that stay out of logs."""
 
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import datasets
 from lm_eval.api.instance import Instance
@@ -21,6 +21,8 @@ class GPQA(SampledTask):
     `optional`: without the data set there is a notice and no score, but no error. `withhold_questions`: logged samples have no
     questions, prompts and responses; letters, outcomes, record ids and the canary string stay.
     """
+
+    prompts: ClassVar[Mapping[str, str]] = {}  # they have no place for the choices
 
     def __init__(self, config: dict[str, Any]):
         metadata = config.get("metadata") or {}

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask, Task
@@ -29,6 +29,11 @@ DEFAULTS: Mapping[str, Any] = {
 # The paper's decoding (appendix A.1).
 SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
 
+# Prompts instead of the task file's own, by the name that `--metadata '{"prompt": NAME}'` gives.
+PROMPTS: Mapping[str, str] = {
+    "user_turn": "Please reason step by step, and put your final answer within \\boxed{}.\nThis is the problem:\n{{problem}}",
+}
+
 # lm-eval 0.5 has one class of task for each kind of request, under a name that is not public; before, there was one for all.
 _NEXT = ConfigurableTask is Task
 _GeneratingTask: Any = Task._registry["generate_until"] if _NEXT else ConfigurableTask
@@ -49,9 +54,16 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
     metrics. Raises ArgumentError, before anything is generated, for documents, samples or metrics that could not be scored.
     """
 
+    prompts: ClassVar[Mapping[str, str]] = PROMPTS
+
     def __init__(self, config: dict[str, Any]):
         config = {**DEFAULTS, **{key: value for key, value in config.items() if key != "class"}}
         config["generation_kwargs"] = complete_decoding(config.get("generation_kwargs") or {})
+        if (prompt := (config.get("metadata") or {}).get("prompt")) is not None:
+            if prompt not in self.prompts:
+                known = ", ".join(self.prompts) or "none: leave it out"
+                raise ArgumentError(f"task {config.get('task')}: metadata prompt='{prompt}' is not known; expected {known}")
+            config["doc_to_text"] = self.prompts[prompt]
         metrics = _choose_metrics(config)
         config["metric_list"] = [{**entry, "metric": _as_metric(entry["metric"])} for entry in metrics]
         self._ranks = 1

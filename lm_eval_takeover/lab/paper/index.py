@@ -138,6 +138,8 @@ def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
     for before, name in zip(("", *part.columns), part.columns, strict=False):
         shares += [name] if name in _SHARES or (name in ("low", "high") and before in shares) else []
     notes = [f"In percent: {', '.join(shares).replace('_', ' ')}."] if shares else []
+    if any(line.get("low", 0) is None for line in kept):
+        notes.append("–: no interval, since all resamples of so few problems agree.")
     columns = [*texts, *(name for name in part.columns if name not in texts)]
     rows = [[_show(line[name], name in shares) for name in columns] for line in kept]
     return Table([name.replace("_", " ") for name in columns], rows, notes, len(texts))
@@ -145,7 +147,7 @@ def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
 
 def _show(value: Any, is_share: bool) -> str:
     if not isinstance(value, float):
-        return "" if value is None else str(value)
+        return "–" if value is None else str(value)
     return _percent(value) if is_share else f"{value:.4g}"
 
 

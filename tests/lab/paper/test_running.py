@@ -117,7 +117,7 @@ def show_two(cell):
 def list_forms(value):
     """How a value may stand in a cell: a share in percent, another number to four digits, a text."""
     shown = {f"{value:.4g}", f"{100 * value:.1f}"} if isinstance(value, float) else {for_markdown(str(value))}
-    return {""} if value is None else {form.strip() for form in shown}
+    return {"–"} if value is None else {form.strip() for form in shown}
 
 
 def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
