@@ -17,7 +17,14 @@ from lm_eval_takeover.calibration.files import read_calibration, write_calibrati
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands._options import read_loading
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
-from lm_eval_takeover.commands.calibrate.page import describe_rollouts, list_limits, rate_table, render_page, target_table
+from lm_eval_takeover.commands.calibrate.page import (
+    describe_pair,
+    describe_rollouts,
+    list_limits,
+    rate_table,
+    render_page,
+    target_table,
+)
 from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.setup import Setup
@@ -147,7 +154,7 @@ def _print_report(calibration: Calibration, options: argparse.Namespace, work: W
     for target in (target for target in calibration.targets if not target.is_reached):
         print(describe_unsolved(target))
     print(f"{describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
-    print("\n".join([_describe_cost(work), *list_limits(calibration)]))
+    print("\n".join([_describe_cost(work), describe_pair(calibration), *list_limits(calibration)]))
 
 
 def _describe_cost(work: Work) -> str:

@@ -10,6 +10,9 @@ from lm_eval_takeover.commands._output import Table, write_markdown
 _LONG = ("indices", "held_out_indices", "template_digest", "problems")  # of prompts; left to the file
 
 
+_SPREAD = 0.6  # below, a pair differs in form: 0.87 of a pair of one form, measured in docs/real-model.md
+
+
 def rate_table(calibration: Calibration, scores: Sequence[str] | None = None) -> Table:
     """tau, both kappas and the replayed shares of takeovers by score and spike ratio."""
     columns = ["score", "spike ratio", "mean (nats)", "tau (nats)"]
@@ -50,7 +53,26 @@ def list_limits(calibration: Calibration) -> list[str]:
         lines.append(f"Measured on problems of {', '.join(calibration.diagnostic)}; runs on these refuse it.")
     if calibration.tokens and (least := 30 / calibration.tokens) > LOWEST:
         lines.append(f"few tokens: below a spike ratio of {least:.2g}, fewer than 30 of them lie above tau")
+    if calibration.source == "measured" and (held := peak_share(calibration)) < _SPREAD:
+        lines.append(
+            f"ce is spread over the text: the tenth of the tokens with the highest ce holds {held:.0%} of it. Base and guide may "
+            f"write different forms, and then few takeovers help little (docs/real-model.md)"
+        )
     return lines
+
+
+def peak_share(calibration: Calibration) -> float:
+    """The share of all ce at the tenth of the tokens where it is highest: 1.00 of the demo pair; 1 where there is no ce."""
+    held = calibration.scores.get("ce")
+    return 0.1 * held.threshold(0.1).kappa_tail_to_mean if held is not None and held.mean else 1.0
+
+
+def describe_pair(calibration: Calibration) -> str:
+    """How near the models are, in one line."""
+    parts = [f"the tenth of the tokens with the highest ce holds {peak_share(calibration):.0%} of it"]
+    if (differ := calibration.scores.get("top1")) is not None:
+        parts.append(f"base and guide have the same first choice at {1 - differ.mean:.1%} of the tokens")
+    return "; ".join(parts)
 
 
 def render_page(calibration: Calibration, path: str | None = None) -> str:

@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+from helpers.calibrations import calibrate_values
+
 from lm_eval_takeover.calibration.files import find_calibration, packaged_calibrations, read_calibration
-from lm_eval_takeover.commands.calibrate.page import render_page
+from lm_eval_takeover.commands.calibrate.page import list_limits, peak_share, render_page
 
 
 def test_every_packaged_file_is_sound_and_has_its_page():
@@ -33,3 +37,13 @@ def test_the_page_says_which_arguments_name_the_gate():
 def test_a_published_page_prints_table_13():
     page = render_page(find_calibration("qwen3-0.6b-base+qwen3-8b")[0])
     assert "| GSM8K | 3.667 / 24.443 | 0.467 / 3.114 | 0.239 / 1.591 |" in page
+
+
+def test_a_pair_whose_disagreement_is_everywhere_is_warned_about():
+    """A tenth of exponential scores holds 33 % of their sum; of the demo pair's ce it holds all."""
+    demo = find_calibration("demo")[0]
+    assert peak_share(demo) == pytest.approx(1, abs=0.001) and not any("spread" in line for line in list_limits(demo))
+    spread = calibrate_values(np.random.default_rng(0).exponential(size=100_000))
+    everywhere = replace(demo, scores={"ce": spread, "top1": spread})
+    assert peak_share(everywhere) == pytest.approx(0.1 * (1 + np.log(10)), abs=0.01)
+    assert any("the tenth of the tokens with the highest ce holds 33% of it" in line for line in list_limits(everywhere))
