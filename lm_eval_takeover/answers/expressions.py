@@ -17,6 +17,7 @@ OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi|theta|alpha|beta|gamma"
 _FUNCTION = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?![A-Za-z])")
 _PRIMED = re.compile(r"([A-Za-z])('+)")
+_COMMON = re.compile(r"\\(?:gcd|lcm)\s*+\((?![\d, ]++\))")  # of letters: sympy takes it for 1
 _DUMMY = re.compile(r"_\s*+\{\s*+[a-z]\s*+=[^{}=]*\}")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{5,}")
 _MARKUP = re.compile(
@@ -82,7 +83,7 @@ def parse_expression(expression: str, other: str = "") -> Any:
 def _parse(expression: str, real: bool) -> Any:
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 
-    if _LONG_WORD.search(unwrap_text(expression)) or _MARKUP.search(_DUMMY.sub("", expression)):
+    if _COMMON.search(expression) or _LONG_WORD.search(unwrap_text(expression)) or _MARKUP.search(_DUMMY.sub("", expression)):
         raise Unparsed(expression)
     latex = to_latex(expression).replace("°", "")
     try:
@@ -100,6 +101,8 @@ def _replace_calls(read: Any) -> Any:
     import sympy
     from sympy.core.function import AppliedUndef
 
+    if isinstance(read, sympy.UnevaluatedExpr):  # a greatest common divisor
+        return read.doit()
     if isinstance(read, sympy.Basic):
         calls = {call: sympy.Symbol(str(call.func(*map(sympy.expand, call.args)))) for call in read.atoms(AppliedUndef)}
         read = read.xreplace(calls)
@@ -129,7 +132,8 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
     unbounded = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
     if left.has(*unbounded) or right.has(*unbounded):  # oo - oo and 0 * oo compare as anything
         return left in (sympy.oo, -sympy.oo) and bool(left == right)
-    if left.has(sympy.floor, sympy.ceiling) or right.has(sympy.floor, sympy.ceiling):
+    stepped = (sympy.floor, sympy.ceiling, sympy.Sum, sympy.Product)
+    if left.has(*stepped) or right.has(*stepped):
         return _agree_on_integers(left, right)
     numbers = all(getattr(side, "is_number", False) for side in (left, right))
     compared = _difference_at_point(left, right)
@@ -148,10 +152,11 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
 
 
 def _agree_on_integers(left: Any, right: Any) -> bool:
-    """Whether two expressions with floors or ceilings agree at 40 points of positive integers."""
-    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    """Whether two expressions with floors, ceilings, sums or products agree at 40 points of positive integers."""
+    symbols = left.free_symbols | right.free_symbols
+    names = sorted(map(str, symbols))
     for number in range(1, 41):
-        point = {symbol: number + (3 * index + number * index) % 17 for index, symbol in enumerate(symbols)}
+        point = {symbol: number + (3 + number) * names.index(str(symbol)) % 17 for symbol in symbols}
         # Exact, not evalf: rounding puts a value near 2 on either side of its floor.
         compared = _difference_at_point(left.subs(point).doit(), right.subs(point).doit())
         if compared is None or compared[0] > PRECISION * compared[1]:

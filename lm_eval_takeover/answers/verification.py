@@ -85,8 +85,7 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         right = labelled[1]
     if is_too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
-    if any(digit.isdigit() for digit in left):
-        right = read_numerals(right)
+    left, right = (read_numerals(a) if any(map(str.isdigit, b)) else a for a, b in ((left, right), (right, left)))
     comparison = Comparison(tolerance)
     try:
         correct = comparison.equal(left, right)
