@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import inspect
 import itertools
+import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,10 +39,7 @@ def _identify_argument(name: str, value: str, others: Mapping[str, str]) -> Any:
     if name == "plugins":
         return [_identify_plugin(each) for each in value.split("+")]
     if name == "calibration":
-        value = str(packaged_calibrations().get(value, value))
-        stem, _, column = value.rpartition(":")
-        if stem and column.isdecimal() and not Path(expanduser(value)).exists():
-            return [_identify_argument(name, stem, {}), column]
+        return _identify_calibration(value, others.get("target_rate"))
     if name in _MODELS:
         value, revision = locate(value)
         if not Path(value).exists():
@@ -49,6 +47,17 @@ def _identify_argument(name: str, value: str, others: Mapping[str, str]) -> Any:
             return find_commit(value, revision or others.get(own))
     path = Path(expanduser(value))
     return digest_path(path) if path.is_file() or path.is_dir() else value
+
+
+def _identify_calibration(name: str, rate: str | None) -> Any:
+    """By what a row of this rate reads: rates that are added later, for other rows, change nothing."""
+    path = packaged_calibrations().get(name, Path(name))
+    if not path.is_file():
+        stem, _, column = name.rpartition(":")
+        return [_identify_calibration(stem, rate), column] if stem else name
+    content = json.loads(path.read_text())
+    targets = [target for target in content.get("targets", []) if str(target["target_rate"]) == rate]
+    return digest_of(content | {"targets": targets, "checksum": None})
 
 
 def identify_words(words: Sequence[str]) -> list[str]:

@@ -158,11 +158,12 @@ def test_code_versions_and_commits_of_the_hub_are_in_the_key(read_options, monke
 
 def test_a_calibration_counts_by_its_content_and_is_measured_anew_for_other_prompts(read_options, tmp_path):
     file = tmp_path / "mine.json"
-    file.write_text("{}")
-    before = make_key(read_options, calibration=str(file))
-    assert make_key(read_options, calibration=str(file)) == before
-    edit(file)
-    assert make_key(read_options, calibration=str(file)) != before
+    before = None
+    for targets, scores, is_new in (([0.05], 1, True), ([0.05, 0.1], 1, False), ([0.05], 2, True), ([0.1], 2, True)):
+        file.write_text(json.dumps({"scores": scores, "targets": [{"target_rate": rate} for rate in targets]}))
+        key = make_key(read_options, calibration=str(file), target_rate="0.05")
+        assert (key != before) is is_new, targets
+        before = key
     assert make_key(read_options, calibration="demo") not in (before, make_key(read_options))
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"problem": "7"}\n')
