@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-import trl
 from datasets import Dataset
 from helpers.demo_runs import run_demo
 from puzzle import HIGHEST, LOWEST, Puzzle, Rule
@@ -151,6 +150,7 @@ def right_decisions(model, tokenizer, puzzles):
 def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     """Decisions of puzzles with other starts get better by the script beside the pairs. TRL on the texts of single tokens, which
     get an end token each, does not help. All puzzles have the same three rules; the gate takes over at every wrong decision."""
+    trl = pytest.importorskip("trl", reason="trains with TRL, which is not installed")
     rules = Rule("owl", 7, True), Rule("cat", 4, False), Rule("bee", 3, True)
     puzzles = [puzzle for start in range(LOWEST, HIGHEST) if max((puzzle := Puzzle(rules, start, 3)).path()) <= HIGHEST]
     Random(0).shuffle(puzzles)
