@@ -31,7 +31,7 @@ from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-_WAITING_TOKENS = 2**21  # of finished samples that may wait for the disk: 50 MB
+_WAITING_TOKENS = 2**21  # of finished samples that may wait for the disk: 30 MB
 _PAUSE = 0.25  # seconds between two commits: a thread that wakes often slows passes on all cores
 _open_here: "dict[Path, RunWriter]" = {}  # open folders of this process: a later model closes an earlier one's
 
@@ -77,6 +77,7 @@ class RunWriter:
         self.command = command
 
         def enter() -> None:
+            self._check_place()
             self.journal.begin_command(command, dict(facts))
             self.journal.add_asked(command, rows)
 
