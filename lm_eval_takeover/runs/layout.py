@@ -72,6 +72,10 @@ def list_parts(folder: Path, rank: int) -> list[Path]:
     return sorted(path for path in (folder / TRACES).glob(f"{rank:03d}-*.parquet") if is_part_name(path.name))
 
 
+def list_ranks_of_parts(folder: Path) -> set[int]:
+    return {int(path.name.partition("-")[0]) for path in (folder / TRACES).glob("*.parquet") if is_part_name(path.name)}
+
+
 def make_damaged_folder(folder: Path) -> Path:
     """The next `damaged-N`."""
     number = 1

@@ -8,7 +8,7 @@ to RUN_DIR/damaged-N and written again. A damaged journal is moved there, too; i
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lm_eval_takeover.runs import layout
@@ -37,7 +37,7 @@ def open_journal(folder: Path, rank: int) -> Journal:
     try:
         if lost := journal.drop_damaged():
             logger.warning("'%s': the traces of %d samples are damaged; these samples are generated again", path, lost)
-        _move_strangers_aside(journal, folder, rank)
+        _move_strangers_aside(folder, rank, journal.parts())
     except BaseException:
         journal.close()
         raise
@@ -46,8 +46,12 @@ def open_journal(folder: Path, rank: int) -> Journal:
 
 def write_absent_ranks(folder: Path, ranks: int) -> None:
     """Open the journals of ranks from `ranks` on, which this run does not have, and write their parts."""
-    for rank in layout.list_ranks(folder):
+    journals = layout.list_ranks(folder)
+    for rank in sorted({*journals, *layout.list_ranks_of_parts(folder)}):
         if rank < ranks:
+            continue
+        if rank not in journals:
+            _move_strangers_aside(folder, rank, [])
             continue
         with contextlib.suppress(Locked):
             lock = Lock(layout.lock_path(folder, rank))
@@ -69,11 +73,11 @@ def _move_aside(path: Path) -> Path:
     return aside
 
 
-def _move_strangers_aside(journal: Journal, folder: Path, rank: int) -> None:
-    """Move files aside that are named as parts of this rank and are not what its journal wrote."""
+def _move_strangers_aside(folder: Path, rank: int, parts: Sequence[Part]) -> None:
+    """Move files aside that are named as parts of this rank and are none of these, which its journal wrote."""
     for path in (folder / layout.TRACES).glob(f".{rank:03d}-*"):  # a process died while it wrote them
         path.unlink()
-    known, strangers = {part.name: part.content for part in journal.parts()}, []
+    known, strangers = {part.name: part.content for part in parts}, []
     for path in layout.list_parts(folder, rank):
         try:
             if check_digest(path) == known.get(path.name):

@@ -36,14 +36,15 @@ def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
     assert json.loads(metadata[b"takeover"])["settings"] == {"seed": 0}
 
 
-@pytest.mark.parametrize("kind", ["another run's", "changed", "a link to another's", "a folder", "unknown"])
+@pytest.mark.parametrize("kind", ["another run's", "changed", "a link to another's", "a folder", "unknown", "another rank's"])
 def test_parts_that_the_journal_did_not_write_are_moved_aside_and_written_again(folder, tmp_path, caplog, kind):
     for place, text in ((folder, "ours"), (tmp_path / "other", "theirs")):
         run = open_run(place)
         run.add(make_sample(1, text, tokens=len(text)))
         run.close()
     part, theirs = folder / "traces" / "000-000001.parquet", tmp_path / "other" / "traces" / "000-000001.parquet"
-    ours, spoiled = part.read_bytes(), part.with_name("000-000009.parquet") if kind == "unknown" else part
+    names = {"unknown": "000-000009.parquet", "another rank's": "007-000001.parquet"}
+    ours, spoiled = part.read_bytes(), part.with_name(names.get(kind, part.name))
     match kind:
         case "another run's":
             shutil.copy(theirs, part)
@@ -55,7 +56,7 @@ def test_parts_that_the_journal_did_not_write_are_moved_aside_and_written_again(
         case "a folder":
             part.unlink()
             part.mkdir()
-        case "unknown":
+        case _:
             shutil.copy(part, spoiled)
     part.with_name(".000-000010.parquet.abc").write_bytes(b"half")  # of a kill
     open_run(folder).close()
