@@ -1,5 +1,7 @@
 """examples/: the steps of the action and of the workflow run in a shell as GitHub runs them; commands of pages exist."""
 
+import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -15,6 +17,7 @@ from helpers.results import takeover, write_results
 from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands.compare import command
 from lm_eval_takeover.commands.regress.baseline import read_baseline
+from lm_eval_takeover.tasks.loading import load_named_tasks
 
 EXAMPLES = ROOT / "examples"
 ACTION = yaml.safe_load((EXAMPLES / "regress-action" / "action.yml").read_text())
@@ -108,3 +111,31 @@ def test_the_workflow_may_read_only_and_names_its_actions_by_commit():
     used = re.findall(r"uses: (\S+)", text)
     assert all(one.startswith("./") or re.search(r"@[0-9a-f]{40}$", one) for one in used)
     assert text.count("actions/checkout@") == text.count("persist-credentials: false")
+
+
+def load_real_model_problems():
+    spec = importlib.util.spec_from_file_location("real_model_problems", EXAMPLES / "real-model" / "problems.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_problems_of_the_real_model_are_solved_and_no_split_has_names_or_numbers_of_another():
+    made = load_real_model_problems()
+    rows = {split: list(made.make_problems(split, 120)) for split in made.NAMES}
+    assert rows["test"] == list(made.make_problems("test", 120))
+    numbers = {split: {(row["kind"], *re.findall(r"\d+", row["problem"])) for row in of} for split, of in rows.items()}
+    words = {split: set(f"{made.NAMES[split]} {made.THINGS[split]}".split()) for split in rows}
+    for one, other in itertools.combinations(rows, 2):
+        assert not numbers[one] & numbers[other] and not words[one] & words[other]
+    for row in itertools.chain(*rows.values()):
+        sums = re.findall(r"(\d+ [-+*] \d+) = (-?\d+)", row["solution"])
+        assert all(eval(left) == int(right) for left, right in sums) and sums[-1][1] == row["answer"]
+        assert row["solution"].endswith(f"\\boxed{{{row['answer']}}}.")
+
+
+def test_the_real_models_tasks_are_read():
+    tasks = load_named_tasks(["real_words", "real_words_gap"], include=EXAMPLES / "real-model")
+    words, gap = tasks["real_words"], tasks["real_words_gap"]
+    assert (len(words.dataset["test"]), words.config.repeats) == (40, 8)
+    assert (len(gap.dataset["test"]), gap.config.repeats, gap.config.generation_kwargs["do_sample"]) == (50, 1, False)
