@@ -25,28 +25,21 @@ from lm_eval_takeover.answers.notation import NUMERALS, is_name
 from lm_eval_takeover.answers.units import Unit, read_unit
 
 Tree = tuple[Any, ...]
-
-
-_SETS = [
-    (re.compile(pattern, re.IGNORECASE), name)
-    for pattern, name in (
-        (
-            r"(?:the )?(?:set of )?(?:all )?(?:the )?reals?(?: numbers?)?(?: [a-z])?(?=$|,? (?:except|besides|other than))",
-            r"\mathbb{R}",
-        ),
-        (r"(?:all )?(?:the )?(?:positive integers|natural numbers)$|\\mathbb\{N\}$", r"\mathbb{Z}^+"),
-        (r"(?:all )?(?:the )?integers$", r"\mathbb{Z}"),
-        (r"(?:there (?:is|are|exists?) )?no (?:real |valid |integer |such )*(?:solutions?|roots?)(?: exists?)?$", r"\emptyset"),
-    )
-]
+_EXCEPT = r",? (?:except|besides|other than)(?: for)?"
+_SETS = {
+    r"(?:the )?(?:set of )?(?:all )?(?:the )?reals?(?: numbers?)?(?: [a-z])?" + rf"(?=$|{_EXCEPT})": r"\mathbb{R}",
+    r"(?:all )?(?:the )?(?:positive integers|natural numbers)$|\\mathbb\{N\}$": r"\mathbb{Z}^+",
+    r"(?:all )?(?:the )?integers$": r"\mathbb{Z}",
+    r"(?:there (?:is|are|exists?) )?no (?:real |valid |integer |such )*(?:solutions?|roots?)(?: exists?)?$": r"\emptyset",
+}
 
 
 def name_sets(text: str) -> str:
     """Sets in words by their signs: `all real numbers except 2`, `no solution`; any other text as it is."""
     words = unwrap_text(text)
-    for pattern, name in _SETS:
-        if match := pattern.match(words):
-            return name + re.sub(r",? (?:except|besides|other than)(?: for)? ", r" \\setminus ", words[match.end() :])
+    for pattern, name in _SETS.items():
+        if match := re.match(pattern, words, re.IGNORECASE):
+            return name + re.sub(f"{_EXCEPT} ", r" \\setminus ", words[match.end() :])
     return text
 
 
