@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from lm_eval_takeover.tasks.metrics import accuracy_of_completed, pass_at_k, score_samples
-from lm_eval_takeover.tasks.verdicts import Response, get_verdict_log, redirect_verdicts
+from lm_eval_takeover.tasks.verdicts import Response, get_verdict_log, redirect_verdicts, set_think_end
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -51,6 +51,14 @@ def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():
     scored = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"])
     assert (scored.metrics["truncated"], scored.metrics["acc_completed"]) == (0.5, (2, 2))
     assert (scored.metrics["acc"], scored.metrics["unclosed_think"]) == (0.5, 0.5)
+
+
+def test_thinking_ends_at_the_token_of_its_model():
+    set_think_end("[END]")
+    try:
+        assert score_samples("42", ["maybe \\boxed{41} [END] So it is 42."]).outcomes == ["correct"]
+    finally:
+        set_think_end("")
 
 
 def test_problems_without_a_completed_sample_count_for_nothing():
