@@ -1,5 +1,6 @@
 """vLLM writes what the transformers engines write: tokens, takeovers, scores, observations, log-likelihoods."""
 
+import shutil
 from dataclasses import replace
 from functools import cache
 from unittest.mock import MagicMock
@@ -7,6 +8,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 from helpers.pairs import METHODS, POLICIES
+from safetensors.torch import load_file, save_file
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.observations import COUNTED
@@ -150,3 +152,15 @@ def test_a_text_that_is_longer_than_the_engines_context_is_named(open_vllm, rand
 def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
     asked = [replace(request, until=()) for request in requests]
     assert_same(open_vllm(**random_folders), open_hf(**random_folders), POLICIES["rkl"], asked)
+
+
+@pytest.mark.parametrize("role", ["base", "guide"])
+def test_a_checkpoint_without_a_part_of_a_joined_projection_is_refused(open_vllm, demo_folders, tmp_path, role):
+    """vLLM joins the three projections of an attention, and takes them as read after the first."""
+    folder = shutil.copytree(demo_folders[role], tmp_path / role)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.0.self_attn.k_proj.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    words = rf"lack 1 of their models' weights: {role}.model.layers.0.self_attn.qkv_proj.weight"
+    with pytest.raises(ArgumentError, match=words):
+        open_vllm(**{role: str(folder)})
