@@ -1,6 +1,12 @@
-"""What lm-eval knows and hands no model type: the evaluation that is going on, its seeds, and the options of its command.
+"""What a process of `lm_eval` does otherwise with this model type. A light import.
 
-The autoload hook calls `observe_evaluation` around `simple_evaluate`, and `check_options` before slow imports. A light import.
+options      are checked before slow imports                                               check_options
+errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
+evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
+notices      go where lm-eval's go                                                         share_logging
+git          is not asked outside a repository                                             without_stderr
+
+`_lm_eval_takeover_autoload` puts these in place, and adds the model type and the folder of tasks.
 """
 
 import fnmatch
@@ -75,18 +81,12 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
 
 
 def without_stderr(find: Callable[[], Any]) -> Callable[[], Any]:
-    """A function whose processes print no error: lm-eval asks git for a hash, which complains outside a repository."""
+    """lm-eval's question for git's hash, which is asked inside a repository only: elsewhere git complains on stderr."""
 
     @wraps(find)
     def quiet() -> Any:
-        stderr = os.dup(2)
-        try:
-            with open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), 2)
-            return find()
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+        folder = Path.cwd()
+        return find() if any((parent / ".git").exists() for parent in (folder, *folder.parents)) else None
 
     return quiet
 
