@@ -18,7 +18,7 @@ from lm_eval_takeover.storage.paths import CALIBRATIONS, TASK_CONFIGS
 
 pytestmark = pytest.mark.slow
 ELSEWHERE = (
-    r"Qwen/|--pair qwen|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|my_gate\.py"
+    r"Qwen/|--pair qwen|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|^frontier |my_gate\.py"
     r"|--after gate|org/|results/new|runs/paper/"
 )
 SMALL = {

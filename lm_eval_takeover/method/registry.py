@@ -213,7 +213,7 @@ class Registry(Generic[Entry]):
                 self.skipped.add(name)
                 logger.warning("%s; it is skipped", error)
         # In one order in all processes, whichever loads what first.
-        return sorted(self.entries, key=lambda name: self.entries[name][1].digest is not None)
+        return sorted(self.entries, key=lambda name: (self.entries[name][1].digest is not None, name in self.installed()))
 
     def source(self, name: str) -> Source:
         self.get(name)
