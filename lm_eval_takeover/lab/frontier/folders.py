@@ -102,7 +102,8 @@ def _merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> 
             first_runs = by_label.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]
             if _digest_texts(first_runs) != _digest_texts(runs):
                 print(f"{row.label} of '{comparison.folder}' has other texts than before; those before count", file=sys.stderr)
-    seeds = {label: sorted(of_seed) for label, of_seed in by_label.items() if None not in of_seed}
+    own_seeds = (item for item in by_label.items() if all(runs[0].takeover for _, runs in item[1].values()))  # not lm-eval's
+    seeds = {label: sorted(of_seed) for label, of_seed in own_seeds if None not in of_seed}
     for label, own in seeds.items():
         if own != (first := next(iter(seeds.values()))):
             raise ArgumentError(f"rows differ in seeds: {next(iter(seeds))} has {first}, {label} has {own}")
