@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
 from lm_eval_takeover.answers.samples import find_majority
 from lm_eval_takeover.answers.verification import Verdict, is_too_large, verdict_by_text, verify
@@ -37,18 +38,20 @@ def read_reports():
 @pytest.mark.slow
 @pytest.mark.skipif(not REPORTS.exists(), reason="inputs made from reports are not here")
 def test_reported_answers_are_judged_right_alike_in_both_directions_and_vote_in_any_order():
-    golds: dict[str, list[str]] = {}
-    wrong = []
-    for gold, response, right in read_reports():
-        answer = extract_answer(response)
-        wrong += [(gold, response)] if (answer is not None and verify(gold, answer).correct) is not right else []
-        golds.setdefault(gold, []).append(answer or "none")
-    assert len(wrong) <= 20
-    for gold, answers in list(golds.items())[::8]:
-        assert [verify(gold, answer).correct for answer in answers] == [verify(answer, gold).correct for answer in answers]
-        forms = [canonicalise(answer) for answer in [gold, *answers]]
-        votes = {len(find_majority(order, verify)) for order in (forms, forms[::-1], sorted(forms))}
-        assert len(votes) == 1
+    def is_right(pair):
+        return judge(*pair).correct
+
+    read = [(gold, extract_answer(response) or "none", right) for gold, response, right in read_reports()]
+    pairs = sorted({(gold, answer) for gold, answer, _ in read})
+    with Judge(2, time_limit=2.0) as judge:
+        forward = dict(zip(pairs, judge.map(is_right, pairs), strict=True))
+        backward = judge.map(is_right, [(answer, gold) for gold, answer in pairs[::3]])
+        assert list(backward) == [forward[pair] for pair in pairs[::3]]
+        assert sum(forward[gold, answer] is not right for gold, answer, right in read) <= 20
+        for gold in sorted({gold for gold, _ in pairs})[::6]:
+            forms = [canonicalise(answer) for answer in (gold, *(answer for other, answer in pairs if other == gold))]
+            votes = {len(find_majority(order, judge)) for order in (forms, forms[::-1], sorted(forms))}
+            assert len(votes) == 1
 
 
 @given(st.fractions())
