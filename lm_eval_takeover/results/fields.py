@@ -54,6 +54,8 @@ class Fields:
 
     def share(self, field: str) -> float:
         """The number from 0 to 1 in a field."""
+        if isinstance(value := self.get(field), bool):  # as IFEval has it
+            return float(value)
         share: float = self.require(field, Share)
         return share
 
@@ -130,6 +132,8 @@ def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = Non
             while line := stream.readline(LARGEST_DOCUMENT + 1):
                 number += 1
                 place = f"'{path}', line {number}"
+                if not line.strip():
+                    continue
                 if len(line) > LARGEST_DOCUMENT:
                     raise ResultsError(f"{place} has more than {LARGEST_DOCUMENT // 2**20} MB; expected one document")
                 try:

@@ -354,7 +354,7 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     names = [key.split(",", 1) for key in sorted(keys, key=lambda key: not is_share(values.get(key)))]
     accuracy = choose_accuracy(name for name, _ in names)
     if accuracy is None or (task.startswith(PREFIX) and accuracy != ACC):
-        values.fail("acc,all", "is missing; expected a task of this package")
+        values.fail("", "has no metric of correct samples; run lm_eval without --predict_only")
     filter_name = next(key.partition(",")[2] for key in keys if key.startswith(f"{accuracy},"))
     present = list_metrics((name for name, of in names if of == filter_name), accuracy)
     shown = values.get(f"{accuracy},{filter_name}")

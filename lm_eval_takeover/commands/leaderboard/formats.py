@@ -23,7 +23,7 @@ _HEADINGS = {
 }  # fmt: skip
 # Rates of a cell that `--columns` adds, and what they are called.
 _PARTS = {
-    "truncated": {"truncated": "truncated"},
+    "truncated": {"truncated": "range with the truncated"},
     "task_rate": {"realized_rate": "realized rate"},
     "reading": {"acc_boxed": "Acc of boxes alone", "unboxed": "read without a box", "no_answer": "no answer"},
 }
@@ -249,8 +249,17 @@ def _list_parts(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
     majority = cell.score("maj@8") if cell.score("maj@8").value is not None else cell.score(f"maj@{cell.samples}")
     parts += [_show_share(majority, intervals=False)] if "maj8" in extras else []
     rates = [name for extra, names in _PARTS.items() if extra in extras for name in names]
-    parts += [_show_share(Figure(getattr(cell.rates, name)), intervals=False) for name in rates]
+    parts += [
+        _show_range(cell) if name == "truncated" else _show_share(Figure(getattr(cell.rates, name)), False) for name in rates
+    ]
     return dict(zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True))
+
+
+def _show_range(cell: Summary) -> str:
+    """Acc, and what it were at most if all truncated samples had gone on to be correct."""
+    if cell.acc.value is None or cell.rates.truncated is None:
+        return "-"
+    return f"[{100 * cell.acc.value:.1f}, {100 * min(1.0, cell.acc.value + cell.rates.truncated):.1f}]"
 
 
 def _show_share(figure: Figure, intervals: bool) -> str:

@@ -12,7 +12,7 @@ _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
 _TAKEOVER = ("base", "guided", "random", "early")
 _FIRST = ("rate", "seed", "template", "base", "guide")  # what a name says before all else
 _SHORT = {"chat_template": "template", "num_fewshot": "shots", "task_version": "version"}
-_RATES = ("rate", "target_rate", "spike_ratio", "tau", "kappa")  # shown as the nominal rate, or not at all
+_LAST = ("scorer", "score_top_p", "tau", "kappa")  # said where nothing else tells runs apart; the nominal rate is for these
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,16 @@ def _tell_apart(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """For each run, the differences that its name needs, and the others."""
     shared = set.intersection(*(set(run.tasks) for run in runs))
     settings = [_list_settings(run, sorted(shared)) for run in runs]
-    names = sorted({name for each in settings for name in each if name not in _FIRST})
+    names = sorted({name for each in settings for name in each if name not in _FIRST}, key=lambda name: (name in _LAST, name))
     varying = [name for name in (*_FIRST, *names) if len({each.get(name, "none") for each in settings}) > 1]
     described = [[f"{name} {each.get(name, 'none')}" for name in varying] for each in settings]
     counts = range(1, len(varying) + 1)
     enough = next((n for n in counts if len({tuple(each[:n]) for each in described}) == len(runs)), 0)
     if not enough:
         dates, enough = [f"results of {file_date(run.source)}" for run in runs], 1
-        described = [[date, *each] for date, each in zip(dates, described, strict=True)]
-    return [(", ".join(each[:enough]), ", ".join(each[enough:])) for each in described]
+        described, varying = [[date, *each] for date, each in zip(dates, described, strict=True)], ["date", *varying]
+    legend = [place for place, name in enumerate(varying) if place >= enough and name not in _LAST]
+    return [(", ".join(each[:enough]), ", ".join(each[place] for place in legend)) for each in described]
 
 
 def _list_settings(run: Run, tasks: Sequence[str]) -> dict[str, str]:
@@ -91,7 +92,7 @@ def _list_settings(run: Run, tasks: Sequence[str]) -> dict[str, str]:
     for task in tasks:
         settings = run.tasks[task].settings
         values |= {_SHORT.get(name, name): _shorten(name, value) for name, value in settings.items()}
-    kept = {name: value for name, value in run.settings.items() if nominal is None or name not in _RATES}
+    kept = {name: value for name, value in run.settings.items() if name != "rate"}
     return values | {name.removeprefix("model_args."): _shorten(name, value) for name, value in kept.items()}
 
 

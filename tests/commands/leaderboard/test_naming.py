@@ -35,11 +35,12 @@ GUIDED = "Small-Base + Guided"
             {"run": {"target_rate": 0.05}},
             [f"{GUIDED} (rate 0.0{n})" for n in (2, 5)],
         ),
+        ({"run": {"tau": 3.0}}, {}, [f"{GUIDED} (tau 3.0)", f"{GUIDED} (tau 1.5)"]),
         ({"run": {"label": "short"}}, {"run": {"label": "long", "seed": 1}}, ["short", "long"]),
         ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"]),
         ({}, {"verifier": "math_verify"}, [GUIDED, f"{GUIDED}, math_verify"]),
     ],
-    ids=["seed", "template", "rate", "labels", "a label that every such run has", "verifier"],
+    ids=["seed", "template", "rate", "tau alone", "labels", "a label that every such run has", "verifier"],
 )
 def test_a_name_is_the_label_or_what_differs(names, first, second, expected):
     assert names(first, second) == (expected, [])
