@@ -6,6 +6,7 @@ A ratio above 1 says that the engine as it is beats the variant. Guided, `block_
 
     measured costs    the two models' passes timed on this machine beforehand, instead of modelled on their shapes
     no foresight      every position ends a draft with the overall rate, whatever the drafter's min-entropy
+    cost ratio        the length by the overall rate and the ratio of both models' passes alone, whatever the rows
     best fixed block  the fastest of blocks of 4, 6, 8, 12 and 16 tokens
 
 The demo pair is trained; in pairs of random weights nothing predicts a takeover.
@@ -18,12 +19,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
 from random_pairs import SAMPLING, clock, costs, gated, load, pair_folders
 
 from lm_eval_takeover.decoding import blockwise, schedule
 from lm_eval_takeover.decoding import costs as modelled
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.ragged_cache import LONGEST, longest_draft
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.policy import Policy
@@ -86,6 +90,17 @@ def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rou
         with patched(overall, "rate", lambda self, _: self.overall):
             return speed(pair, guided, requests, batch)
 
+    def choose_length(self: schedule.Schedule, rows: int, vocab: int, device: torch.device) -> int:
+        ratio = self._costs.drafter.fixed / self._costs.target.fixed
+        lengths = np.arange(1, longest_draft(rows, vocab, device) + 1)
+        return int(lengths[((lengths * ratio + 1) / modelled.expect_tokens(lengths, self.rates.overall)).argmin()])
+
+    def by_cost_ratio() -> float:
+        never = [0.0] * (LONGEST + 2)  # rows that must stand: a draft has its whole length
+        own = schedule.Schedule
+        with patched(own, "limit", choose_length), patched(own, "break_even_rows", lambda *_, **__: never):
+            return speed(pair, guided, requests, batch)
+
     fixed = {block: statistics.median(speed(pair, guided, requests, batch, block) for _ in range(3)) for block in BLOCKS}
     best = max(fixed, key=lambda block: fixed[block])
     compare(
@@ -94,6 +109,7 @@ def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rou
             "as it is": lambda: speed(pair, guided, requests, batch),
             "measured costs": with_measured,
             "no foresight": without_foresight,
+            "cost ratio": by_cost_ratio,
             f"best fixed block ({best})": lambda: speed(pair, guided, requests, batch, best),
         },
         rounds,
