@@ -20,6 +20,7 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
 from lm_eval_takeover.lab.analysis.figures import DRAWN
 from lm_eval_takeover.lab.analysis.tokens import list_parts, read_scored_samples
+from lm_eval_takeover.lab.analyze.command import DESCRIPTION
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
@@ -232,3 +233,7 @@ def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, o
         analyze(tmp_path / "out", *folders, only=only)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_help_names_every_analysis():
+    assert set(COLUMNS) <= set(re.findall(r"\w+", DESCRIPTION))
