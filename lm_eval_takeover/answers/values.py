@@ -249,7 +249,7 @@ _REGION = re.compile(
 _UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*(?:\s*+\([A-Za-z]\))?")
 _REALS = re.compile(r"(?:\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z]))\s*+([\^_][{}+\s\d]*+(?:>|\\g?eq?)?[{}+\s\d]*+)?")
 _BUILDER = re.compile(r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?::|\|)\s*+(.*)\\\}$")  # {x | …}
-_WITHOUT = re.compile(r"(.+?)\s*+(?:\\setminus|\\backslash|-(?=\s*+\\\{))\s*+(.+)")
+_WITHOUT = re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])|-(?=\s*+\\\{)")
 _OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor|cup)(?![A-Za-z])|或")
 _ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land|cap)(?![A-Za-z])")
 _SIZE = re.compile(r"\|\s*+([A-Za-z])\s*+(?:([-+])\s*+([^|]+))?\|")
@@ -275,14 +275,13 @@ def _read_tree(text: str) -> Tree | None:
     text = _BUILDER.sub(r"\1", text).strip()
     if text == r"\emptyset":
         return ("points", [])
-    for pattern, kind in ((_OR, "or"), (_ALSO, "and")):
-        pieces = [piece for piece in pattern.split(text) if piece and piece.strip()]
+    for pattern, kind in ((_OR, "or"), (_WITHOUT, "without"), (_ALSO, "and")):
+        pieces = [piece for piece in pattern.split(text, maxsplit=kind == "without") if piece and piece.strip()]
+        if len(pieces) > 1 and kind == "without":
+            whole, part = _read_tree(pieces[0]), _read_tree(pieces[1]) or ("points", split_elements(pieces[1]))
+            return ("and", whole, ("not", part)) if whole else None
         if len(pieces) > 1:
             return _join(kind, pieces)
-    if without := _WITHOUT.fullmatch(text):
-        whole = _read_tree(without[1])
-        part = _read_tree(without[2]) or ("points", split_elements(without[2]))
-        return ("and", whole, ("not", part)) if whole else None
     pieces = split_top(text, ",;")
     if len(pieces) > 1 and (RELATION.search(pieces[0]) or r"\in" in pieces[0]):
         if r"\ne" in pieces[0] and not any(map(RELATION.search, pieces[1:])):

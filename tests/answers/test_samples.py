@@ -1,18 +1,14 @@
 """All samples of a problem in one process: answers, outcomes, majority, and what a response may raise."""
 
-import json
 import logging
 from itertools import permutations
 
 import pytest
-from helpers.pairs import SHARED
 from helpers.tables import read_table
 
 from lm_eval_takeover.answers import samples
 from lm_eval_takeover.answers.samples import Question, Ran, judge_samples, run_here
 from lm_eval_takeover.answers.verification import Verdict
-
-SOLUTIONS = SHARED / "answers" / "gsm8k_solutions.jsonl"
 
 
 def ask(gold, answers, **options):
@@ -133,15 +129,3 @@ def test_scorers_differ_where_their_rules_do(verifier, outcomes):
     responses = [r"\boxed{70}", "So she has 70.", "The answer is 70. She needs 3 days for it.", r"So \boxed{70.0}"]
     judged = judge_samples(Question("70", responses, [False] * 4, verifier=verifier))
     assert [sample.outcome for sample in judged.samples] == outcomes
-
-
-@pytest.mark.skipif(not SOLUTIONS.exists(), reason="real solutions of GSM8K are not here")
-def test_scorers_of_real_solutions_differ_by_a_third_of_the_right_ones():
-    """No solution has a box; many write 70,000 for 70000. The last number and ours find every right one, and no wrong one."""
-    rows = [json.loads(line) for line in SOLUTIONS.read_text().splitlines()[:300]]
-    right = {}
-    for verifier in ("takeover", "boxed", "last_number", "exact_match"):
-        asked = (Question(row["gold"], [row["text"]], [False], verifier=verifier) for row in rows)
-        right[verifier] = [judge_samples(question).samples[0].outcome == "correct" for question in asked]
-    assert right["takeover"] == right["last_number"] == [row["right"] for row in rows]
-    assert sum(right["boxed"]) == 0 < sum(right["exact_match"]) < 0.8 * sum(right["takeover"])

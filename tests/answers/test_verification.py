@@ -26,22 +26,17 @@ def test_verdicts(gold, answer, correct):
     assert verify(gold, answer).correct is correct
 
 
-def read_reports():
-    """`(gold, response, whether it is right)` of inputs that were made from public bug reports."""
-    rows = [json.loads(line) for line in REPORTS.read_text().splitlines()]
-    answers = [
-        (row["input"], row["expected"]) for row in rows if row["kind"].startswith("answer/") and "kind" not in row["input"]
-    ]
-    return [(case["gold"], case["response"], expected == "correct") for case, expected in answers]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not REPORTS.exists(), reason="inputs made from reports are not here")
 def test_reported_answers_are_judged_right_alike_in_both_directions_and_vote_in_any_order():
     def is_right(pair):
         return judge(*pair).correct
 
-    read = [(gold, extract_answer(response) or "none", right) for gold, response, right in read_reports()]
+    rows = [json.loads(line) for line in REPORTS.read_text().splitlines()]
+    cases = [
+        (row["input"], row["expected"]) for row in rows if row["kind"].startswith("answer/") and "kind" not in row["input"]
+    ]
+    read = [(case["gold"], extract_answer(case["response"]) or "none", expected == "correct") for case, expected in cases]
     pairs = sorted({(gold, answer) for gold, answer, _ in read})
     with Judge(2, time_limit=2.0) as judge:
         forward = dict(zip(pairs, judge.map(is_right, pairs), strict=True))
