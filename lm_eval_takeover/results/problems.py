@@ -58,6 +58,7 @@ class ReadOptions:
 
     filter: str | None = None
     max_missing: float = 0.02
+    skip_unreadable: bool = False  # a file that cannot be read is a note, not an error
 
     def check(self, place: str, missing: int, present: int) -> None:
         """Raise ResultsError if more problems are missing than may be."""

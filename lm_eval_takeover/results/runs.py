@@ -169,8 +169,13 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
     """
     runs: list[Run] = []
     notes: list[str] = []
+    unreadable: list[str] = []
     for file in find_all_results(paths):
-        new = read_run(file, reading)
+        try:
+            new = read_run(file, reading)
+        except ResultsError as error:
+            unreadable.append(str(error))
+            continue
         notes += new.left_out
         if not new.tasks:
             continue
@@ -181,14 +186,17 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
             runs.append(new)
         else:
             runs[place] = _join(runs[place], new, notes)
-    return runs, notes
+    if unreadable and not reading.skip_unreadable:
+        raise ResultsError("; ".join(unreadable))
+    return runs, notes + [f"left out: {line}" for line in unreadable]
 
 
 def _is_same(first: Run, other: Run) -> bool:
     """Whether two results are of one row: of one run or one row of `compare`; a task of both is the same, or a part of it."""
+    if first.row != other.row or set(first.verifiers.values()) != set(other.verifiers.values()):
+        return False
     shared = first.tasks.keys() & other.tasks.keys()
-    alike = all(_is_part(*sorted((first.tasks[task], other.tasks[task]), key=lambda task: task.count)) for task in shared)
-    return alike and first.row == other.row and set(first.verifiers.values()) == set(other.verifiers.values())
+    return all(_is_part(*sorted((first.tasks[task], other.tasks[task]), key=lambda task: task.count)) for task in shared)
 
 
 def _is_part(part: TaskResult, whole: TaskResult) -> bool:

@@ -29,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     versus = "compare each row with this one (or a row's name in a folder of compare): difference, interval, p-value"
     add("--vs", type=Path, metavar="RESULTS", help=versus)
     add_shared(parser, "filter", "max_missing", "format")
+    add("--skip_unreadable", action="store_true", help="leave out results that cannot be read, and name them")
     columns = "also print these columns (JSON and CSV always have them all)"
     add("--columns", nargs="+", choices=EXTRAS, default=[], help=columns)
 
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.problems import ReadOptions
     from lm_eval_takeover.results.published import read_published_rows
 
-    reading = ReadOptions(options.filter, options.max_missing)
+    reading = ReadOptions(options.filter, options.max_missing, options.skip_unreadable)
     versus = options.vs
     if versus is not None and not versus.exists():  # it may be the name of a row in a folder that `compare` wrote
         versus = next((folder / versus for folder in options.results if (folder / versus).is_dir()), versus)

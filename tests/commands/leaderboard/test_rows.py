@@ -6,7 +6,7 @@ import pytest
 from helpers.results import SIZES, takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, ResultsError
 
 
 def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, board):
@@ -84,3 +84,15 @@ def test_what_cannot_be_shown_is_a_line(tmp_path):
         main(["leaderboard", str(tmp_path)])
     with pytest.raises(ArgumentError, match="leaderboard needs RESULTS"):
         main(["leaderboard"])
+
+
+def test_all_files_that_cannot_be_read_are_one_error_or_left_out_by_name(tmp_path, capsys):
+    write_results(tmp_path / "good", {"takeover_amc23": [8, 0]}, run=takeover())
+    for name in ("cut", "empty"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results_2026-01-01T00-00-00.json").write_text("{" if name == "cut" else "")
+    with pytest.raises(ResultsError, match=r"/cut/.* is not JSON.*; .*/empty/"):
+        main(["leaderboard", str(tmp_path)])
+    assert main(["leaderboard", str(tmp_path), "--skip_unreadable"]) == 0
+    printed = capsys.readouterr().out
+    assert "50.0" in printed and printed.count("left out:") == 2
