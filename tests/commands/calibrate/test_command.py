@@ -164,7 +164,8 @@ def test_a_signal_stops_calibrate_and_keeps_what_is_finished(calibration, tmp_pa
 
 def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, tmp_path):
     """Killed while it measures, and again while it solves for a rate, with a part damaged in between."""
-    options = ["--num_prompts", "15", "--num_held_out", "10", "--target_rate", "0.05", "--max_gen_toks", "100"]
+    options = ["--num_prompts", "15", "--num_held_out", "10", "--target_rate", "0.05", "0.15", "--nearest"]
+    options += ["--max_gen_toks", "100"]
     whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
     process = calibration(whole, *options)
     assert process.wait() == 0, process.stderr
