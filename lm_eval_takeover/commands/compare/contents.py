@@ -46,7 +46,8 @@ def _identify_argument(name: str, value: str, others: Mapping[str, str]) -> Any:
             own = f"{'guide_' if name.startswith('guide') else ''}revision"
             return find_commit(value, revision or others.get(own))
     path = Path(expanduser(value))
-    return digest_path(path) if path.is_file() or path.is_dir() else value
+    is_path = name in _MODELS or "/" in value  # not the name of a policy, of which a folder may stand there
+    return digest_path(path) if is_path and (path.is_file() or path.is_dir()) else value
 
 
 def _identify_calibration(name: str, rate: str | None) -> Any:

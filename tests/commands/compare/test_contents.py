@@ -117,6 +117,13 @@ def test_every_model_argument_that_can_change_a_text_is_in_the_key(read_options)
         assert (first != second) is (kind.key is not None or name == "model"), name
 
 
+def test_a_folder_of_the_name_of_a_policy_is_not_read(read_options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = make_key(read_options, policy="base", model="base")
+    (tmp_path / "base").mkdir()
+    assert make_key(read_options, policy="base", model="base") == before
+
+
 def test_every_option_of_compare_is_in_the_key_or_changes_no_text(read_options, tmp_path):
     """Those of `rows` say which rows there are, those of `models` become model arguments, those of a calibration its content."""
     in_key = {"apply_chat_template": [], "gen_kwargs": ["temperature=0.7"], "limit": ["3"], "seed": ["4"], "metadata": ["a=1"]}
