@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+from copy import deepcopy
 
 import pytest
 from lm_eval import simple_evaluate
@@ -35,7 +36,7 @@ def evaluate():
 
     def run(model="guided-takeover", **options):
         settings = {"limit": 2, "bootstrap_iters": 0, "task_manager": tasks}
-        return simple_evaluate(model=model, tasks=[ConfigurableTask(config=dict(TASK))], **(settings | options))
+        return simple_evaluate(model=model, tasks=[ConfigurableTask(config=deepcopy(TASK))], **(settings | options))
 
     return run
 

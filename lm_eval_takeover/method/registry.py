@@ -212,7 +212,10 @@ class Registry(Generic[Entry]):
             except PluginError as error:
                 self.skipped.add(name)
                 logger.warning("%s; it is skipped", error)
-        # In one order in all processes, whichever loads what first.
+        return self._sorted()
+
+    def _sorted(self) -> list[str]:
+        """The loaded names in one order in all processes, whichever loads what first: ours, those of `lab`, plug-ins."""
         return sorted(self.entries, key=lambda name: (self.entries[name][1].digest is not None, name in self.installed()))
 
     def source(self, name: str) -> Source:
@@ -241,8 +244,8 @@ class Registry(Generic[Entry]):
     def describe(self, name: str) -> str:
         """The nearest name, and every name by its source."""
         places: dict[str, list[str]] = {}
-        for entry, (_, source) in self.entries.items():
-            places.setdefault(source.name, []).append(entry)
+        for entry in self._sorted():
+            places.setdefault(self.entries[entry][1].name, []).append(entry)
         for entry, point in self.installed().items():
             if entry not in self.entries:
                 places.setdefault(PACKAGE if _is_ours(point.module) else point.module, []).append(entry)

@@ -30,7 +30,6 @@ class Member:
         self, role: str, name: str, *, device: str = "cpu", dtype: Dtype = "auto", given: ModelArguments | None = None
     ) -> None:
         self.role = role
-        check_source(role, name)
         self.given = given or ModelArguments()
         quantized = [name for name in ("load_in_4bit", "load_in_8bit", "quantization_config") if getattr(self.given, name)]
         if len(quantized) > 1:
@@ -38,6 +37,7 @@ class Member:
         self.path, named = locate(name)
         if named and self.given.revision not in (None, named):
             raise ArgumentError(f"{role}='{name}' contradicts {self.argument('revision')}={self.given.revision}")
+        check_source(role, name)
         self.revision = named or self.given.revision  # branch, tag or commit, as asked for
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own

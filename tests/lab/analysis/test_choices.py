@@ -50,7 +50,7 @@ def test_the_guides_first_choice_is_found_where_it_was_planted(planted):
     assert [found["all", name]["value"] for name in MEASURES] == pytest.approx([0.99, 1, 1, 0.994, 0.993])
     assert [found["peaks", name]["value"] for name in MEASURES] == pytest.approx([0, 1, 1, 0.4, 0.3])
     assert (found["all", "rank_1"]["tokens"], found["peaks", "rank_1"]["tokens"]) == (96 * 200, 96 * 2)
-    assert found["peaks", "top_5"]["low"] == found["peaks", "top_5"]["high"] == 1
+    assert found["peaks", "top_5"]["low"] is found["peaks", "top_5"]["high"] is None  # all resamples agree
 
 
 def test_entropies_stand_in_the_bin_of_their_js(planted):

@@ -65,10 +65,11 @@ def test_a_row_goes_on_from_the_text_of_the_run(exported, strict_run, measured):
 
 def test_single_tokens_are_those_of_the_takeovers(exported, strict_run):
     rows, reader = read(exported["tokens"]), read_run_folder(strict_run)
+    names = ["token_id", "chosen_from", "host_token_id"]
     taken = {
         (*one.name, place): ([token], [host])
-        for one, table in reader.read_traces(["token_id", "chosen_from", "host_token_id"])
-        for place, (token, writer, host) in enumerate(zip(*(column.to_pylist() for column in table.columns[3:]), strict=True))
+        for one, table in reader.read_traces(names)
+        for place, (token, writer, host) in enumerate(zip(*(table[name].to_pylist() for name in names), strict=True))
         if writer == "guide" and host != token
     }
     found = {
