@@ -108,8 +108,8 @@ class TakeoverPairForCausalLM(nn.Module):
             loaded: set[str] = AutoWeightsLoader(self).load_weights(
                 (name, widen_weight(name, weight, *self.loaded[name.partition(".")[0]])) for name, weight in named
             )
-        if self.base is not None and not any(name.startswith("base.") for name in loaded):
-            raise ValueError(f"load_format={self.load_format} reads one checkpoint, and a fused pair has two; leave it out")
+            if self.base is not None and not any(name.startswith("base.") for name in loaded):
+                raise ValueError(f"load_format={self.load_format} reads one checkpoint, and a fused pair has two; leave it out")
         return loaded
 
 

@@ -15,6 +15,7 @@ from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, tell
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.serve import server
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 MARKS = "[...document.querySelectorAll('#answer mark')].map((node) => node.textContent)"
 SEND = """document.querySelector('#prompt').value = '{}'; document.querySelector('#send').click()"""
 DONE = "!document.querySelector('#send').disabled"
