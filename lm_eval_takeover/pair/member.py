@@ -18,7 +18,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair import complete_weights, load_options
 from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
-from lm_eval_takeover.pair.vocabulary import Vocabulary
+from lm_eval_takeover.pair.vocabulary import Vocabulary, check_token_ids
 
 Dtype = str | torch.dtype
 
@@ -46,6 +46,7 @@ class Member:
         code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
         self._options: dict[str, Any] = load_options.repository_options(self.given) | code
         self.config = self._load(AutoConfig)
+        check_token_ids(find_folder(self.path, self.revision, self.given.subfolder))
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
         files = identify(name, self.path, self.revision, self.given.subfolder)

@@ -156,3 +156,29 @@ def test_a_baseline_of_the_version_before_is_refused_by_its_name(tmp_path):
     content = json.loads((tmp_path / "b.json").read_text()) | {"schema": 1, "written_by": "lm-eval-takeover 0.1.0"}
     (tmp_path / "b.json").write_text(json.dumps(content))
     assert "field 'schema' is 1, of lm-eval-takeover 0.1.0" in refuse(folder, "--baseline", tmp_path / "b.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "second", [{"tau": 2.0}, {"tau": 6.0, "seed": 5}, {"tau": 6.0, "window": 3}, {"policy": "base"}], ids=str
+)
+def test_commands_give_of_a_folder_of_two_runs_what_they_give_of_the_second_alone(tmp_path, capsys, second):
+    folders = [tmp_path / name / "run" for name in ("both", "alone")]
+    run_demo(folders[0], 1, {"tau": 6.0})
+    for folder in folders:
+        run_demo(folder, 1, second)
+    small = ["--takeovers", "4", "--controls", "2", "--continuations", "2", "--batch_size", "32"]
+    calls = [
+        ["show", "--doc", "0"],
+        ["analyze", "--only", "budget,rates"],
+        *([["effects", *small]] if second == {"tau": 2.0} else []),
+    ]
+    for command, *options in calls:
+        found = []
+        for folder in folders:
+            out = folder.parent / command
+            capsys.readouterr()
+            assert main([command, str(folder), *options, *([] if command == "show" else ["--out", str(out)])]) == 0
+            said = capsys.readouterr().out.replace(str(folder.parent), "")
+            found.append([said, *(path.read_text() for path in sorted(out.glob("*.csv")))])
+        assert found[0] == found[1] and (command == "show" or len(found[0]) > 1), command
