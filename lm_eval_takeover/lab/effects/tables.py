@@ -127,8 +127,8 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
             row["kind"] if row["task"] == effects.ALL else f"{row['kind']}, {row['task']}",
             f"{row['population']:,.0f}",
             str(row["positions"]),
-            _show(100 * row["effect"], *(None if row[end] is None else 100 * row[end] for end in ("low", "high")), "+.1f"),
-            *(_show(row[name], row[f"{name}_low"], row[f"{name}_high"], ".0%") for name in ("helpful", "harmful")),
+            _tell(row["effect"], row["low"], row["high"], "+.1f", 100),
+            *(_tell(row[name], row[f"{name}_low"], row[f"{name}_high"], ".0%") for name in ("helpful", "harmful")),
             "" if row["share_for_80"] is None else f"{row['share_for_80']:.0%}",
         ]
         for row in table.iter_rows(named=True)
@@ -144,17 +144,18 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
     return write_terminal(Table(headings, rows, notes))
 
 
-def _show(value: float | None, low: float | None, high: float | None, form: str) -> str:
-    """A figure with its interval, where it has one."""
+def _tell(value: float | None, low: float | None, high: float | None, form: str, unit: float = 1) -> str:
+    """A figure, times `unit`, with its interval where it has one."""
     if value is None:
         return ""
-    return f"{value:{form}}" + (f" ({low:{form}} to {high:{form}})" if low is not None else "")
+    bounds = "" if low is None or high is None else f" ({unit * low:{form}} to {unit * high:{form}})"
+    return f"{unit * value:{form}}{bounds}"
 
 
 def _show_auroc(table: pl.DataFrame) -> str:
     kinds = table["kind"].unique(maintain_order=True).to_list()
     known = table.filter(pl.col("auroc").is_not_null()).select("score", "kind", "auroc", "low", "high")
-    cells = {(score, kind): _show(area, low, high, ".2f") for score, kind, area, low, high in known.iter_rows()}
+    cells = {(score, kind): _tell(area, low, high, ".2f") for score, kind, area, low, high in known.iter_rows()}
     scores = table["score"].unique(maintain_order=True).to_list()
     rows = [[score, *(cells.get((score, kind), "") for kind in kinds)] for score in scores]
     note = f"AUROC of each score for an effect above {100 * effects.LARGE:.0f} points, with 95 % over problems: 0.5 is chance."
