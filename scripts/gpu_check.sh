@@ -59,7 +59,7 @@ fi
 case $call in
 1)
   part 120 tests "${pytest[@]}" tests/decoding/test_on_gpu.py
-  part 90 kernels "${pytest[@]}" tests/kernels
+  [ "$device" = cpu ] || part 90 kernels "${pytest[@]}" tests/kernels
   part 90 demo "$python" -m lm_eval --model guided-takeover --model_args "device=$device,spike_ratio=0.045" \
     --tasks takeover_demo --limit 4 --batch_size 32
   part 200 parts "$python" benchmarks/gpu_parts.py "${small[@]}" "${few[@]}"
