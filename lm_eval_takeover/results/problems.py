@@ -157,7 +157,8 @@ def read_problems(
 
 def read_samples(path: Path, reading: ReadOptions) -> tuple[Problems, dict[str, str]]:
     """Read a samples file without a results file. Returns also which `metric` of which `filter` is `acc`. Raises ResultsError."""
-    first = next(read_lines(path, WRITER), Fields(f"'{path}'", {}))
+    if (first := next(read_lines(path, WRITER), None)) is None:
+        raise ResultsError(f"'{path}' holds no sample; write it again with {WRITER}")
     filter_name = reading.filter or first.require("filter", str, "")
     metrics = sorted(first.require("metrics", list[str]), key=lambda name: not is_share(first.get(name)))
     if (accuracy := choose_accuracy(metrics)) is None:

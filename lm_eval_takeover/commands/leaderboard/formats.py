@@ -23,7 +23,7 @@ _HEADINGS = {
 }  # fmt: skip
 # Rates of a cell that `--columns` adds, and what they are called.
 _PARTS = {
-    "truncated": {"truncated": "range with the truncated"},
+    "truncated": {"truncated": "with truncated"},
     "task_rate": {"realized_rate": "realized rate"},
     "reading": {"acc_boxed": "Acc of boxes alone", "unboxed": "read without a box", "no_answer": "no answer"},
 }

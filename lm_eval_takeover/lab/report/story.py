@@ -33,7 +33,7 @@ Piece = tuple[str, str | None]  # text; of a takeover what the host would have w
 
 @dataclass(frozen=True)
 class Takeovers:
-    """Where a run's takeovers stand in their answers, from 0 to 1, and the most frequent ones."""
+    """Where a run's takeovers stand in their answers, from 0 to 1, and the most frequent ones that changed a token."""
 
     places: list[float]
     words: list[Word]
@@ -92,7 +92,7 @@ def read_takeovers(run: RunReader, pieces: Pieces) -> Takeovers:
         ids, writers, hosts = (table[name].to_pylist() for name in _TRACED)
         taken = [place for place, writer in enumerate(writers) if writer == run.donor]
         places += [place / len(ids) for place in taken]
-        words.update((hosts[place], ids[place]) for place in taken)
+        words.update((hosts[place], ids[place]) for place in taken if hosts[place] != ids[place])
     named = [
         ("" if host is None else pieces.name(host), pieces.name(token), n) for (host, token), n in words.most_common(_WORDS)
     ]

@@ -21,7 +21,7 @@ def test_columns_stand_in_each_cell(tmp_path, board, printed):
     said = printed(*words, "task_rate")
     assert "Acc 37.5 / Pass@8 100.0 / realized rate 4.0" in said and "Acc / Pass@8 / realized rate" in said
     assert "Acc 12.5 / Pass@8 100.0 / realized rate 10.0" in said
-    labelled = "range with the truncated [37.5, 87.5] / Acc of boxes alone 25.0 / read without a box 30.0 / no answer 12.5"
+    labelled = "with truncated [37.5, 87.5] / Acc of boxes alone 25.0 / read without a box 30.0 / no answer 12.5"
     assert labelled in printed(*words, "truncated", "reading").replace("\\", "")  # Markdown escapes brackets
 
 
