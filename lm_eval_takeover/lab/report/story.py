@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -67,14 +66,15 @@ def tell_story(
         return None
     score = run.takeover.get("score")
     found = read_takeovers(run, pieces[name])
-    draw_one = partial(_draw, analysis)
+    rows = {table: _read_rows(analysis, table) for table in ("budget", "rates", "planning", "flips")}
     panels = {
-        "good": [draw_one("budget")],
-        "where": [draw_one("rates", run=name), _draw_places(found.places)],
-        "words": [draw_one("planning", score=score)],
-        "changed": [draw_one("flips")],
+        "good": [_draw("budget", rows["budget"])],
+        "where": [_draw("rates", rows["rates"], run=name), _draw_places(found.places)],
+        "words": [_draw("planning", rows["planning"], score=score)],
+        "changed": [_draw("flips", rows["flips"])],
     }
-    budget, flips = (_read_rows(analysis, table) for table in ("budget", "flips"))
+    # Those of the mean over tasks, or of the one task.
+    budget, flips = ([row for row in rows[table] if row["task"] == MEAN] or rows[table] for table in ("budget", "flips"))
     sentences = {
         "good": _tell_accuracy(analysis, name, {row["run"]: row for row in budget}),
         "where": _tell_places(found.places),
@@ -93,9 +93,7 @@ def read_takeovers(run: RunReader, pieces: Pieces) -> Takeovers:
         taken = [place for place, writer in enumerate(writers) if writer == run.donor]
         places += [place / len(ids) for place in taken]
         words.update((hosts[place], ids[place]) for place in taken if hosts[place] != ids[place])
-    named = [
-        ("" if host is None else pieces.name(host), pieces.name(token), n) for (host, token), n in words.most_common(_WORDS)
-    ]
+    named = [(_name(pieces, host), _name(pieces, token), n) for (host, token), n in words.most_common(_WORDS)]
     return Takeovers(places, named)
 
 
@@ -104,21 +102,18 @@ def _name(pieces: Pieces, token: int | None) -> str:
 
 
 def _read_rows(analysis: Analysis, name: str) -> list[dict[str, Any]]:
-    """The rows of an analysis: those of the mean over tasks, or of the one task; empty where it is not there."""
+    """All rows of an analysis; empty where it is not there."""
     if name not in analysis.names:
         return []
     rows: list[dict[str, Any]] = json.loads(read_bounded(analysis.folder / f"{name}.json"))
-    return [row for row in rows if row["task"] == MEAN] or rows
+    return rows
 
 
-def _draw(analysis: Analysis, name: str, **only: Any) -> Markup | None:
-    """A figure of an analysis from the rows with these values; None where there are none."""
-    if name not in analysis.names:
-        return None
-    table = pl.DataFrame(json.loads(read_bounded(analysis.folder / f"{name}.json")), infer_schema_length=None)
-    for column, value in only.items():
-        table = table.filter(pl.col(column) == value) if value is not None else table
-    return None if table.is_empty() else _clean(name, lambda figure: draw(name, table, figure))
+def _draw(name: str, rows: Sequence[dict[str, Any]], **only: Any) -> Markup | None:
+    """A figure of an analysis from its rows with these values; None where there are none."""
+    wanted = {column: value for column, value in only.items() if value is not None}
+    kept = [row for row in rows if all(row[column] == value for column, value in wanted.items())]
+    return _clean(name, lambda figure: draw(name, pl.DataFrame(kept, infer_schema_length=None), figure)) if kept else None
 
 
 def _draw_places(places: Sequence[float]) -> Markup | None:
