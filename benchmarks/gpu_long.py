@@ -10,26 +10,27 @@ The same code runs small with `--device cpu --pair demo --dtype float32 --rows 2
 """
 
 import argparse
+import itertools
 import logging
+import math
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
-from random_pairs import SAMPLING, clock, load, pair_folders, wait
+from random_pairs import clock, gated, load, pair_folders, wait
 from torch import Tensor
 
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.reader import Reader, take_reader
-from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 DRAFT = 12  # tokens of a pass that verifies
+RATE = 0.05  # of takeovers
 _VOCAB = 512
 _WORDS = ("attention", "flash", "fmha", "mem_eff", "sdpa", "cutlass", "cudnn")
 
@@ -45,27 +46,32 @@ def main() -> None:
     parser.add_argument("--entropy", type=float, default=0.5, help="of the random pair's distributions, in nats")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    with pair_folders(options.pair, 151_936 if options.pair == "qwen3" else 8192, options.dtype, options.entropy) as folders:
+    with pair_folders(options.pair, 8192, options.dtype, options.entropy) as folders:
         pair = load(folders, options.device, options.dtype)
-    compare_passes(pair.member("guide"), options)
+    policy = gated(pair, [request(5, 128)] * 2, RATE)
+    profile_block(pair, policy)
+    run_long(pair, policy, min(options.rows), options.tokens)
     list_kernels(pair.member("guide"), options.columns)
-    profile_block(pair)
-    run_long(pair, min(options.rows), options.tokens)
+    compare_passes(pair.member("guide"), options)
+
+
+def request(sample: int, tokens: int) -> Request:
+    return Request(tuple(range(5, 37)), sample, tokens, Sampling(0.6, 0.95))
 
 
 def compare_passes(member: Member, options: argparse.Namespace) -> None:
     """Passes of captured graphs beside eager ones: milliseconds, and the largest difference of logits over their spread."""
     print(f"|{member.role}, {DRAFT} tokens, rows|columns|state|first, ms|graph, ms|eager, ms|difference|")
     print("|--:|--:|---|--:|--:|--:|--:|")
-    for rows in options.rows:
-        for columns in options.columns:
-            try:
-                _compare_at(member, rows, columns, options.rounds)
-            except torch.OutOfMemoryError as error:
-                print(f"|{rows}|{columns}|out of memory: {str(error).splitlines()[0][:80]}|||||", flush=True)
-            member.prepared_pass = None  # its readers hold their buffers
-            if member.device.type == "cuda":
-                torch.cuda.empty_cache()
+    sizes = sorted(itertools.product(options.rows, options.columns), key=math.prod)
+    for rows, columns in sizes:  # what needs the most memory comes last
+        try:
+            _compare_at(member, rows, columns, options.rounds)
+        except torch.OutOfMemoryError as error:
+            print(f"|{rows}|{columns}|out of memory: {str(error).splitlines()[0][:80]}|||||", flush=True)
+        prepare_pass(member).left_reader = None  # with its buffers
+        if member.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 @torch.inference_mode()
@@ -132,11 +138,10 @@ def _profile(member: Member, function: Callable[[], Any]) -> list[tuple[str, int
     return [(event.key, event.count, float(getattr(event, "self_device_time_total", 0))) for event in profile.key_averages()]
 
 
-def profile_block(pair: Pair) -> None:
+def profile_block(pair: Pair, policy: Gated) -> None:
     """Launches and the idle share of a guided text, once its graphs are captured."""
     member = pair.member("guide")
-    requests = [Request(tuple(range(5, 37)), 0, 64, SAMPLING)]
-    policy = Gated(gate=Gate(1.0))
+    requests = [request(0, 64)]
 
     def write() -> None:
         for _ in engine.generate(pair, policy, requests, batch_size=1):
@@ -157,31 +162,37 @@ def profile_block(pair: Pair) -> None:
         print(f"|{name[:100]}|{calls}|{microseconds / 1e3:.2f} ms|")
 
 
-def run_long(pair: Pair, rows: int, tokens: int) -> None:
-    """Texts of so many tokens: peak memory, and the same with less memory than they need, where the batch is halved."""
+def run_long(pair: Pair, policy: Gated, rows: int, tokens: int) -> None:
+    """Texts of so many tokens: speed and peak memory; first shorter ones, also with too little memory: the batch is halved."""
     logging.basicConfig(level=logging.WARNING)
     device = pair.member("guide").device
-    on_gpu = device.type == "cuda"
-    requests = [Request(tuple(range(5, 37)), sample, tokens, SAMPLING) for sample in range(rows)]
-    policy, peak = Gated(gate=Gate(1.0)), 0
-    for part in (1.0, 0.6) if on_gpu else (1.0,):
-        asked = [replace(request, max_new_tokens=tokens if part == 1 else tokens // 4) for request in requests]
+    on_gpu, peak, whole = device.type == "cuda", 0.0, 1.0
+    for length, scarce in ((tokens // 4, False), (tokens // 4, True), (tokens, False)) if on_gpu else ((tokens, False),):
+        for member in pair.members:
+            prepare_pass(member).left_reader = None  # with its buffers
         if on_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
             weights = torch.cuda.memory_allocated(device)
             whole = torch.cuda.get_device_properties(device).total_memory
-            torch.cuda.set_per_process_memory_fraction(1.0 if part == 1 else min(1.0, part * peak / whole), device)
+            allowed = weights + 0.6 * (peak - weights) if scarce else whole
+            torch.cuda.set_per_process_memory_fraction(allowed / whole)
+        requests = [request(sample, length) for sample in range(rows)]
         wait(device)
         started = clock()
-        written = sum(len(made.tokens) for _, made in engine.generate(pair, policy, asked, batch_size=rows))
+        made = [one for _, one in engine.generate(pair, policy, requests, batch_size=rows)]
         wait(device)
-        seconds = clock() - started
-        print(f"\n{rows} texts of {asked[0].max_new_tokens} tokens: {written / seconds:,.0f} tokens/s", flush=True)
+        seconds, written = clock() - started, sum(len(one.tokens) for one in made)
+        rate = sum(one.takeovers for one in made) / written
+        print(f"\n{rows} texts of {length} tokens: {written / seconds:,.0f} tokens/s, {rate:.1%} takeovers", flush=True)
         if on_gpu:
             peak = torch.cuda.max_memory_allocated(device)
             reserved = torch.cuda.max_memory_reserved(device)
-            print(f"weights {weights / 1e9:.1f} GB, peak {peak / 1e9:.1f} GB, reserved {reserved / 1e9:.1f} GB", flush=True)
+            print(
+                f"at most {allowed / 1e9:.1f} GB allowed, weights {weights / 1e9:.1f} GB, peak {peak / 1e9:.1f} GB, "
+                f"reserved {reserved / 1e9:.1f} GB",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

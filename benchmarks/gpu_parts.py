@@ -35,7 +35,7 @@ def main() -> None:
     for rows in options.rows:
         print(f"|{rows}|{time_draw(rows, device, options.rounds) * 1e3:.3f}|", flush=True)
     print("\n|pass, one row|columns|first call, ms|then, ms|\n|---|--:|--:|--:|")
-    with pair_folders(options.pair, 151_936 if options.pair == "qwen3" else 8192, options.dtype) as folders:
+    with pair_folders(options.pair, 8192, options.dtype) as folders:
         pair = load(folders, options.device, options.dtype)
     for member in pair.members:
         for columns in options.columns:

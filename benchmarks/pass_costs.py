@@ -92,7 +92,8 @@ def make(folder: Path, size: dict[str, int], device: torch.device, dtype: torch.
     """A model of random weights."""
     torch.manual_seed(0)
     config = Qwen3Config(vocab_size=512, head_dim=64, num_key_value_heads=max(1, size["num_attention_heads"] // 2), **size)
-    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+    with device:
+        AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
     AutoTokenizer.from_pretrained(DEMO["base"]).save_pretrained(folder)
     member = Member("base", str(folder), device=str(device), dtype=dtype)
     _ = member.model

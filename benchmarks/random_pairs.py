@@ -39,11 +39,15 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 def pair_folders(name: str, vocab: int, dtype: str, entropy: float | None = None) -> Iterator[dict[str, Path]]:
     """The folders of a pair by its name: the bundled one for "demo", else random weights, which are gone afterwards.
 
+    "qwen3" always has its own vocabulary, and distributions of half a nat unless another entropy is asked.
+
     RANDOM_PAIRS in the environment names a folder where they stay, for the next program.
     """
     if name == "demo":
         yield dict(DEMO)
         return
+    if name == "qwen3":
+        vocab, entropy = 151_936, entropy or 0.5
     if kept := os.environ.get("RANDOM_PAIRS"):
         place = Path(kept) / f"{name}-{vocab}-{dtype}-{entropy}".replace(":", "-")
         if not (place / "whole").exists():

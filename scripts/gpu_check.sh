@@ -54,19 +54,19 @@ if [ "$device" = cpu ]; then
   long=(--rows 2 --columns 256 --tokens 24) few=(--rows 1 --columns 256 --rounds 1)
 else
   small=(--device cuda --pair qwen3 --dtype bfloat16) long=() few=(--rounds 5)
-  shape=(--device cuda --pair qwen3 --vocab 151936 --dtype bfloat16 --batch 8 --rows 1 --rounds 1 --entropy 0.5)
+  shape=(--device cuda --pair qwen3 --vocab 151936 --dtype bfloat16 --batch 8 1 --rows 1 --rounds 1 --entropy 0.5)
 fi
 case $call in
 1)
   part 120 tests "${pytest[@]}" tests/decoding/test_on_gpu.py
-  [ "$device" = cpu ] || part 90 kernels "${pytest[@]}" tests/kernels
-  part 90 demo "$python" -m lm_eval --model guided-takeover --model_args "device=$device,spike_ratio=0.045" \
+  [ "$device" = cpu ] || part 150 kernels "${pytest[@]}" -n 8 tests/kernels
+  part 60 demo "$python" -m lm_eval --model guided-takeover --model_args "device=$device,spike_ratio=0.045" \
     --tasks takeover_demo --limit 4 --batch_size 32
   part 200 parts "$python" benchmarks/gpu_parts.py "${small[@]}" "${few[@]}"
   ;;
 2)
-  part 280 long "$python" benchmarks/gpu_long.py "${small[@]}" "${long[@]}"
-  part 240 costs "$python" benchmarks/pass_costs.py "${small[@]}" --rounds 5
+  part 320 long "$python" benchmarks/gpu_long.py "${small[@]}" "${long[@]}"
+  part 200 costs "$python" benchmarks/pass_costs.py "${small[@]}" --rounds 5
   ;;
 3)
   part 430 blocks "$python" benchmarks/blockwise.py "${shape[@]}"

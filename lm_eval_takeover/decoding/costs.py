@@ -40,14 +40,14 @@ class Machine:
 
 # CPUs are measured: one core, with and without matrix instructions for the dtype. `token`, `draw` and `block` are from the demo's
 # passes and runs in float32.
-# GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the arithmetic, 16 kernels of 2 microseconds a layer, a
-# draw of two passes over float32 logits; the host's time there was never measured.
+# The H200 is measured in bfloat16, with shapes of Qwen3-0.6B and 8B (docs/gpu.md). The H100 and the A100 have its launches,
+# 7/8 of their published bandwidth and 6/10 of their arithmetic.
 MACHINES = {
     "cpu": Machine(7e-5, 17e9, 1e10, 1.7e11, 1.25e-4, 2e8, 0.5, 6e-6, 7e-9, 1.2e-3),
     "cpu with matrices": Machine(7e-5, 17e9, 1e10, 1.4e12, 1.25e-4, 2e8, 0.0, 6e-6, 1.4e-8, 1.2e-3),
-    "H200": Machine(3.3e-5, 4.2e12, 4.2e12, 6e14, 2e-5, 5e11),
-    "H100": Machine(3.3e-5, 2.9e12, 2.9e12, 6e14, 2e-5, 3.6e11),
-    "A100": Machine(3.3e-5, 1.75e12, 1.75e12, 1.9e14, 2e-5, 2.2e11),
+    "H200": Machine(6.7e-5, 4.2e12, 2e12, 6e14, 5e-5, 5e11, 0.13, block=2.5e-3),
+    "H100": Machine(6.7e-5, 2.9e12, 1.4e12, 6e14, 5e-5, 3.6e11, 0.13, block=2.5e-3),
+    "A100": Machine(6.7e-5, 1.75e12, 8e11, 1.9e14, 5e-5, 2.2e11, 0.13, block=2.5e-3),
 }
 _OTHER_GPU = "H100"
 _PADDED = np.array([round_up(new) for new in range(LONGEST + 2)])

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from lm_eval_takeover.errors import ArgumentError, is_out_of_memory
 from lm_eval_takeover.kernels import operations as kernels
@@ -55,7 +56,7 @@ def _find_fault(device: torch.device) -> str | None:
             drawn = draw(ours[0][:, 0], words.to(device), sampling).cpu()
             if int((drawn != draw(host[:, 0], words, sampling)).sum()) > _NEAR_TIES:
                 return f"draws at {sampling} differ from numpy's"
-        return _find_fault_of_rows(device, generator)
+        return _find_fault_of_rows(device, generator) or _find_fault_of_attention(device, generator)
     except Exception as error:
         if isinstance(error, ArgumentError) or is_out_of_memory(error):
             raise
@@ -82,6 +83,19 @@ def _find_fault_of_rows(device: torch.device, generator: torch.Generator) -> str
         row = logits[rows[place]][None].float()
         expected[place] = draw(row, words[place : place + 1], samplings[place])[0]
     return "draws by a rule for each row differ from numpy's" if int((drawn != expected).sum()) > _NEAR_TIES else None
+
+
+def _find_fault_of_attention(device: torch.device, generator: torch.Generator) -> str | None:
+    """Rows of their own lengths, three new tokens of each, in columns of several parts; two heads share one of the keys."""
+    queries = torch.randn(2, 3, 4, 64, generator=generator)
+    keys, values = torch.randn(2, 2, 2, 600, 64, generator=generator).unbind()
+    hidden = torch.arange(600) > torch.tensor([[40], [500]])[..., None] + torch.arange(3)[:, None]
+    mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None]
+    given = [part.to(device) for part in (queries, keys, values, mask)]
+    ours = kernels.attend(given[0], given[1], given[2], given[3], 0.1)
+    keys, values = (part.repeat_interleave(2, 1) for part in (keys, values))
+    theirs = scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask, scale=0.1)
+    return None if _agree(ours, theirs.transpose(1, 2)) else "attention differs from torch's"
 
 
 def _copy_padded(part: Tensor, device: torch.device) -> Tensor:

@@ -15,7 +15,8 @@ from torch.nn import Linear, Parameter
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from lm_eval_takeover.forward.projection import Projection, packed_dtype
-from lm_eval_takeover.forward.ragged_cache import RaggedCache
+from lm_eval_takeover.forward.ragged_cache import LONGEST, RaggedCache
+from lm_eval_takeover.kernels import operations as kernels
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _PACKED_SHARE = 0.25  # of the free memory that a second copy of the weights may take
@@ -84,6 +85,8 @@ class LeanDecoder:
             self.norm = RMSNorm(inner.norm.weight, float(config.rms_norm_eps))
             self.layers = [LeanLayer(layer, config, pack=pack) for layer in inner.layers]
             self.head = Projection([model.lm_head], pack=pack)
+        dim = self.layers[0].head_dim
+        self._attends_by_kernel = kernels.run_on(self.embed.device) and dim >= 16 and dim & (dim - 1) == 0
         self._rotary = inner.rotary_emb
         self._rotations: tuple[Tensor, Tensor] | None = None
 
@@ -117,7 +120,8 @@ class LeanDecoder:
         x = embedding(ids.reshape(-1), self.embed)  # `[tokens, hidden]`
         places = plan.positions if plan.aligned_start is None else slice(plan.aligned_start, plan.columns)
         cos, sin = (table[places] for table in self.prepare_rotations(plan.columns))  # `[rows or 1, new, 1, head_dim]`
-        if new > 1:
+        by_kernel = self._attends_by_kernel and new <= LONGEST
+        if new > 1 and not by_kernel:
             masks = _repeat_for_groups(masks, self.layers[0].group)
         for layer, mask, cached in zip(self.layers, masks, cache.layers, strict=True):
             qkv = layer.qkv(layer.norm_in(x)).view(rows, new, -1, layer.head_dim)
@@ -127,7 +131,11 @@ class LeanDecoder:
             qk = torch.addcmul(qk * cos, qk.roll(layer.head_dim // 2, -1), sin)
             queries, keys = split_with_sizes(qk, (layer.heads, layer.kv_heads), 2)
             keys, values = cached.write(keys, values)
-            x = layer.out.add_to(x, _attend(queries, keys, values, mask, layer))
+            if by_kernel and mask is not None:
+                attended = kernels.attend(queries, keys, values, mask, layer.scale).view(rows * new, -1)
+            else:
+                attended = _attend(queries, keys, values, mask, layer)
+            x = layer.out.add_to(x, attended)
             gate, up = layer.gate_up(layer.norm_mlp(x)).chunk(2, -1)
             x = layer.down.add_to(x, silu(gate).mul_(up))
         return self.norm(x).view(rows, new, -1)

@@ -80,6 +80,8 @@ class Projection:
         if self._counts_transposed is _ANY and self.bias is None:
             assert self._transposed is not None
             return torch.addmm(sum_, x, self._transposed)
+        if self.weight.device.type == "cuda" and self.bias is None:
+            return torch.addmm(sum_, x, self.weight.t())
         return sum_ + self(x)
 
 

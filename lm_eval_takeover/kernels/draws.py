@@ -235,10 +235,12 @@ def _select(
         if LEVEL > 0:
             known, skipped = _edge(own, live, top_k, LEVEL)
             here = here & ((bits >> (32 - 8 * LEVEL)) == known[:, None])
-        byte = tl.arange(0, ROWS)[:, None] * 256 + ((bits >> (24 - 8 * LEVEL)) & 255)
-        counted = tl.histogram(tl.ravel(byte), ROWS * 256, mask=tl.ravel(here))
-        counted = tl.reshape(counted, (ROWS, 256))
-        at = own[:, None] + LEVEL * 256 + tl.arange(0, 256)[None, :]
+        # Not by the mask of `histogram`: Triton 3.6 and 3.7 reorder a mask and its values in different ways.
+        byte = tl.arange(0, ROWS)[:, None] * 256 + tl.where(here, (bits >> (24 - 8 * LEVEL)) & 255, 0)
+        lanes = tl.arange(0, 256)[None, :]
+        counted = tl.reshape(tl.histogram(tl.ravel(byte), ROWS * 256), (ROWS, 256))
+        counted -= tl.where(lanes == 0, tl.sum((here == 0).to(tl.int32), 1)[:, None], 0)
+        at = own[:, None] + LEVEL * 256 + lanes
         tl.atomic_add(at, counted, mask=live[:, None] & (counted > 0), sem="relaxed")
 
 

@@ -19,6 +19,9 @@ torch.library.define(
 torch.library.define("lm_eval_takeover::read_pair", "(Tensor host, Tensor? donor, Tensor? tokens) -> Tensor")
 torch.library.define("lm_eval_takeover::jensen_shannon", "(Tensor host, Tensor donor) -> Tensor")
 torch.library.define("lm_eval_takeover::compute_words", "(Tensor keys, Tensor positions) -> Tensor")
+torch.library.define(
+    "lm_eval_takeover::attend", "(Tensor queries, Tensor keys, Tensor values, Tensor mask, float scale) -> Tensor"
+)
 
 
 class Rules(NamedTuple):
@@ -110,6 +113,15 @@ def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
     return words.view(positions.shape)
 
 
+def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Attention of queries `[rows, new, heads, dim]`: of the same shape. Each query must see a column; `dim` is a power of two.
+
+    keys, values: `[rows, kv_heads, columns, dim]`. mask: `[rows, 1, new, columns]`, added to the scores.
+    """
+    attended: Tensor = torch.ops.lm_eval_takeover.attend(queries, keys, values, mask, scale)
+    return attended
+
+
 def _block(logits: Tensor) -> Tensor:
     """Logits as `[blocks, width, vocab]`, without a copy for two or three dimensions. Tokens of a row are contiguous."""
     block = logits if logits.dim() == 3 else logits.reshape(-1, 1, logits.shape[-1])
@@ -118,7 +130,7 @@ def _block(logits: Tensor) -> Tensor:
 
 def launch(name: str, *arguments: Any) -> Any:
     """Run a kernel function by name, with its first argument's device as current. The first call imports its module."""
-    module = "draws" if name in ("draw", "compute_words") else "readings"
+    module = {"draw": "draws", "compute_words": "draws", "attend": "attention"}.get(name, "readings")
     try:
         kernels = import_module(f"lm_eval_takeover.kernels.{module}")
     except ImportError as error:
@@ -134,6 +146,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {  # empty results, for `FakeTensorMode
     "read_pair": lambda host, *rest: host.new_empty(host.shape[:2].numel(), 2 + 2 * _READ, dtype=torch.float32),
     "jensen_shannon": lambda host, donor: host.new_empty(host.shape[:2].numel(), dtype=torch.float32),
     "compute_words": lambda keys, positions: torch.empty_like(positions),
+    "attend": lambda queries, *rest: queries.new_empty(queries.shape),
 }
 for _name, _shape in _SHAPES.items():
     torch.library.impl(f"lm_eval_takeover::{_name}", "CUDA")(partial(launch, _name))

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from helpers.simulated_capture import list_tensors, simulate_captures
@@ -161,11 +162,21 @@ def compute_words(keys, positions):
     return torch.from_numpy(np.array(drawn, np.uint64).view(np.int64))
 
 
+def attend(queries, keys, values, mask, scale):
+    group = queries.shape[2] // keys.shape[1]
+    repeated = (part.repeat_interleave(group, 1) for part in (keys, values))
+    return (
+        scaled_dot_product_attention(queries.transpose(1, 2), *repeated, attn_mask=mask, scale=scale)
+        .transpose(1, 2)
+        .contiguous()
+    )
+
+
 @contextmanager
 def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
     """The models of a pair of its own on these devices of a `SimulatedGpu`."""
     gpu = SimulatedGpu()
-    computed = {"draw": draw, "read_pair": _read, "jensen_shannon": _diverge, "compute_words": compute_words}
+    computed = {"draw": draw, "read_pair": _read, "jensen_shannon": _diverge, "compute_words": compute_words, "attend": attend}
     kernels = gpu.kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
     library = torch.library.Library("lm_eval_takeover", "IMPL")
     for name in computed:

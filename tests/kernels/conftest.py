@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
-NEEDS_TRITON = ("test_compiling.py", "test_draws.py", "test_operations.py", "test_readings.py")
+NEEDS_TRITON = ("test_attention.py", "test_compiling.py", "test_draws.py", "test_operations.py", "test_readings.py")
 has_triton = find_spec("triton") is not None
 on_gpu = has_triton and torch.cuda.is_available()
 interpreted = has_triton and os.environ.get("TRITON_INTERPRET") == "1"
@@ -31,9 +31,10 @@ def _kernels_run_on_the_gpu():
     if interpreted or not on_gpu:
         yield
         return
-    from lm_eval_takeover.kernels import draws, readings
+    from lm_eval_takeover.kernels import attention, draws, readings
 
+    functions = [(draws, "draw"), (draws, "compute_words"), (readings, "read_pair"), (readings, "jensen_shannon")]
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((draws, "draw"), (draws, "compute_words"), (readings, "read_pair"), (readings, "jensen_shannon")):
+        for module, name in [*functions, (attention, "attend")]:
             patch.setattr(module, name, on_device(getattr(module, name)))
         yield
