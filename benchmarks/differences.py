@@ -81,5 +81,5 @@ def lead(logits: torch.Tensor, ours: int, theirs: int, at: Words, sampling: Samp
         return float(logits[ours] - logits[theirs])
     both = np.array([ours, theirs])
     waits = -np.log((token_numbers(both, int(at[0])) + 0.5) * 2.0**-32)
-    races = np.log(waits) - logits.double().numpy()[both] / sampling.temperature
+    races = np.log(waits) - logits.double().cpu().numpy()[both] / sampling.temperature
     return float(races[1] - races[0])

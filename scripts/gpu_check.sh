@@ -51,26 +51,26 @@ part 30 machine bash -c "nvidia-smi --query-gpu=name,driver_version,memory.total
 pytest=("$python" -m pytest -q -rs -p no:cacheprovider -p no:randomly -W default)
 if [ "$device" = cpu ]; then
   small=(--device cpu --pair demo --dtype float32) shape=(--device cpu --pair demo --dtype float32 --batch 1 --rounds 1)
-  long=(--rows 2 --columns 256 --tokens 24) few=(--rows 1 --columns 256 --rounds 1)
+  long=(--rows 2 --columns 256 --tokens 24) few=(--rows 1 --columns 256 --rounds 1) batches=(--batch 1 4 --tokens 32 --rounds 1)
 else
-  small=(--device cuda --pair qwen3 --dtype bfloat16) long=() few=(--rounds 5)
-  shape=(--device cuda --pair qwen3 --vocab 151936 --dtype bfloat16 --batch 8 1 --rows 1 --rounds 1 --entropy 0.5)
+  small=(--device cuda --pair qwen3 --dtype bfloat16) long=() few=(--rounds 5) batches=()
+  shape=(--device cuda --pair qwen3 --vocab 151936 --dtype bfloat16 --batch 1 8 --rows 1 --rounds 1 --entropy 0.5)
 fi
 case $call in
 1)
   part 120 tests "${pytest[@]}" tests/decoding/test_on_gpu.py
-  [ "$device" = cpu ] || part 150 kernels "${pytest[@]}" -n 8 tests/kernels
   part 60 demo "$python" -m lm_eval --model guided-takeover --model_args "device=$device,spike_ratio=0.045" \
     --tasks takeover_demo --limit 4 --batch_size 32
-  part 200 parts "$python" benchmarks/gpu_parts.py "${small[@]}" "${few[@]}"
+  part 150 parts "$python" benchmarks/gpu_parts.py "${small[@]}" "${few[@]}"
+  part 150 costs "$python" benchmarks/pass_costs.py "${small[@]}" --rounds 5
   ;;
 2)
-  part 320 long "$python" benchmarks/gpu_long.py "${small[@]}" "${long[@]}"
-  part 200 costs "$python" benchmarks/pass_costs.py "${small[@]}" --rounds 5
+  part 250 long "$python" benchmarks/gpu_long.py "${small[@]}" "${long[@]}"
+  [ "$device" = cpu ] || part 280 kernels "${pytest[@]}" -n 8 tests/kernels
   ;;
 3)
-  part 430 blocks "$python" benchmarks/blockwise.py "${shape[@]}"
-  part 90 demo_blocks "$python" benchmarks/blockwise.py --pair demo --device "$device" --batch 8 --rounds 1
+  part 120 batches "$python" benchmarks/gpu_batches.py "${small[@]}" "${batches[@]}"
+  part 400 blocks "$python" benchmarks/blockwise.py "${shape[@]}"
   ;;
 vllm)
   if [ -n "${BASE:-}" ]; then pair=(--base "$BASE" --guide "${GUIDE:?give GUIDE with BASE}"); else pair=(--pair qwen3); fi
