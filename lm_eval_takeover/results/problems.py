@@ -13,6 +13,7 @@ from lm_eval_takeover.errors import ResultsError, RunDirError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.schema import show
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
 ACC = "acc"  # the share of correct samples, whatever the task calls it
@@ -21,6 +22,7 @@ REASONS = ("acc_boxed", "unboxed", "truncated", "no_answer", "restated", "unpars
 _ACCURACIES = (ACC, "exact_match", "pass@1")  # which of a task's metrics that share is, if it has one of these
 _BY_NUMBER = re.compile(r"(?P<name>pass|maj)@(?P<number>\d+)")
 WRITER = "`lm_eval … --log_samples`"
+NO_METRICS = "this run has no metrics; run lm_eval without --predict_only"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class ReadOptions:
 
     filter: str | None = None
     max_missing: float = 0.02
-    skip_unreadable: bool = False  # a file that cannot be read is a note, not an error
+    skip_unreadable: bool | None = None  # what cannot be read is a note; None: the command has no such option
 
     def check(self, place: str, missing: int, present: int) -> None:
         """Raise ResultsError if more problems are missing than may be."""
@@ -87,7 +89,7 @@ class NotCorrect(ResultsError):
 
 def choose_accuracy(names: Iterable[str]) -> str | None:
     """Choose the metric that is the share of correct samples: a known name, else the first name given."""
-    metrics = [name for name in names if name not in REASONS]
+    metrics = [name for name in names if name not in (*REASONS, "bypass")]  # which lm-eval writes where it judges nothing
     return next((name for name in _ACCURACIES if name in metrics), None) or next(iter(metrics), None)
 
 
@@ -136,7 +138,7 @@ def read_problems(
         if present != known:
             row.fail(min(set(present) ^ set(known)), "is in some lines and not in others: two versions of the task?")
         if accuracy not in _ACCURACIES and not is_share(row.get(accuracy)):
-            raise NotCorrect(f"metric '{accuracy}' is {row.get(accuracy)} in one line, expected a number from 0 to 1")
+            raise NotCorrect(f"metric '{accuracy}' is {show(row.get(accuracy))} in one line, expected a number from 0 to 1")
         others = [name for name in row.require("metrics", list, []) if isinstance(name, str) and name not in skipped]
         metrics = {metric: row.share(metric) for metric in present}
         metrics = {ACC: metrics.pop(accuracy), **metrics}
@@ -162,7 +164,7 @@ def read_samples(path: Path, reading: ReadOptions) -> tuple[Problems, dict[str, 
     filter_name = reading.filter or first.require("filter", str, "")
     metrics = sorted(first.require("metrics", list[str]), key=lambda name: not is_share(first.get(name)))
     if (accuracy := choose_accuracy(metrics)) is None:
-        first.fail("metrics", "names no metric of correct samples")
+        raise NotCorrect(f"'{path}': {NO_METRICS}")
     return read_problems(path, filter_name, accuracy, reading=reading), {"metric": accuracy, "filter": filter_name}
 
 

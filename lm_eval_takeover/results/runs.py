@@ -11,6 +11,7 @@ from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.problems import (
     ACC,
+    NO_METRICS,
     WRITER,
     NotCorrect,
     Problems,
@@ -28,7 +29,7 @@ from lm_eval_takeover.runs.facts import make_label
 from lm_eval_takeover.runs.identity import find_row
 from lm_eval_takeover.runs.layout import PROBE
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.schema import Positive, Share
+from lm_eval_takeover.storage.schema import Positive, Share, show
 
 PREFIX = "takeover_"
 MATHEMATICAL = (  # the tasks that averages are over
@@ -168,8 +169,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
     counts (others are parts of it, by `--limit`), else the newest.
     """
     runs: list[Run] = []
-    notes: list[str] = []
-    unreadable: list[str] = []
+    notes, copies, unreadable = list[str](), list[str](), list[str]()
     for file in find_all_results(paths):
         try:
             new = read_run(file, reading)
@@ -185,10 +185,13 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
         if (place := next((place for place, run in enumerate(runs) if _is_same(run, new)), None)) is None:
             runs.append(new)
         else:
-            runs[place] = _join(runs[place], new, notes)
+            runs[place] = _join(runs[place], new, copies)
     if unreadable and not reading.skip_unreadable:
-        raise ResultsError("; ".join(unreadable))
-    return runs, notes + [f"left out: {line}" for line in unreadable]
+        advice = "; --skip_unreadable leaves out what cannot be read" if runs and reading.skip_unreadable is False else ""
+        raise ResultsError("; ".join(unreadable) + advice)
+    if len(copies) > 1:
+        copies = [f"{copies[0]}; so are {len(copies) - 1:,} more copies with an older run or fewer problems"]
+    return runs, notes + copies + [f"left out: {line}" for line in unreadable]
 
 
 def _is_same(first: Run, other: Run) -> bool:
@@ -237,15 +240,15 @@ def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
     return replace(run, tasks=tasks)
 
 
-def _join(old: Run, new: Run, notes: list[str]) -> Run:
-    """Join the tasks of both, and count their tokens and seconds together."""
+def _join(old: Run, new: Run, copies: list[str]) -> Run:
+    """Join the tasks of both, and count their tokens and seconds together. `copies` gets a line on each task left out."""
     tasks = old.tasks | new.tasks
     for task in old.tasks.keys() & new.tasks.keys():
         whole = old.tasks[task].count > new.tasks[task].count
         tasks[task] = (old if whole else new).tasks[task]
         older, newer = (new, old) if whole else (old, new)
         more = "has more problems" if older.tasks[task].count < newer.tasks[task].count else "has a newer run"
-        notes.append(f"{task} of '{older.source}' is left out: '{newer.source}' {more} of it")
+        copies.append(f"{task} of '{older.source}' is left out: '{newer.source}' {more} of it")
     if all(result is old.tasks.get(task) for task, result in tasks.items()):
         return old
     spent = [run.seconds for run in (old, new) if any(result is run.tasks.get(task) for task, result in tasks.items())]
@@ -362,12 +365,12 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     names = [key.split(",", 1) for key in sorted(keys, key=lambda key: not is_share(values.get(key)))]
     accuracy = choose_accuracy(name for name, _ in names)
     if accuracy is None or (task.startswith(PREFIX) and accuracy != ACC):
-        values.fail("", "has no metric of correct samples; run lm_eval without --predict_only")
+        raise NotCorrect(NO_METRICS)
     filter_name = next(key.partition(",")[2] for key in keys if key.startswith(f"{accuracy},"))
     present = list_metrics((name for name, of in names if of == filter_name), accuracy)
     shown = values.get(f"{accuracy},{filter_name}")
     if accuracy != ACC and not is_share(shown):
-        raise NotCorrect(f"metric '{accuracy}' is {shown}, expected a share of correct samples")
+        raise NotCorrect(f"metric '{accuracy}' is {show(shown)}, expected a share of correct samples")
     called = {ACC if name == accuracy else name: f"{name},{filter_name}" for name in present}
     means = {name: values.share(key) for name, key in called.items()}
     count = document.inside("n-samples").inside(task).require("effective", Positive)

@@ -11,17 +11,21 @@
 Files of other names are left alone.
 """
 
+import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.storage.regular_files import read_bounded
 
 TRACES = "traces"
 PROMPTS, PROMPTS_LOCK = "prompts.parquet", "prompts.lock"
 SCORES_FOLDER, SCORES_LOCK = "scores", "scores.lock"
 SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
+ROWS = "rows.json"  # in a folder of `compare`: its rows, and where their results are
 ROW = "row.json"  # in the folder of a row: `{task: identity}` of what the row is made of
 PROBE = ".probe"  # the folder of `compare --probe`; no label is hidden
 _PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
@@ -40,8 +44,17 @@ def find_run_dirs(path: Path) -> list[Path]:
     """The run_dirs that a path stands for: that of a row of `compare`, those of all its rows, else the path itself."""
     if list_ranks(path):
         return [path]
-    rows = [path, *sorted(path.iterdir())] if path.is_dir() else []
+    rows = [path, *sorted(path.iterdir(), key=_order_rows(path))] if path.is_dir() else []
     return [row / SAMPLES for row in rows if list_ranks(row / SAMPLES)] or [path]
+
+
+def _order_rows(folder: Path) -> Callable[[Path], tuple[int, str]]:
+    """The order that `compare` was asked for; others come last."""
+    try:
+        labels = [row["label"] for row in json.loads(read_bounded(folder / ROWS))]
+    except (OSError, ValueError, TypeError, KeyError):
+        labels = []
+    return lambda row: (labels.index(row.name) if row.name in labels else len(labels), row.name)
 
 
 def find_run_dir(path: Path) -> Path:

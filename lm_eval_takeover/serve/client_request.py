@@ -66,9 +66,6 @@ class Repeats:
         self._counts: OrderedDict[bytes, int] = OrderedDict()
         self._most = most
 
-    def __len__(self) -> int:
-        return len(self._counts)
-
     def next(self, run: str, prompt: Any) -> int:
         """Number this repeat, from 0."""
         key = digest_of_text(json.dumps([run, prompt]))

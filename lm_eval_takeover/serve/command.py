@@ -83,12 +83,10 @@ def list_words(options: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
-        if value is None:
-            continue
         if isinstance(value, bool):
             words.append(option if value else "--no-" + name.replace("_", "-"))
         elif isinstance(value, list):
             words += [option, *map(str, value)]
-        else:
+        elif value is not None:
             words += [option, json.dumps(value) if isinstance(value, dict) else str(value)]
     return words

@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,31 +37,18 @@ _COUNTERS = {
         "guide_passes": "Forward passes of the guide. With drafts, each verifies several tokens.",
     }.items()
 }
-REQUESTS = Counter(
-    "takeover:requests", "Requests to the routes that generate, by status; 499: the client has gone.", ["status"]
-)
+REQUESTS = Counter("takeover:requests", "Requests to generate, by status; 499: the client has gone.", ["status"])
 
+Wish = tuple[str, int, int, bool]  # records of this request, from one position to another, and whether to forget them
 Found = tuple[bytes, dict[str, int]] | None  # as `Slots.take` gives it
-
-
-class Wish(NamedTuple):
-    """Records of a request from one position to another; `last` forgets them."""
-
-    id: str
-    start: int
-    stop: int
-    last: bool
 
 
 class EngineEnded(Exception):
     """An engine has ended. Its workers' records are lost."""
 
-    def __init__(self) -> None:
-        super().__init__("an engine has ended, and this server ends with it; start it again")
-
 
 class RecordReader:
-    """Batches reads of records. call: takes a list of `(request, start, stop, last)`, returns what each worker has."""
+    """Batches reads of records. call: takes a list of wishes, returns what each worker has."""
 
     def __init__(self, call: Callable[[list[Any]], Awaitable[Sequence[Sequence[Found]]]]) -> None:
         self._call, self._lock = call, asyncio.Lock()
@@ -76,7 +63,7 @@ class RecordReader:
         async with self._lock:
             if wishes is self._waiting:  # the first of them asks for all
                 self._waiting = []
-                self._answer = asyncio.ensure_future(self._call([tuple(wish) for wish in wishes]))
+                self._answer = asyncio.ensure_future(self._call(wishes))
             parts = await asyncio.shield(self._answer)  # a client that goes does not end the others' call
         return next((part[place] for part in parts if part[place] is not None), None)
 
@@ -99,7 +86,7 @@ class ServedEngine:
             await asyncio.wait([reply], timeout=_LOOKS_EVERY)
         if not reply.done() or (reply.exception() is not None and self._client.errored):
             reply.cancel()
-            raise EngineEnded
+            raise EngineEnded("an engine has ended, and this server ends with it; start it again")
         return [worker for engine in reply.result() for worker in engine]
 
     @cached_property
@@ -109,11 +96,6 @@ class ServedEngine:
     @cached_property
     def _pieces(self) -> Pieces:
         return Pieces(self._client.tokenizer)
-
-    @cached_property
-    def _unwritten(self) -> frozenset[int]:
-        """Special tokens, which vLLM leaves out of a text."""
-        return frozenset(self._client.tokenizer.all_special_ids)
 
     @property
     def example(self) -> str:
@@ -126,14 +108,14 @@ class ServedEngine:
         """`takeover` of a streamed chunk: its `count` tokens from position `start`."""
         records = None
         if count:
-            records, _ = await self._read(Wish(sample.id, start, start + count, False))
+            records, _ = await self._read((sample.id, start, start + count, False))
         takeovers = {"positions": [], "host_tokens": []} if records is None else self._list_takeovers(records, start)
         return {"start": start, "tokens": count, **takeovers}
 
     async def tell_whole(self, sample: OneSample, usage: dict[str, Any], tokens: list[int] | None) -> dict[str, Any]:
         """`takeover` of a sample that is done; tokens: its ids, if known. Counts it and forgets its records."""
         count = int(usage.get("completion_tokens") or _WHOLE)
-        records, passes = await self._read(Wish(sample.id, 0, count, True))
+        records, passes = await self._read((sample.id, 0, count, True))
         if records is None and usage.get("completion_tokens"):
             raise RuntimeError(f"no worker has records of {sample.id}, a sample of {count} tokens")
         if records is None or not len(records):
@@ -148,8 +130,9 @@ class ServedEngine:
             scores = [float(score) if math.isfinite(score) else None for score in records[:, SCORE]]
             trace: dict[str, Any] = {"score": scores, "takeover": [bool(taken) for taken in records[:, TAKEN]]}
             if tokens is not None:
+                special = frozenset(self._client.tokenizer.all_special_ids)  # vLLM leaves them out of a text
                 pieces = zip(tokens, self._pieces.split(tokens), strict=True)
-                trace["text"] = ["" if token in self._unwritten else piece for token, piece in pieces]
+                trace["text"] = ["" if token in special else piece for token, piece in pieces]
             summary |= self._list_takeovers(records, 0) | {"trace": trace}
         return summary
 

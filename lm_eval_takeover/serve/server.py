@@ -15,6 +15,7 @@ from string import Template
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -92,8 +93,8 @@ class TakeoverMiddleware:
             return _GONE
         except TimeoutError:
             response = refuse(408, f"the body did not arrive within {_BODY_WITHIN:g} seconds")
-        except _TooLong:
-            response = refuse(413, f"the body has more than {MOST_BYTES:,} bytes")
+        except HTTPException as error:
+            response = refuse(error.status_code, error.detail)
         except ValueError as error:
             response = refuse(400, str(error))
         else:
@@ -140,17 +141,13 @@ class TakeoverMiddleware:
         return refused or (200, _merge([body for _, body in done]))
 
 
-class _TooLong(Exception):
-    """The body has more than `MOST_BYTES` bytes."""
-
-
 async def _read_body(request: Request) -> bytes:
-    """Raises _TooLong, or ClientDisconnect."""
+    """Raises HTTPException for too many bytes, or ClientDisconnect."""
     data = bytearray()
     async for part in request.stream():
         data += part
         if len(data) > MOST_BYTES:
-            raise _TooLong
+            raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes")
     return bytes(data)
 
 
@@ -165,8 +162,7 @@ def _list_fields(*, chat: bool) -> frozenset[str]:
 
 def _has_key(scope: Scope) -> bool:
     """Whether a request has one of the server's keys, by vLLM's own check. True if the server has none."""
-    tokens = _list_keys(scope)
-    if not tokens:
+    if not (tokens := _list_keys(scope)):
         return True
     from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 

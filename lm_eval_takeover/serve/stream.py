@@ -88,9 +88,9 @@ class Stream:
                 for index, sample in enumerate(self._asked):
                     forward = partial(self._forward, index, gone)
                     group.create_task(app(*make_request(scope, sample.body, gone), forward))
-        except* EngineEnded:  # its chunks were read, so the answer has begun
+        except* EngineEnded as ended:  # its chunks were read, so the answer has begun
             self._status = 503
-            error = {"message": str(EngineEnded()), "type": EngineEnded.__name__, "code": self._status}
+            error = {"message": str(ended.exceptions[0]), "type": EngineEnded.__name__, "code": self._status}
             await self._finish([json.dumps({"error": error})])
         else:
             if self._refused is None and not gone.is_set():

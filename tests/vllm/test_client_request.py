@@ -87,7 +87,7 @@ def test_a_traced_sample_asks_for_ids_and_a_stream_for_its_usage():
 
 def test_only_so_many_prompts_are_remembered():
     repeats = Repeats(most=3)
-    assert [repeats.next("", prompt) for prompt in "aabcd"] == [0, 1, 0, 0, 0] and len(repeats) == 3
+    assert [repeats.next("", prompt) for prompt in "aabcd"] == [0, 1, 0, 0, 0] and len(repeats._counts) == 3
     assert (repeats.next("", "a"), repeats.next("", "d"), repeats.next("run", "d")) == (0, 1, 0)
 
 

@@ -9,10 +9,9 @@ from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.fields import read_rows
 from lm_eval_takeover.results.runs import Run, find_results, read_run
+from lm_eval_takeover.runs.layout import ROWS
 from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.whole_files import write_text
-
-ROWS = "rows.json"
 
 
 class KeptRow(TypedDict):

@@ -204,9 +204,10 @@ def _list_other_parts(rows: Sequence[BoardRow], extras: Sequence[str], usual: in
     lines = []
     for row in rows:
         for task, cell in row.tasks.items():
-            called = f"; Acc is its {cell.accuracy}" if cell.accuracy != ACC else ""
-            if cell.k != usual or called:
-                lines.append(f"{_heading(task)}: {' / '.join(_name_parts(cell.k, cell.samples, extras))}{called}.")
+            if cell.accuracy != ACC:
+                lines.append(f"{_heading(task)}: Acc is its {cell.accuracy}.")
+            if cell.k != usual:
+                lines.append(f"{_heading(task)}: {' / '.join(_name_parts(cell.k, cell.samples, extras))}.")
         if row.average and row.average.k is None and usual is not None:
             lines.append("Average and Recovery are of Acc alone: the tasks have other numbers of samples.")
         elif row.average and row.average.k not in (1, usual):
@@ -217,7 +218,7 @@ def _list_other_parts(rows: Sequence[BoardRow], extras: Sequence[str], usual: in
 def _name_sizes(rows: Sequence[BoardRow]) -> str:
     """How many problems and samples each measured task has; the rows of one task may differ."""
     sizes = [
-        f"{_heading(task)}: {cell.problems:,} problems x {cell.samples or '?'} samples"
+        f"{_heading(task)}: {cell.problems:,} problems x {cell.samples or '?'} sample{'s' * (cell.samples != 1)}"
         for row in rows
         for task, cell in row.tasks.items()
         if cell.problems

@@ -46,7 +46,7 @@ class Board:
     rows: Sequence[BoardRow]
     warnings: Sequence[str] = field(default_factory=list)
     versus: str | None = None
-    legend: Sequence[str] = ()  # further differences of rows with nearly equal names
+    legend: Sequence[str] = ()  # further differences of rows with nearly equal names, and how rows were matched
 
 
 def build_board(
@@ -74,6 +74,9 @@ def build_board(
         if row.missed_rate is not None
     ]
     warnings = [*notes, *more, *missed, *recoveries.warn_of_references(named)]
+    unknown = [row.name for row in named if not row.run.takeover]
+    if unknown and (len(named) > 1 or notes):
+        legend.append(f"{', '.join(unknown)}: these logs have no identity of ours, so they are matched by what their files say")
     board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
     if versus is None:
         return board

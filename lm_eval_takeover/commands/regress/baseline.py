@@ -97,7 +97,7 @@ def _refuse_rows(results: Sequence[Path]) -> None:
     folders = find_run_dirs(results[0]) if len(results) == 1 else []
     if len(folders) > 1:
         names = ", ".join(f"'{folder.parent}'" for folder in folders)
-        raise ArgumentError(f"'{results[0]}' holds the rows of compare, and a baseline is one of them: give {names}")
+        raise ArgumentError(f"'{results[0]}' holds the rows of compare, and regress takes one of them: give {names}")
 
 
 def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) -> SeedRuns:
@@ -141,9 +141,10 @@ def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = (
 def _read_run(run: Run) -> SeedRuns:
     tasks = {task: _read_task(run, task) for task in sorted(run.tasks)}
     ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
-    notes = tuple(f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items())
+    notes = [f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items()]
+    notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
     label = str(run.takeover.get("label") or run.model)
-    return SeedRuns(run.model, run.settings, run.versions, tasks, label=label, notes=notes)
+    return SeedRuns(run.model, run.settings, run.versions, tasks, label=label, notes=tuple(notes))
 
 
 def _read_task(run: Run, task: str) -> TaskRuns:

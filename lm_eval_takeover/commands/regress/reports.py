@@ -67,13 +67,17 @@ def _show(value: float, form: str = "+.4f") -> str:
 
 def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> Table:
     """Lay out a line by metric and task."""
-    heading = ["Task", "Metric", "Verdict", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)"]
+    several = len(checks) > 1  # one metric is named below the table, which then has room on 80 columns
+    figures = ["Baseline", "Now", "Change", f"{confidence:.0%} interval", "p (Holm)"]
     lines = []
+    places = 3 if all(check.limit >= 0.01 for check in checks) else 4
     for task, judged in (pair for check in checks for pair in check.tasks.items()):
-        values = _show(judged.baseline, ".4f"), _show(judged.now, ".4f"), _show(judged.difference)
-        interval, p_value = f"{_show(judged.low)} to {_show(judged.high)}", show_p_value(judged.p_holm)
-        lines.append([task, judged.metric, judged.verdict, *values, interval, p_value])
-    return Table(heading, lines, list_notes(verdict, checks, allowed), names=2)
+        shares = (_show(share, f".{places}f") for share in (judged.baseline, judged.now))
+        change, low, high = (_show(value, f"+.{places}f") for value in (judged.difference, judged.low, judged.high))
+        values, interval, p_value = [*shares, change], f"{low} to {high}", show_p_value(judged.p_holm)
+        lines.append([task, *[judged.metric] * several, judged.verdict, *values, interval, p_value])
+    heading = ["Task", *["Metric"] * several, "Verdict", *figures]
+    return Table(heading, lines, list_notes(verdict, checks, allowed), names=1 + several)
 
 
 def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:

@@ -32,8 +32,10 @@ _POSITION |= {**dict.fromkeys(("effect", "low", "high"), float), "before": str}
 
 def find_analysis(folder: Path, tokenizer: str | None) -> Path:
     """The folder if `analyze` wrote it; for runs its `analysis` folder, which is made again. Raises TakeoverErrors."""
-    if (folder / INDEX).exists() or not any(list_ranks(path) for path in find_run_dirs(folder)):
+    if (folder / INDEX).exists():
         return folder
+    if not any(list_ranks(path) for path in find_run_dirs(folder)):
+        raise ArgumentError(f"'{folder}' holds no {INDEX} of analyze and no run; give one, or a folder of compare")
     out = folder / "analysis"
     parser = ArgumentParser()
     add_options(parser)

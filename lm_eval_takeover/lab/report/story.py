@@ -32,10 +32,14 @@ Piece = tuple[str, str | None]  # text; of a takeover what the host would have w
 
 @dataclass(frozen=True)
 class Takeovers:
-    """Where a run's takeovers stand in their answers, from 0 to 1, and the most frequent ones that changed a token."""
+    """Where a run's takeovers stand in their answers, from 0 to 1, and the most frequent ones that changed a token.
+
+    `changed` is how many did; None if the host was not asked.
+    """
 
     places: list[float]
     words: list[Word]
+    changed: int | None
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,11 @@ class SideBySide:
 
 @dataclass(frozen=True)
 class Story:
-    """Sentences and panels of the compared run; `panels` by their part of the page."""
+    """Sentences and panels of the compared run; `panels` by their part of the page, each with its figure's name."""
 
     run: str
     sentences: Mapping[str, str]
-    panels: Mapping[str, list[Markup]]
+    panels: Mapping[str, list[tuple[str, Markup]]]
     words: Sequence[Word]
     examples: Sequence[SideBySide]
 
@@ -68,19 +72,19 @@ def tell_story(
     found = read_takeovers(run, pieces[name])
     rows = {table: _read_rows(analysis, table) for table in ("budget", "rates", "planning", "flips")}
     panels = {
-        "good": [_draw("budget", rows["budget"])],
-        "where": [_draw("rates", rows["rates"], run=name), _draw_places(found.places)],
-        "words": [_draw("planning", rows["planning"], score=score)],
-        "changed": [_draw("flips", rows["flips"])],
+        "good": {"budget": _draw("budget", rows["budget"])},
+        "where": {"rates": _draw("rates", rows["rates"], run=name), "places": _draw_places(found.places)},
+        "words": {"planning": _draw("planning", rows["planning"], score=score)},
+        "changed": {"flips": _draw("flips", rows["flips"])},
     }
     # Those of the mean over tasks, or of the one task.
     budget, flips = ([row for row in rows[table] if row["task"] == MEAN] or rows[table] for table in ("budget", "flips"))
     sentences = {
         "good": _tell_accuracy(analysis, name, {row["run"]: row for row in budget}),
-        "where": _tell_places(found.places),
+        "where": _tell_places(found),
         "changed": _tell_flips(next((row for row in flips if row["run"] == name), None), analysis.base),
     }
-    kept = {part: [figure for figure in figures if figure] for part, figures in panels.items()}
+    kept = {part: [(name, figure) for name, figure in of.items() if figure] for part, of in panels.items()}
     examples = [_put_side_by_side(analysis, pieces, dict(group)) for group in groups[:_ANSWERS]]
     return Story(name, sentences, kept, found.words, [one for one in examples if len(one.answers) > 1])
 
@@ -94,7 +98,7 @@ def read_takeovers(run: RunReader, pieces: Pieces) -> Takeovers:
         places += [place / len(ids) for place in taken]
         words.update((hosts[place], ids[place]) for place in taken if hosts[place] != ids[place])
     named = [(_name(pieces, host), _name(pieces, token), n) for (host, token), n in words.most_common(_WORDS)]
-    return Takeovers(places, named)
+    return Takeovers(places, named, None if any(host is None for host, _ in words) else words.total())
 
 
 def _name(pieces: Pieces, token: int | None) -> str:
@@ -135,11 +139,12 @@ def _tell_accuracy(analysis: Analysis, name: str, rows: Mapping[str, Mapping[str
     return wrote if own is None else f"{wrote} {own:.1%} of its answers are correct{'; ' * bool(shares)}{', '.join(shares)}."
 
 
-def _tell_places(places: Sequence[float]) -> str:
-    if not places:
+def _tell_places(found: Takeovers) -> str:
+    if not (count := len(found.places)):
         return "No token was taken over."
-    early = sum(place < 0.25 for place in places) / len(places)
-    return f"{len(places):,} takeovers, {early:.0%} of them in the first quarter of an answer."
+    early = sum(place < 0.25 for place in found.places) / count
+    changed = "" if found.changed is None else f"{found.changed:,} of them changed the token, "
+    return f"{count:,} takeovers: {changed}{early:.0%} stand in the first quarter of an answer."
 
 
 def _tell_flips(row: Mapping[str, Any] | None, base: str | None) -> str:

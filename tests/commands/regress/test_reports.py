@@ -26,7 +26,7 @@ def test_junit_and_the_summary_of_github_say_what_the_table_says(check, monkeypa
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
     assert suite.find("testcase/failure").get("message").startswith("regressed: -0.")
     text = summary.read_text()
-    assert text.startswith("before\n### lm-eval-takeover regress: regressed") and f"| {TASK} | acc |" in text
+    assert text.startswith("before\n### lm-eval-takeover regress: regressed") and f"| {TASK} | regressed |" in text
 
 
 def test_a_stranger_s_task_is_well_formed_in_junit_and_no_command_in_a_log(tmp_path, regress, capsys):

@@ -171,7 +171,7 @@ def test_a_figure_is_bounded(tmp_path, text):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda folder: shutil.rmtree(folder / "analysis"), ArgumentError, "as an analysis: .*; expected the folder"),
+        (lambda folder: shutil.rmtree(folder / "analysis"), ArgumentError, "holds no analysis.json of analyze and no run"),
         (lambda folder: (folder / "analysis/analysis.json").write_text("{"), ArgumentError, "cannot be read as an analysis"),
         (lambda folder: shutil.rmtree(folder / "guided"), RunDirError, "guided' is not a folder; expected one that"),
     ],
