@@ -50,11 +50,9 @@ def python(wheels, tmp_path_factory):
     return install(tmp_path_factory.mktemp("installed"), wheels["sdist"])
 
 
-def run(python, code, **environment):
+def run(program, *words, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LM_EVAL_TAKEOVER"))}
-    done = subprocess.run(
-        [python, "-c", code], env=clean | environment, capture_output=True, text=True, cwd=Path(python).parent
-    )
+    done = subprocess.run([program, *words], env=clean | environment, capture_output=True, text=True, cwd=Path(program).parent)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -62,25 +60,36 @@ def run(python, code, **environment):
 @pytest.mark.parametrize("first", ["lm_eval", "lm_eval.models", "lm_eval.models.dummy", "lm_eval.api.registry"])
 def test_whatever_is_imported_first(python, first):
     known = "import lm_eval.models; from lm_eval.api.registry import model_registry as known"
-    assert run(python, f"import {first}; {known}; print('hf' in known, 'guided-takeover' in known)") == "True True"
+    assert run(python, "-c", f"import {first}; {known}; print('hf' in known, 'guided-takeover' in known)") == "True True"
 
 
 @pytest.mark.parametrize("way", ["checkout", "editable", "wheel", "wheel of the sdist"])
-def test_tasks_and_calibrations_are_found_however_it_is_installed(way, wheels, python, tmp_path):
-    """By the folder that the hook gives to lm-eval, by lm-eval's entry point, and by our own list of calibrations."""
+def test_tasks_calibrations_and_data_are_found_however_it_is_installed(way, wheels, python, tmp_path):
+    """By the folder that the hook gives to lm-eval, by each way from lm-eval's entry point to a folder, by our own lists."""
     words = {"checkout": [], "editable": ["-e", ROOT], "wheel": [wheels["checkout"]]}
     python = install(tmp_path / "venv", *words[way]) if way in words else python
     code = """
+import importlib.resources
 from importlib.metadata import entry_points
 from pathlib import Path
+import lm_eval_takeover
 from lm_eval_takeover.calibration.files import packaged_calibrations
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.tasks.known_problems import DIGESTS
 (entry,) = entry_points(group="lm_eval.tasks", name="takeover")
-for folder in (TASK_CONFIGS, *map(Path, entry.load().__path__)):
-    print(*(file.stem for file in folder.glob("takeover_*.yaml")))
+named = entry.load()
+(folder,) = named.__path__
+ways = Path(named.__file__).parent, importlib.resources.files(entry.value), *named.__spec__.submodule_search_locations
+assert {str(way) for way in ways} == {folder}, ways
+for place in (TASK_CONFIGS, Path(folder)):
+    print(*(file.stem for file in place.glob("takeover_*.yaml")))
+weights = [role / "model.safetensors" for role in DEMO.values()]
+data = *packaged_calibrations().values(), *weights, CALIBRATION_PROMPTS, PROBLEMS, DIGESTS
+assert all(Path(lm_eval_takeover.__file__).parent in path.parents and path.is_file() for path in data), data
 print(*packaged_calibrations())
 """
-    *tasks, calibrations = run(python, code, PYTHONPATH=str(ROOT) if way == "checkout" else "").split("\n")
+    *tasks, calibrations = run(python, "-c", code, PYTHONPATH=str(ROOT) if way == "checkout" else "").split("\n")
     assert [set(line.split()) for line in tasks] == 2 * [
         {file.stem for file in (ROOT / "task_configs").glob("takeover_*.yaml")}
     ]
@@ -92,71 +101,38 @@ def test_an_sdist_loses_no_file_of_the_wheel(wheels):
     assert names[0] == names[1]
 
 
-def test_the_model_and_tasks_are_found_from_the_wheel(python, shared_folder):
+def test_the_model_and_tasks_are_found_from_the_wheel_and_loaders_of_lm_eval_can_be_pickled(python, shared_folder):
     code = (
         "from lm_eval.api.registry import get_model; print(get_model('guided-takeover').__module__, get_model('hf').__name__); "
         f"import sys; sys.path.append({HELPERS!r}); from read_once import *; read_harness_once(Path({str(shared_folder)!r})); "
         "import lm_eval_takeover; manager = tasks.TaskManager(); print(lm_eval_takeover.__file__); "
         "print('gsm8k' in manager.all_tasks, manager.include_path); print(manager.task_index['takeover_demo'].yaml_path); "
+        "import pickle, lm_eval.evaluator as evaluator, lm_eval.models as models; from lm_eval.tasks import manager as tasks; "
+        "specs = [module.__spec__ for module in (evaluator, models, tasks)]; again = pickle.loads(pickle.dumps(specs)); "
+        "print(*(f'{one.name} {type(one.loader).__name__} {one.loader.path == one.origin}' for one in again), sep=', '); "
         "sys.argv = ['lm_eval', 'ls', 'tasks']; from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
     )
-    models, where, theirs, path, *listed = run(python, code).splitlines()
+    models, where, theirs, path, pickled, *listed = run(python, "-c", code).splitlines()
     assert models == "lm_eval_takeover.model HFLM"
     assert Path(python).parent.parent in Path(where).parents and theirs == "True None"
     assert Path(path) == Path(where).parent / "task_configs" / "takeover_demo.yaml"
+    modules = ("lm_eval.evaluator", "lm_eval.models", "lm_eval.tasks.manager")
+    assert pickled == ", ".join(f"{name} _Loader True" for name in modules)
     listed = {name for line in listed for name in re.findall(r"^\|(takeover_\w+)", line)}
     assert {file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")} <= listed
 
 
-def test_data_is_found_inside_the_installed_package(python):
-    code = (
-        "import lm_eval_takeover; print(lm_eval_takeover.__file__); "
-        "from lm_eval_takeover.calibration.files import packaged_calibrations as packaged; "
-        "print(*packaged().values(), sep='\\n'); "
-        "from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS; "
-        "print(CALIBRATION_PROMPTS, PROBLEMS, *(folder / 'model.safetensors' for folder in DEMO.values()), sep='\\n'); "
-        "from lm_eval_takeover.tasks.known_problems import DIGESTS; print(DIGESTS)"
-    )
-    where, *paths = map(Path, run(python, code).splitlines())
-    assert Path(python).parent.parent in where.parents
-    assert all(where.parent in path.parents and path.is_file() for path in paths)
-    names = [path.name for path in paths]
-    assert names.count("model.safetensors") == 2
-    assert {"demo.json", "problems.jsonl", "known_problems.json"} <= set(names)
-
-
 def test_the_console_script_works(python):
     script = Path(python).with_name("lm-eval-takeover")
-    code = f"import subprocess, sys; sys.exit(subprocess.run(['{script}', *{{words!r}}]).returncode)"
-    assert run(python, code.format(words=["--version"])) == __version__
-    listed = run(python, code.format(words=["--help"]))
+    assert run(script, "--version") == __version__
+    listed = run(script, "--help")
     assert all(command in listed for command in ("calibrate", "compare", "rescore"))
-    assert "\n  demo " in run(python, code.format(words=["list", "calibrations"]))
-
-
-def test_the_switch_turns_it_off(python):
-    code = (
-        "import sys; print(any('takeover' in str(f) for f in sys.meta_path)); from lm_eval.api.registry import model_registry; "
-        "import lm_eval.models; print('guided-takeover' in model_registry)"
-    )
-    assert run(python, code, LM_EVAL_TAKEOVER_AUTOLOAD="0") == "False\nFalse"
-    assert run(python, code).startswith("True\nTrue")
+    assert "\n  demo " in run(script, "list", "calibrations")
 
 
 def test_a_bare_python_imports_the_hook_only(python):
     code = "import sys; print([m for m in sys.modules if 'takeover' in m])"
-    assert run(python, code) == "['_lm_eval_takeover_autoload']"
-
-
-def test_the_loaders_of_lm_eval_can_be_pickled(python):
-    code = """
-import pickle
-import lm_eval.evaluator, lm_eval.models, lm_eval.tasks.manager
-for module in (lm_eval.evaluator, lm_eval.models, lm_eval.tasks.manager):
-    again = pickle.loads(pickle.dumps(module.__spec__))
-    assert (again.name, again.loader.path) == (module.__name__, module.__file__) and type(again.loader).__name__ == "_Loader"
-"""
-    assert run(python, code) == ""
+    assert run(python, "-c", code) == "['_lm_eval_takeover_autoload']"
 
 
 def test_a_path_file_that_outlives_the_package_says_nothing(tmp_path):
@@ -165,21 +141,18 @@ def test_a_path_file_that_outlives_the_package_says_nothing(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_entry_points_name_the_model_and_the_folder_of_every_task_file(python):
-    """Without our import hook, by each way in which a loader can come from the entry point's package to its folder."""
+def test_with_the_switch_off_the_entry_points_name_the_model_and_the_folder_of_every_task_file(python):
     code = """
-import importlib.resources, importlib.util, pathlib
+import sys
 from importlib.metadata import entry_points
 from lm_eval.tasks import TaskManager
+import lm_eval.models
+print(any("takeover" in str(finder) for finder in sys.meta_path), "guided-takeover" in lm_eval.api.registry.model_registry)
 (entry,) = entry_points(group="lm_eval.models", name="guided-takeover")
 print(entry.load().__name__)
 (entry,) = entry_points(group="lm_eval.tasks", name="takeover")
-(folder,) = entry.load().__path__
-found = entry.load().__spec__.submodule_search_locations
-ways = pathlib.Path(entry.load().__file__).parent, importlib.resources.files(entry.value), *found
-assert {str(way) for way in ways} == {folder}, ways
-print(*sorted(TaskManager(include_path=folder, include_defaults=False).all_tasks))
+print(*sorted(TaskManager(include_path=entry.load().__path__[0], include_defaults=False).all_tasks))
 """
-    model, *found = run(python, code, LM_EVAL_TAKEOVER_AUTOLOAD="0").split()
-    assert model == "GuidedTakeover"
-    assert {file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")} <= set(found)
+    *hooked, model, tasks = run(python, "-c", code, LM_EVAL_TAKEOVER_AUTOLOAD="0").splitlines()
+    assert (hooked, model) == (["False False"], "GuidedTakeover")
+    assert {file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")} <= set(tasks.split())

@@ -76,16 +76,6 @@ def test_every_command_has_a_help_with_an_example(name, capsys):
     assert f"\n  lm-eval-takeover {name} " in printed
 
 
-GOES_ON = ("calibrate", "compare", "effects", "paper", "score")  # with what they keep themselves; see their tests
-WRITES_AGAIN = (
-    "analyze", "export", "frontier", "leaderboard", "list", "pairs", "regress", "report", "rescore", "serve", "show",
-)  # fmt: skip
-
-
-def test_every_command_is_known_by_what_it_keeps():
-    assert sorted((*GOES_ON, *WRITES_AGAIN)) == sorted(name for name, _ in cli.find_commands())
-
-
 @pytest.mark.parametrize(("stop", "status"), [(KeyboardInterrupt, 130), (stopping.Terminated, 143)])
 def test_a_command_that_is_stopped_says_what_it_wrote(greet, stop, status, tmp_path, monkeypatch, capsys):
     def run_until_stopped(options):

@@ -64,9 +64,10 @@ def commands(text, *programs):
 
 
 def named_files(text):
-    """The blocks of Python that say in their first line which file they are."""
+    """The blocks of Python that say in their first line which file they are, and other files that a line before them names."""
     blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return {name: f"# {name}\n{code}" for name, code in blocks}
+    others = re.findall(r"`([\w/-]+\.(?:jsonl|yaml))`[^\n]*:\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return {name: f"# {name}\n{code}" for name, code in blocks} | dict(others)
 
 
 def test_what_scripts_write_is_fresh():
@@ -178,9 +179,13 @@ def test_runs_ask_as_their_calibration_was_measured(page):
 
 
 def cheap_commands(page):
-    """What runs on the demo pair alone; on pages other than the README without what the README runs already."""
+    """What runs on the demo pair alone, on its problems or on a task that the page shows; on pages other than the README without
+    what the README runs already."""
     before = [] if page == README else cheap_commands(README)
-    found = [words for words in commands(page.read_text(), "lm_eval") if "takeover_demo" in words and words not in before]
+    own = re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE)
+    found = [
+        words for words in commands(page.read_text(), "lm_eval") if {"takeover_demo", *own} & {*words} and words not in before
+    ]
     return [words for words in found if not re.search(r"\b(base|guide|pretrained)=", " ".join(words))]
 
 
@@ -189,6 +194,7 @@ def cheap_commands(page):
 def test_commands_on_the_demo_pair_run_as_they_stand(page, forked, tmp_path):
     """Of the first problem; files that the page shows lie where the commands look for them."""
     for name, code in named_files(page.read_text()).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(code)
     for words in cheap_commands(page):
         done = forked.run(*words, "--limit", "1", cwd=tmp_path)

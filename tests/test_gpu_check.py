@@ -49,11 +49,16 @@ def test_every_part_ends_and_the_archive_has_all(tmp_path, call):
     assert sum(limits) <= 600
 
 
-def test_a_wrong_call_and_a_python_without_torch_are_one_line(tmp_path):
-    done, _ = run(tmp_path, "4")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "1|2|3|vllm" in done.stderr
-    done, _ = run(tmp_path, "1", PYTHON="/bin/false")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "'/bin/false' has no torch" in done.stderr
+def test_a_wrong_call_and_a_python_without_torch_or_a_gpu_are_one_line(tmp_path):
+    hidden = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    for call, said, more in (
+        ("4", "1|2|3|vllm", {}),
+        ("1", "'/bin/false' has no torch", {"PYTHON": "/bin/false"}),
+        ("1", "sees no GPU", hidden),
+    ):
+        done, packed = run(tmp_path, call, **more)
+        assert (done.returncode, done.stderr.count("\n"), packed) == (2, 1, []) and said in done.stderr
+    assert not list((tmp_path / "out").rglob("*.t*"))
 
 
 @pytest.mark.slow

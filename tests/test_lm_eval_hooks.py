@@ -6,6 +6,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+from helpers.one_line import one_line
 from helpers.processes import environment
 
 from lm_eval_takeover import lm_eval_hooks, stopping
@@ -91,10 +92,8 @@ def options(**given):
     ],
 )
 def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(given, error, text):
-    with pytest.raises(error) as caught:
+    with one_line(error, text):
         lm_eval_hooks.check_options(options(**given))
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

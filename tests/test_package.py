@@ -11,7 +11,6 @@ from inspect import ismodule
 from pathlib import Path
 
 import pytest
-import torch
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from packaging.requirements import Requirement
@@ -130,11 +129,3 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["suite runs", "check runs", "test-vllm runs", "make test: FAILED: suite"]
     assert done.returncode == 2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_check_of_one_refuses_and_writes_nothing(tmp_path):
-    call = ["bash", ROOT / "scripts" / "gpu_check.sh", "1", tmp_path / "figures"]
-    done = subprocess.run(call, env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}, capture_output=True, text=True)
-    assert done.returncode == 2 and "sees no GPU" in done.stderr and done.stderr.count("\n") == 1
-    assert not list((tmp_path / "figures").rglob("*.t*"))

@@ -1,6 +1,5 @@
 """A stranger's score and policy from end to end: engines, directions, calibrate, run_dir, log-likelihoods."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -155,39 +154,6 @@ def test_a_run_dir_keeps_its_samples_until_the_source_changes(tmp_path, caplog):
     path.write_text(PLUGIN.replace("test_", "own_") + "# another version\n")
     run()
     assert "finished already" not in caplog.text
-
-
-@pytest.mark.slow
-def test_an_installed_package_is_found_by_the_command(tmp_path, forked):
-    """As pip leaves it: a package, and its metadata with the two groups of entry points."""
-    package = tmp_path / "acme_takeover"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "gates.py").write_text(PLUGIN.replace("test_", "acme_"))
-    info = tmp_path / "acme_takeover-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-takeover\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[lm_eval_takeover.scores]\nacme_margin = acme_takeover.gates:margin\n"
-        "[lm_eval_takeover.policies]\nacme_every = acme_takeover.gates:Every\n"
-    )
-
-    def run(arguments):
-        return forked.run(
-            "lm_eval", "--model", "guided-takeover", "--model_args", arguments, "--tasks", "takeover_demo",
-            "--limit", "1", "--batch_size", "8", "--gen_kwargs", "max_gen_toks=16", "--output_path", tmp_path / "out",
-            PYTHONPATH=str(tmp_path),
-        )  # fmt: skip
-
-    assert (done := run("policy=acme_every,period=3")).returncode == 0, done.stderr
-    (results,) = (tmp_path / "out").rglob("results_*.json")
-    takeover = json.loads(results.read_text())["config"]["takeover"]
-    assert (takeover["policy"], takeover["period"]) == ("acme_every", 3)
-    assert takeover["realized_rate"] == pytest.approx(6 / 16, abs=0.03)
-    done = run("score=acme_margim")
-    assert done.returncode == 2
-    assert "did you mean 'acme_margin'?" in done.stderr.splitlines()[-1]
-    assert "acme_takeover.gates" in done.stderr.splitlines()[-1]
 
 
 def test_a_score_of_a_reading_has_its_numbers(tmp_path):

@@ -81,47 +81,32 @@ def test_texts_are_prefilled_a_part_at_a_time(small_pair, prompts, monkeypatch):
         ("random", 4, torch.OutOfMemoryError("CUDA out of memory")),
     ],
 )
-def test_rows_in_flight_go_on_where_memory_ran_out(small_pair, prompts, monkeypatch, caplog, name, block_size, error):
-    """No token is written twice: texts, scores and traces are those of a run with enough memory."""
-    requests = [Request(prompt, j, 30, SAMPLED) for prompt in prompts for j in range(2)]
+def test_a_batch_that_was_halved_for_memory_goes_on_and_grows_back(
+    small_pair, prompts, monkeypatch, caplog, name, block_size, error
+):
+    """No token is written twice. Once the rows that were too many are finished, a batch is as large as before."""
+    requests = [Request(prompt, j, 24, SAMPLED) for prompt in prompts for j in range(4)]
     options = {"batch_size": 8, "block_size": block_size, "traced": True}
-    expected, counts = dict(engine.generate(small_pair, POLICIES[name], requests, **options)), []
+    expected, counts, sizes = dict(engine.generate(small_pair, POLICIES[name], requests, **options)), [], []
 
     def look(role, ids, reads_prompt):
-        if len(ids) > 4 and sum(counts) > 60:
-            raise error
+        if role == "base" and not reads_prompt:
+            sizes.append(len(ids))
+            if len(ids) > 4 and 4 < len(sizes) < 12:
+                raise error
 
     look_before_passes(monkeypatch, look)
-    made = dict(
-        engine.generate(small_pair, POLICIES[name], requests, count_tokens=lambda count, _: counts.append(count), **options)
-    )
-    assert "out of memory; continuing with batch size 4" in caplog.text
+    counting = {"count_tokens": lambda count, _: counts.append(count)}
+    with caplog.at_level(logging.INFO):
+        made = dict(engine.generate(small_pair, POLICIES[name], requests, **options, **counting))
+    told = [record.message for record in caplog.records if "batch size" in record.message]
+    assert told == ["out of memory; continuing with batch size 4", "trying batch size 8 again"]
+    assert max(sizes[5:12]) == 4 and max(sizes[:5]) == max(sizes[12:]) == 8
     assert texts(made) == texts(expected)
     assert sum(counts) == sum(len(one.tokens) for one in made.values())
     for i, one in made.items():
         assert one.scores == pytest.approx(expected[i].scores, abs=1e-4, nan_ok=True)
         assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-3, abs=1e-3, nan_ok=True)
-
-
-@pytest.mark.parametrize("block_size", [1, "auto"])
-def test_a_batch_that_was_halved_for_memory_grows_back(small_pair, prompts, monkeypatch, caplog, block_size):
-    """Once the rows that were too many are finished; where they are too many again, it is halved again."""
-    requests = [Request(prompt, j, 8, SAMPLED) for prompt in prompts for j in range(4)]
-    options = {"batch_size": 8, "block_size": block_size}
-    expected, sizes = texts(engine.generate(small_pair, BaseAlone(), requests, **options)), []
-
-    def look(role, ids, reads_prompt):
-        if not reads_prompt:
-            sizes.append(len(ids))
-            if len(ids) > 4 and len(sizes) < 12:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-
-    look_before_passes(monkeypatch, look)
-    with caplog.at_level(logging.INFO):
-        assert texts(engine.generate(small_pair, BaseAlone(), requests, **options)) == expected
-    told = [record.message for record in caplog.records if "batch size" in record.message]
-    assert told == ["out of memory; continuing with batch size 4", "trying batch size 8 again"]
-    assert sizes[0] == 8 and max(sizes[1:12]) == 4 and max(sizes[12:]) == 8
 
 
 def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(small_pair, prompts, monkeypatch):

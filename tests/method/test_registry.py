@@ -31,15 +31,15 @@ def write(path, text, **names):
     return str(path)
 
 
-def install(folder, name, gates, scores):
-    """A package with one module and its entry points for scores, as pip leaves it."""
+def install(folder, name, gates, points, group="scores"):
+    """A package with one module and its entry points of this group, as pip leaves it."""
     package, info = folder / name, folder / f"{name}-1.0.dist-info"
     package.mkdir()
     info.mkdir()
     write(package / "__init__.py", "")
     write(package / "gates.py", gates)
     write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    write(info / "entry_points.txt", f"[lm_eval_takeover.scores]\n{scores}\n")
+    write(info / "entry_points.txt", f"[lm_eval_takeover.{group}]\n{points}\n")
     return package
 
 
@@ -110,6 +110,28 @@ def test_a_plugin_that_is_not_there_or_cannot_be_run_names_file_and_line(tmp_pat
         load_plugins(path)
     with pytest.raises(PluginError, match=r"raised SyntaxError, line 1: (?!.*\(.*line)"):
         load_plugins(write(tmp_path / "torn.py", "def f(:\n"))
+
+
+EVERY = """
+from dataclasses import dataclass
+from lm_eval_takeover import Policy, register_policy
+
+@register_policy("acme_every")
+@dataclass(frozen=True, kw_only=True)
+class Every(Policy):
+    period: int = 10
+
+    def takes_over(self, block):
+        return block.positions % self.period == 0
+"""
+
+
+def test_a_policy_of_an_installed_package_is_found_by_its_name(tmp_path, monkeypatch):
+    install(tmp_path, "acme_policy", EVERY, "acme_every = acme_policy.gates:Every", "policies")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ArgumentError, match=r"did you mean 'acme_every'\?.*; acme_every \(acme_policy\.gates\)"):
+        policies.get("acme_evry")
+    assert policies.get("acme_every")(period=3).period == 3
 
 
 LOGITS = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.one_line import one_line
 from helpers.processes import environment
 
 from lm_eval_takeover.errors import TakeoverError
@@ -36,13 +37,6 @@ def edit(file, change):
     file.write_text(json.dumps(content))
 
 
-def check_line(function, *words):
-    with pytest.raises(TakeoverError) as caught:
-        function()
-    text = str(caught.value)
-    assert all(word in text for word in words) and "\n" not in text, text
-
-
 @pytest.mark.parametrize("name", ["x.bin", "x.py"])
 @pytest.mark.parametrize("make", ["a link to nowhere", "a folder"])
 def test_what_is_no_file_is_not_read(folder, name, make):
@@ -59,7 +53,8 @@ def test_what_is_no_file_is_not_read(folder, name, make):
 def test_a_pipe_is_refused_at_once(folder, name):
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    check_line(lambda: open_folder(folder), f"base='{folder}': '{name}' is no regular file")
+    with one_line(TakeoverError, f"base='{folder}': '{name}' is no regular file"):
+        open_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
@@ -70,7 +65,8 @@ def test_a_file_that_is_gone_or_empty_is_one_line(folder, name, content):
         (folder / name).symlink_to("/nowhere")
     else:
         (folder / name).write_bytes(content)
-    check_line(lambda: open_folder(folder), f"base='{folder}' cannot be loaded")
+    with one_line(TakeoverError, f"base='{folder}' cannot be loaded"):
+        open_folder(folder)
 
 
 @pytest.mark.parametrize("where", ["vocabulary", "configuration"])
@@ -79,7 +75,8 @@ def test_a_token_id_that_no_vocabulary_has_is_one_line(folder, where):
         edit(folder / "tokenizer.json", lambda tokenizer: tokenizer["model"]["vocab"].update({"far": 2**31 - 1}))
     else:
         edit(folder / "config.json", lambda config: config.update(vocab_size=2**31 - 1))
-    check_line(lambda: open_folder(folder), str(folder), "more than any real vocabulary")
+    with one_line(TakeoverError, str(folder), "more than any real vocabulary"):
+        open_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +97,8 @@ def test_a_chat_template_that_fails_or_never_ends_is_one_line(folder, monkeypatc
     (folder / "chat_template.jinja").write_text(template)
     pair = open_folder(folder)
     messages = [{"role": "system", "content": "Be brief."}] * system + MESSAGES
-    check_line(lambda: pair.chat_prompt(messages), f"the chat template of '{folder}' cannot be used: ", words)
+    with one_line(TakeoverError, f"the chat template of '{folder}' cannot be used: ", words):
+        pair.chat_prompt(messages)
 
 
 LITTLE = """

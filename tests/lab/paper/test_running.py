@@ -1,12 +1,11 @@
-"""`paper` on the bundled pair: every item in one command, killed and called again; each number is one of a command's files."""
+"""`paper` on the bundled pair: every item in one command, stopped and called again; each number is one of a command's files."""
 
 import json
 import os
 import re
-import signal
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from shlex import split
 
@@ -14,10 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from helpers.browser import CHROMIUM, open_browser
-from helpers.processes import wait_until
 from helpers.read_once import made_once
 from helpers.stock import comparing_here
 
+from lm_eval_takeover import stopping
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
@@ -209,40 +208,37 @@ def test_checkpoints_are_revisions_of_the_guide_in_the_order_of_their_steps(chec
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_fits_its_window(paper, tmp_path, width, theme):
+def test_the_page_fits_its_window(paper, tmp_path):
     with open_browser(tmp_path) as page:
-        page.look(width, 900, theme)
         page.open((paper / "index.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate("document.querySelectorAll('section').length") == 31
-        texts = "[...document.querySelectorAll('.scroll:has(.texts)')]"
-        assert page.evaluate(f"{texts}.length > 3 && {texts}.every((box) => box.scrollWidth <= box.clientWidth)")
-        assert page.messages == []
-        if "REPORT_PICTURES" in os.environ:
-            page.save_picture(Path(os.environ["REPORT_PICTURES"]) / f"paper-{width}-{theme}.png")
+        for width, theme in product((390, 1280), ("light", "dark")):
+            page.look(width, 900, theme)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate("document.querySelectorAll('section').length") == 31
+            texts = "[...document.querySelectorAll('.scroll:has(.texts)')]"
+            assert page.evaluate(f"{texts}.length > 3 && {texts}.every((box) => box.scrollWidth <= box.clientWidth)")
+            assert page.messages == []
+            if "REPORT_PICTURES" in os.environ:
+                page.save_picture(Path(os.environ["REPORT_PICTURES"]) / f"paper-{width}-{theme}.png")
 
 
-@pytest.mark.slow
-def test_a_killed_command_goes_on_to_the_same_index(paper, tmp_path, forked):
-    """Killed in its first row, between two rows, and behind its scores; each process goes on from the one before."""
-    words = ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--limit", "2", "--run_dir", str(tmp_path), *SMALL[:-2]]
-    words += ["6", "--quiet"]  # rows in three batches
-    start = f"import sys\nsys.path += {[*sys.path, str(Path(__file__).parent)]!r}\nfrom test_running import main, paper_here\n"
-    (tmp_path / "killed.py").write_text(f"{start}with paper_here():\n    main({words!r})\n")
-    row, places = (
-        tmp_path / "demo" / "base",
-        ("samples/journal-000.sqlite-wal", "results-*/call.json", "samples/scores/*.parquet"),
-    )
-    for place in places:
-        process = forked.start(tmp_path / "killed.py")
-        wait_until(lambda place=place: list(row.glob(place)), process)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        assert not (tmp_path / "index.md").exists()
+def test_a_stopped_command_goes_on_to_the_same_index(paper, tmp_path, monkeypatch):
+    """Stopped behind each command that it runs. What is killed inside of one goes on by the tests of that command."""
+    words = ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--limit", "2", "--run_dir", str(tmp_path), *SMALL]
+    done = set()
     with paper_here():
-        assert main(words) == 0
+        run = running.start_worker
+
+        def run_and_stop(command, **_):
+            run(command)
+            if tuple(command) not in done:
+                done.add(tuple(command))
+                raise stopping.Terminated
+
+        monkeypatch.setattr(running, "start_worker", run_and_stop)
+        while main(words) == 143:
+            assert not (tmp_path / "index.md").exists()
+    assert {command[1] for command in done} >= {"compare", "score", "analyze", "calibrate"}
     sections = [(folder / "index.md").read_text().split("\n## ")[1:] for folder in (paper, tmp_path)]
     assert len(sections[1]) == 4 and set(sections[1]) <= set(sections[0])
 
