@@ -16,6 +16,7 @@ READERS = (
     "lab.report.building",
 )  # of files that stand already, and of names
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
+LOGS = str(ROOT / "tests" / "results" / "data" / "hf")
 
 LISTED = """
 import sys
@@ -29,6 +30,7 @@ from lm_eval_takeover.cli import main
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     main({words!r})
 """
+READ = {"leaderboard": ["leaderboard", LOGS], "regress": ["regress", LOGS, "--baseline", LOGS]}
 
 
 def modules_of(folder):
@@ -47,8 +49,9 @@ def modules_of(folder):
         (HELP.format(words=["calibrate", "--help"]), HARNESS),
         *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in LIGHT),
         *((f"import lm_eval_takeover.{name}", (*MODELS, "datasets")) for name in READERS),
+        *((HELP.format(words=words), (*MODELS, "datasets", "lm_eval", "scipy.stats")) for words in READ.values()),
     ],
-    ids=["package", "harness", "help", "help of a command", *LIGHT, *READERS],
+    ids=["package", "harness", "help", "help of a command", *LIGHT, *READERS, *READ],
 )
 def test_imports_are_light(code, forbidden):
     script = LISTED.format(code=code, forbidden=forbidden)

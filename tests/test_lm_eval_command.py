@@ -57,7 +57,6 @@ def test_real_benchmarks_run_through_their_hub_ids(forked_at_hub, tmp_path):
     ("arguments", "text"),
     [
         (["--model_args", "base=no/such,guide=no/other"], "error: base='no/such' cannot be loaded"),
-        (["--use_cache", "greedy", "--gen_kwargs", "do_sample=False"], "error: --use_cache 'greedy': lm-eval's cache knows"),
         (["--tasks", "no_such_task"], "`lm_eval ls tasks` lists them"),
         (["--limit", "3", "--samples", '{"takeover_demo": [1]}'], "error: If --samples is not None, then --limit must"),
     ],

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from helpers.one_line import one_line
 from helpers.pairs import save_random_model
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
@@ -13,7 +14,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.demo import DEMO, calibration_prompts
-from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, VocabularyError
 from lm_eval_takeover.model import GuidedTakeover
 
 PROMPTS = calibration_prompts()[:6]
@@ -214,14 +215,6 @@ def test_model_arguments_win_over_what_lm_eval_passes_beside_them():
     assert GuidedTakeover.create_from_arg_string("policy=base", {"batch_size": "auto:3"}).batch_size == 64
 
 
-def test_a_broken_checkpoint_is_one_line(random_pair, tmp_path):
-    folder = tmp_path / "broken"
-    shutil.copytree(random_pair["base"], folder)
-    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
-    with pytest.raises(ArgumentError, match=r"base='.*broken' cannot be loaded: "):
-        _ = GuidedTakeover(base=str(folder), policy="base").engine
-
-
 BAD = [
     ({"policy": "guided"}, ArgumentError, "policy='guided' is not known; did you mean 'guide'?"),
     ({"direction": "backward"}, ArgumentError, "direction='backward' is not known; known: forward, reverse"),
@@ -257,11 +250,8 @@ BAD = [
 
 @pytest.mark.parametrize(("arguments", "kind", "text"), BAD, ids=[str(list(b[0].items())[-1]) for b in BAD])
 def test_bad_arguments_are_one_line_errors(arguments, kind, text):
-    with pytest.raises(kind) as caught:
+    with one_line(kind, text):
         GuidedTakeover(**arguments)
-    assert isinstance(caught.value, TakeoverError)
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_calibration_of_another_pair_needs_permission(random_pair, caplog):

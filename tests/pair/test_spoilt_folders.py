@@ -58,13 +58,14 @@ def test_a_pipe_is_refused_at_once(folder, name):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-@pytest.mark.parametrize("content", [None, b""])
-def test_a_file_that_is_gone_or_empty_is_one_line(folder, name, content):
+@pytest.mark.parametrize("left", [None, 0, 0.5])
+def test_a_file_that_is_gone_empty_or_cut_off_is_one_line(folder, name, left):
+    content = (folder / name).read_bytes()
     (folder / name).unlink()
-    if content is None:
+    if left is None:
         (folder / name).symlink_to("/nowhere")
     else:
-        (folder / name).write_bytes(content)
+        (folder / name).write_bytes(content[: int(left * len(content))])
     with one_line(TakeoverError, f"base='{folder}' cannot be loaded"):
         open_folder(folder)
 

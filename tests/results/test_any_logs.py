@@ -18,7 +18,6 @@ from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.results.runs import read_run
 
 COUNT = 40
-DATA = Path(__file__).parent / "data"
 
 
 def describe_tasks(data):
@@ -119,17 +118,6 @@ def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path, lost)
     assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
     (line,) = run.left_out
     assert "choices of" in line and "1 of 40 problems have no response, and are in no figure" in line
-
-
-def test_logs_are_read_without_torch():
-    light = f"""
-import sys
-from lm_eval_takeover.cli import main
-for words in (["leaderboard"], ["regress", "--baseline", {str(DATA / "hf")!r}]):
-    assert main([words[0], {str(DATA / "hf")!r}, *words[1:]]) == 0
-print([name for name in ("torch", "transformers", "datasets", "lm_eval", "scipy.stats") if name in sys.modules])
-"""
-    assert processes.run([sys.executable, "-c", light]).stdout.splitlines()[-1] == "[]"
 
 
 INSPECT = """

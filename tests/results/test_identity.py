@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 from helpers.demo_runs import run_demo
-from helpers.results import takeover
 from helpers.results import write_results as write_made_up
 
 from lm_eval_takeover.cli import main
@@ -148,14 +147,6 @@ def test_other_models_logs_are_compared_by_one_metric_of_one_filter(tmp_path, me
     for against in (tmp_path / "b.json", old):
         assert said in refuse(new, "--baseline", against)
         assert "no filter 'medium'" in refuse(old, "--baseline", against, "--filter", "medium")
-
-
-def test_a_baseline_of_the_version_before_is_refused_by_its_name(tmp_path):
-    folder = write_made_up(tmp_path / "run", {TASK: [1, 2]}, run=takeover())
-    assert main(["regress", str(folder), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
-    content = json.loads((tmp_path / "b.json").read_text()) | {"schema": 1, "written_by": "lm-eval-takeover 0.1.0"}
-    (tmp_path / "b.json").write_text(json.dumps(content))
-    assert "field 'schema' is 1, of lm-eval-takeover 0.1.0" in refuse(folder, "--baseline", tmp_path / "b.json")
 
 
 @pytest.mark.slow
