@@ -67,7 +67,7 @@ def compare_rows(base: Path, guide: Path, data: Path, out: Path, options: argpar
             "--batch_size", options.prompts, "--out", out / "calibration.json")  # fmt: skip
     named = [f"{row}{rate}" for row in ("ce@", "random:rate=") for rate in RATES]
     run(*TAKEOVER, "compare", *pair, *shared, "--tasks", "real_words", "--calibration", out / "calibration.json",
-        "--rows", ",".join(["base", *named, "guide"]), "--limit", options.problems, "--batch_size", 320,
+        "--rows", ",".join(["base", *named, "guide"]), "--limit", options.problems, "--batch_size", 160,
         "--run_dir", out / "rows")  # fmt: skip
     for rate in RATES:
         one = [out / "rows" / f"{row}{rate}" for row in ("ce@", "random-rate-")]

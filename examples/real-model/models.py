@@ -104,6 +104,7 @@ def train(base: Path, data: Path, saved: dict[int, Path]) -> None:
 
 
 def main(weights: Path, data: Path, out: Path) -> None:
+    torch.set_num_threads(2)  # sums depend on their number
     if not (out / "base").exists():
         convert(weights, out / "base")
     if not (out / "guide").exists():
