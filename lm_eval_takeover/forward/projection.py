@@ -53,6 +53,7 @@ class Projection:
             if first.dtype == torch.float32 and len(modules) > 1:
                 weight = self._transposed.t()
         self.weight, self.bias = weight, bias
+        self._by_gpu = weight.device.type == "cuda"
         self._packed: Tensor | None = None
         if packed is not None and pack and self._counts_transposed is not _ANY:
             self._packed = _pack(weight.to(packed))
@@ -80,7 +81,7 @@ class Projection:
         if self._counts_transposed is _ANY and self.bias is None:
             assert self._transposed is not None
             return torch.addmm(sum_, x, self._transposed)
-        if self.weight.device.type == "cuda" and self.bias is None:
+        if self._by_gpu and self.bias is None:
             return torch.addmm(sum_, x, self.weight.t())
         return sum_ + self(x)
 
