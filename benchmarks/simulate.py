@@ -301,7 +301,8 @@ def report(texts: Sequence[Sequence[Position]]) -> None:
             found = [rate(constants, rows) for constants in both]
             base = [alone[0](constants, rows if rows in ROWS else alone[1]) for constants in both]
             over = " to ".join(f"{one / other:.2f}" for one, other in zip(found, base, strict=True))
-            cells.append(" to ".join(dict.fromkeys(f"{one:,.0f}" for one in found)) + (f" ({over})" if name != "guide alone" else ""))
+            range_ = " to ".join(dict.fromkeys(f"{one:,.0f}" for one in found))
+            cells.append(range_ + (f" ({over})" if name != "guide alone" else ""))
         last = "" if name == "`hf`, blocks" else f"{cells[-1]}, {capacity} requests"
         print(f"|{name}|" + "|".join([*cells[:-1], last]) + "|", flush=True)
     for name, ratios in PUBLISHED.items():
