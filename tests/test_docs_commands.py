@@ -26,7 +26,7 @@ SMALL = {
     "pairs": ["--confidence", "0.1"],  # of so few continuations
 }
 NUMBER = re.compile(r"[-+]?\d[\d,.]*%?")
-RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "runs/math500": "guided", "runs/demo": "guided",
+RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "runs/math500": "guided",
         "runs/demo/guided/samples": "guided"}  # fmt: skip
 RESULTS = ("base", "guided", "random", "thinking", "mine", "my-pair", "good", "now", "seed0", "seed1", "seed2")
 

@@ -60,8 +60,11 @@ def _order_rows(folder: Path) -> Callable[[Path], tuple[int, str]]:
 def find_run_dir(path: Path) -> Path:
     """The one run_dir that a path stands for. Raises RunDirError where there are several."""
     folders = find_run_dirs(path)
+    if folders == [path] and not list_ranks(path):
+        below = {journal.parent for depth in range(1, 4) for journal in path.glob("*/" * depth + journal_path(Path(), 0).name)}
+        folders = sorted(below) if len(below) > 1 else folders
     if len(folders) > 1:
-        paths = ", ".join(f"'{folder.parent}'" for folder in folders)
+        paths = ", ".join(f"'{folder.parent if folder.name == SAMPLES else folder}'" for folder in folders)
         raise RunDirError(f"run_dir='{path}' holds {len(folders)} runs; give one of {paths}")
     return folders[0]
 

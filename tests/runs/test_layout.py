@@ -14,12 +14,13 @@ from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders, 
 @pytest.fixture
 def comparison(demo_runs, tmp_path):
     """A folder as `compare` leaves it: ROW/samples, and what else lies there."""
+    folder = tmp_path / "comparison"
     for row in ("base", "guided"):
-        (tmp_path / row).mkdir()
-        (tmp_path / row / "samples").symlink_to(demo_runs[row])
-    (tmp_path / "probe" / "base" / "samples").mkdir(parents=True)
-    (tmp_path / "leaderboard.json").write_text("{}")
-    return tmp_path
+        (folder / row).mkdir(parents=True)
+        (folder / row / "samples").symlink_to(demo_runs[row])
+    (folder / "probe" / "base" / "samples").mkdir(parents=True)
+    (folder / "leaderboard.json").write_text("{}")
+    return folder
 
 
 def test_a_comparison_a_row_and_a_run_dir_are_found(comparison, demo_runs):
@@ -30,8 +31,11 @@ def test_a_comparison_a_row_and_a_run_dir_are_found(comparison, demo_runs):
     assert find_run_dirs(comparison / "nothing") == [comparison / "nothing"]
     assert [run.label for run in read_run_folders([comparison, comparison / "base"])] == ["base", "guided"]
     assert read_run_folder(comparison / "guided").label == "guided"
-    with pytest.raises(RunDirError, match=r"holds 2 runs; give one of '.*base', '.*guided'"):
-        read_run_folder(comparison)
+    for folder in (comparison, comparison.parent):
+        with pytest.raises(RunDirError, match=r"holds 2 runs; give one of '.*base', '.*guided'"):
+            read_run_folder(folder)
+    (comparison / "rows.json").write_text(json.dumps([{"label": "guided"}, {"label": "base"}]))
+    assert find_run_dirs(comparison) == rows[::-1]
 
 
 def write_row(folder, *runs):

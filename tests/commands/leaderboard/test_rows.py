@@ -91,8 +91,28 @@ def test_all_files_that_cannot_be_read_are_one_error_or_left_out_by_name(tmp_pat
     for name in ("cut", "empty"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "results_2026-01-01T00-00-00.json").write_text("{" if name == "cut" else "")
-    with pytest.raises(ResultsError, match=r"/cut/.* is not JSON.*; .*/empty/"):
+    with pytest.raises(ResultsError, match=r"/cut/.* is not JSON.*; .*/empty/.*; --skip_unreadable leaves out what"):
         main(["leaderboard", str(tmp_path)])
     assert main(["leaderboard", str(tmp_path), "--skip_unreadable"]) == 0
     printed = capsys.readouterr().out
     assert "50.0" in printed and printed.count("left out:") == 2
+
+
+def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
+    """Which metric is Acc, that no identity of ours tells copies from other runs, and one line for all copies."""
+    for month in range(1, 5):
+        folder = write_results(tmp_path / "x", {"sums": [1, 0]}, samples=1, model="hf", date=f"2026-0{month}-01T00-00-00")
+    for path in folder.iterdir():
+        path.write_text(path.read_text().replace('"acc', '"exact_match'))
+    shown = " ".join(printed(folder).split())
+    assert "sums: Acc is its exact_match." in shown and "2 problems x 1 sample." in shown
+    assert "these logs have no identity of ours, so they are matched by what their files say." in shown
+    assert shown.count("left out") == 1 and "so are 2 more copies with an older run or fewer problems" in shown
+
+
+def test_a_run_without_metrics_is_said_to_be_one(tmp_path):
+    folder = write_results(tmp_path, {"sums": [1, 0]}, model="hf")
+    (path,) = folder.glob("results_*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"results": {"sums": {"bypass,none": 999}}}))
+    with pytest.raises(ArgumentError, match="this run has no metrics; run lm_eval without --predict_only"):
+        main(["leaderboard", str(folder)])
