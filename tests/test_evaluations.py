@@ -57,17 +57,14 @@ def test_a_model_that_is_used_twice_reports_each_evaluation_and_takes_its_seed(e
     lm.close()
 
 
-def test_lm_evals_cache_which_knows_no_models_is_refused(evaluate, tmp_path):
-    with pytest.raises(ArgumentError, match=r"--use_cache '.*_rank0.db': lm-eval's cache knows prompts and no models"):
-        evaluate(model_args={"policy": "base"}, gen_kwargs="do_sample=False", use_cache=str(tmp_path / "greedy"))
-
-
 def test_a_length_of_the_command_line_goes_before_the_task_files(evaluate):
     takeover = evaluate(model_args={"policy": "base", "batch_size": 16}, gen_kwargs="max_new_tokens=3")["config"]["takeover"]
     assert takeover["tokens"] <= 2 * 8 * 3
 
 
-def test_thinking_without_a_chat_template_is_refused(evaluate):
+def test_what_the_command_refuses_is_refused_in_python(evaluate, tmp_path):
+    with pytest.raises(ArgumentError, match=r"--use_cache '.*_rank0.db': lm-eval's cache knows prompts and no models"):
+        evaluate(model_args={"policy": "base"}, gen_kwargs="do_sample=False", use_cache=str(tmp_path / "greedy"))
     with pytest.raises(ArgumentError, match="enable_thinking=False is read with --apply_chat_template; give both or none"):
         evaluate(model_args={"policy": "base", "enable_thinking": False})
 
