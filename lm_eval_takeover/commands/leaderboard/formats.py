@@ -158,6 +158,7 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
         table[heading] = [_show_cost(getattr(row.rates, name)) for row in rows]
     if published:
         table["Source"] = [row.source.removeprefix("published, ") for row in rows]
+    table = {heading: cells for heading, cells in table.items() if any(cells)}  # other models have no rate, no Recovery
     return Table(list(table), [list(line) for line in zip(*table.values(), strict=True)], _list_notes(board, extras))
 
 
