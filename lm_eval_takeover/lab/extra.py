@@ -18,6 +18,7 @@ def need_lab_packages(command: str) -> None:
 
 _FIGURE: dict[str, Any] = {"svg.hashsalt": "lm-eval-takeover", "svg.fonttype": "none", "font.size": 9}
 _FIGURE |= dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
+_FIGURE["axes.prop_cycle"] = "cycler('color', ['2f81f7', 'd1495b', '1b9aaa', '8d6a9f', 'b58900', '5c6b8a'])"
 
 
 def draw_svg(draw: Callable[[Any], None], size: tuple[float, float], settings: Mapping[str, Any] | None = None) -> str:

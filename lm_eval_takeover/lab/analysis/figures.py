@@ -109,8 +109,10 @@ def _lines(
 ) -> None:
     """A line for each combination of `by`, with its band where there is one; `level` is a line to compare with."""
     style, step = style or _DOTS, {"step": "post"} if "drawstyle" in style else {}
+    colours = colour_rows(table["run"]) if "run" in by else {}
     for key, group in table.group_by(by, maintain_order=True):
-        (line,) = axes.plot(group[x], group[y], label=_join(key), **style)
+        colour = colours[group["run"][0]] if colours else None
+        (line,) = axes.plot(group[x], group[y], label=_join(key), color=colour, **style)
         if "low" in group.columns:
             bounds = (group[end].cast(pl.Float64).to_numpy() for end in (x, "low", "high"))
             axes.fill_between(*bounds, color=line.get_color(), alpha=0.2, linewidth=0, **step)
