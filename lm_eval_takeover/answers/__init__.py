@@ -2,5 +2,5 @@
 
 In come responses and gold answers as untrusted text; out go extracted answers and `Verdict`s. No text reaches `eval` or
 `sympify`. Imports neither torch, transformers nor a higher folder. Start with `verification.verify`. `extraction` and `letters`
-find the answer in a response, `samples` judges all responses to a problem, `judging` does so in worker processes (`worker`).
+find the answer in a response, `samples` judges all responses to a problem, `judging` does so in worker processes.
 """

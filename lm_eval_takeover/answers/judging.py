@@ -1,34 +1,34 @@
 """Judges responses in worker processes, with a time limit for each step and a memory limit.
 
-A response is untrusted: it can make a regular expression hang, or sympy exhaust memory. A worker (`worker`) is a plain Python
-process that reads one JSON question a line. The limit is processor time, which a busy machine does not stretch. A worker that
-exceeds it is started anew and goes on after that step; one that died of anything else gets the same step once more.
+A response is untrusted: it can make a regular expression hang, or sympy exhaust memory. A worker is this module as a process that
+reads one step a line, as JSON, and writes its result. The kernel ends one whose step exceeds the limit of processor time, which
+a busy machine does not stretch. The step of a worker that died of anything else is run once more.
 """
 
 import contextlib
+import fcntl
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from threading import Event, Timer
 from typing import Any, Self, TypeVar
 
-from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Question, warn_of
-from lm_eval_takeover.answers.verification import Verdict
+from lm_eval_takeover.answers.samples import JudgedProblem, Question, Ran, Step, judge_samples, warn_of
+from lm_eval_takeover.answers.verification import Verdict, verify
 
 TIME_LIMIT = 5.0  # seconds of processor time for one step
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space of one worker
 LONGEST = 1_000_000  # characters at the end of a response that are read
 _WALL = 4.0  # times the limit that a step may take on the wall clock, for a worker that sleeps or is stopped
-_WORKER = ["-m", "lm_eval_takeover.answers.worker"]
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _STARTS = 3  # tries: something outside may kill a process that starts
 _START = 120.0  # seconds for a worker to start, and to import sympy
+_READY, _LOAD = Step("ready", ()), Step("load", ())  # a worker that started; one that has imported sympy and the grammar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,8 +39,8 @@ class Judge:
 
     def __init__(self, workers: int | None = None, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT):
         self.workers = workers or count_cores()
-        self._free: SimpleQueue[_JudgeProcess] = SimpleQueue()
-        self._all = [_JudgeProcess(time_limit, memory_limit) for _ in range(self.workers)]
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        self._all = [_Worker(time_limit, memory_limit) for _ in range(self.workers)]
         for worker in self._all:
             self._free.put(worker)
 
@@ -53,16 +53,11 @@ class Judge:
     def judge_samples(self, question: Question) -> JudgedProblem:
         """The verdicts on all samples of a problem; may be called from many threads."""
         question = question._replace(responses=[response[-LONGEST:] for response in question.responses])
-        count = len(question.responses)
         worker = self._free.get()
         try:
-            result = worker.ask(question, 8 * count)
+            return judge_samples(question, worker.run)
         finally:
             self._free.put(worker)
-        if result is None:  # it killed the worker over and over
-            return JudgedProblem([JudgedSample(None, "unparsed")] * count, None)
-        samples, majority = result
-        return JudgedProblem([JudgedSample(*sample) for sample in samples], majority)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` of each item, in order, with one call per worker at a time."""
@@ -94,102 +89,85 @@ def count_cores() -> int:
 
 
 class _Died(Exception):
-    """A worker ended without an answer: `timed_out`, or its exit status."""
+    """A worker ended without an answer; its exit status."""
 
 
-class _JudgeProcess:
+class _Worker:
     """One worker process, started on first use and again after it was ended."""
 
     def __init__(self, time_limit: float, memory_limit: int):
         self.time_limit, self.memory_limit = time_limit, memory_limit
         self.process: subprocess.Popen[bytes] | None = None
-        self.closed = False
-        self._unread = b""
+        self.loaded = self.closed = False
 
-    def ask(self, question: Question, deaths: int) -> Any:
-        """The result on a question; None where it ends the worker more often than `deaths`."""
-        done: list[Any] = []
-        asked_again = -1  # the step at which a worker died last
-        for _ in range(deaths):
-            try:
-                return self._go_on(question, done)
-            except _Died as died:
-                if str(died) == "timed_out":
-                    done.append([None, "timed_out"])
-                elif asked_again == len(done):
-                    warn_of(str(died))
-                    done.append([None, "unparsed"])
-                else:
-                    asked_again = len(done)
-        return None
+    def run(self, step: Step) -> Ran:
+        """The result of a step; a reason if it exceeds the limits, raises, or ends the worker twice."""
+        with contextlib.suppress(_Died):
+            return self._run(step)
+        try:
+            return self._run(step)
+        except _Died as died:
+            warn_of(str(died))
+            return Ran(None, "unparsed")
 
-    def _go_on(self, question: Question, done: list[Any]) -> Any:
+    def _run(self, step: Step) -> Ran:
         if self.closed:
             raise RuntimeError("the judge is closed")
         process = self.process or self._start()
-        self._write_line(process, json.dumps([question, done]).encode())
-        seconds = self.time_limit * _WALL
-        while "result" not in (line := self._read_line(process, seconds)):
-            seconds = _START if "loading" in line else self.time_limit * _WALL
-            if "step" in line:
-                done.append(line["step"])
-            if line.get("raised"):
-                warn_of(line["raised"])
-        return line["result"]
+        if step.mathematics and not self.loaded:
+            self._ask(process, _LOAD, _START)
+            self.loaded = True
+        value, reason, raised = self._ask(process, step, self.time_limit * _WALL)
+        if raised:
+            warn_of(raised)
+        return Ran(value, reason)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-P", *_WORKER, str(self.time_limit), str(self.memory_limit)]
-        self._unread = b""
+        command = [sys.executable, "-P", "-m", __name__, str(self.time_limit), str(self.memory_limit)]
         # Variables may hold secrets, so only those that Python needs for imports are passed on. sympy orders some of its
         # work by hashes; with a fixed seed every worker works alike.
         environment = {name: value for name, value in os.environ.items() if name in _KEPT}
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
         environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        for left in reversed(range(_STARTS)):
+        self.loaded, why = False, ""
+        for _ in range(_STARTS):
             self.process = process = subprocess.Popen(
-                command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
             )
-            assert process.stdin is not None
-            os.set_blocking(process.stdin.fileno(), False)
             try:
-                self._read_line(process, _START)
-                return process
+                why = str(self._ask(process, _READY, _START)[1])
             except _Died as died:
-                if not left:
-                    raise RuntimeError(f"a worker that judges answers did not start: {died}") from None
-        raise AssertionError("no try was made")
+                why = str(died)
+            if self.process is process:
+                return process
+        raise RuntimeError(f"a worker that judges answers did not start: {why}")
 
-    def _write_line(self, process: subprocess.Popen[bytes], line: bytes) -> None:
-        assert process.stdin is not None
-        left = memoryview(line + b"\n")
-        end = time.monotonic() + self.time_limit * _WALL
-        try:
-            while left:
-                if not select.select([], [process.stdin], [], max(0.0, end - time.monotonic()))[1]:
-                    self.stop()
-                    raise _Died("timed_out")
-                left = left[process.stdin.write(left) or 0 :]
-        except (OSError, ValueError):  # the worker is gone, or `close` closed the pipe
-            raise self._reap(process) from None
+    def _ask(self, process: subprocess.Popen[bytes], step: Step, seconds: float) -> list[Any]:
+        """Value, reason and name of an error. A worker that does not answer within `seconds` on the wall clock is ended."""
+        assert process.stdin is not None and process.stdout is not None
+        late = Event()
 
-    def _read_line(self, process: subprocess.Popen[bytes], seconds: float) -> Any:
-        assert process.stdout is not None
-        end = time.monotonic() + seconds
-        while b"\n" not in self._unread:
-            if not select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
-                self.stop()
-                raise _Died("timed_out")
-            read = os.read(process.stdout.fileno(), 1 << 16)
-            if not read:
-                raise self._reap(process)
-            self._unread += read
-        line, _, self._unread = self._unread.partition(b"\n")
-        return json.loads(line)
+        def end() -> None:
+            late.set()
+            process.kill()
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> _Died:
+        timer = Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        line = b""
+        with contextlib.suppress(OSError, ValueError):  # the worker is gone, or `close` closed the pipe
+            process.stdin.write(json.dumps(step).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        timer.cancel()
+        if line.endswith(b"\n"):
+            ran: list[Any] = json.loads(line)
+            return ran
         status = process.wait()
         self.stop()
-        return _Died("timed_out" if status in (-signal.SIGPROF, -signal.SIGXCPU) else f"exit status {status}")
+        if late.is_set() or status in (-signal.SIGPROF, -signal.SIGXCPU):
+            return [None, "timed_out", None]
+        raise _Died(f"exit status {status}")
 
     def stop(self) -> None:
         """End the process and collect it, so that neither a zombie nor a pipe is left."""
@@ -201,3 +179,71 @@ class _JudgeProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):  # unsent bytes of a killed worker
                         pipe.close()
+
+
+# In a worker
+
+
+def serve(time_limit: float, memory_limit: int) -> None:
+    """Run steps until the input ends."""
+    answers = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD, 3), "w")  # not 2, which is free where stderr was closed
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # prints of libraries stay out of the protocol, and out of a file, which would be refused
+        os.dup2(nowhere, stream)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    limit_process(memory_limit)
+    for line in sys.stdin:
+        print(json.dumps(run_limited(Step(*json.loads(line)), time_limit)), file=answers, flush=True)
+
+
+def run_limited(step: Step, time_limit: float) -> list[Any]:
+    """Value, reason and name of an error of a step. The kernel ends this process at the limit of processor time."""
+    if step.name in (_READY.name, _LOAD.name):
+        if step.name == _LOAD.name:
+            verify(r"\sqrt{8}", r"2\sqrt{2}")
+            refuse_events(tuple(map(os.path.abspath, sys.path)))  # after the import of sympy, which loads libraries
+        return [None, None, None]
+    signal.setitimer(signal.ITIMER_PROF, time_limit)
+    try:
+        return [step.call(), None, None]
+    except BaseException as error:  # math_verify's time-out is no Exception in some versions
+        return [None, "unparsed", type(error).__name__]
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def limit_process(memory_limit: int) -> None:
+    """Limits that the kernel keeps on this process: memory, no core dumps, no process, no file written."""
+    import resource
+
+    with contextlib.suppress(ValueError, OSError):  # some systems do not limit address space
+        resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("RLIMIT_NPROC", "RLIMIT_FSIZE"):
+        if hasattr(resource, name):
+            resource.setrlimit(getattr(resource, name), (0, 0))
+
+
+_REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "ctypes.",
+            "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown", "os.truncate",
+            "os.listxattr", "shutil.", "pty.", "signal.pthread_kill")  # fmt: skip
+
+
+def refuse_events(folders: tuple[str, ...]) -> None:
+    """From here on Python code opens no socket, starts no process, and reads only files of these folders."""
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(_REFUSED):
+            raise PermissionError(f"{event} is refused")
+        if event == "open":
+            path, _, flags = arguments
+            within = isinstance(path, str) and os.path.abspath(path).startswith(folders)
+            if not within or flags & (os.O_WRONLY | os.O_RDWR):
+                raise PermissionError("open is refused")
+
+    sys.addaudithook(refuse)
+
+
+if __name__ == "__main__":
+    serve(float(sys.argv[1]), int(sys.argv[2]))

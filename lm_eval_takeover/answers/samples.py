@@ -1,11 +1,10 @@
 """The samples of one problem: the answer and the outcome of each, and the most frequent answer.
 
-What touches a response is a step, `run(step, mathematics)`: `judging` runs it in a worker under limits, `run_here` right here.
+What touches a response is a step: `judging` runs it in a worker under limits, `run_here` right here.
 """
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers import extraction, verification
@@ -48,6 +47,19 @@ class JudgedProblem(NamedTuple):
     majority: int | None
 
 
+class Step(NamedTuple):
+    """A call that touches a response: `read`, or a function of `verification`, by its name. `mathematics`: it loads sympy."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    mathematics: bool = False
+
+    def call(self) -> Any:
+        """The result, a JSON value."""
+        function = read if self.name == "read" else getattr(verification, self.name)
+        return function(*self.arguments)
+
+
 class Ran(NamedTuple):
     """The result of a step, a JSON value; `reason` if it has none."""
 
@@ -55,13 +67,10 @@ class Ran(NamedTuple):
     reason: Reason | None = None
 
 
-Run = Callable[[Callable[[], Any], bool], Ran]
-
-
-def run_here(step: Callable[[], Any], mathematics: bool) -> Ran:
+def run_here(step: Step) -> Ran:
     """Run a step in this process. An error is the outcome of that response alone."""
     try:
-        return Ran(step())
+        return Ran(step.call())
     except Exception as error:
         warn_of(type(error).__name__)
         return Ran(None, "unparsed")
@@ -72,7 +81,7 @@ def warn_of(name: str) -> None:
     _log.warning("%s while a response was judged; it counts as unparsed", name)
 
 
-def judge_samples(question: Question, run: Run = run_here) -> JudgedProblem:
+def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> JudgedProblem:
     """Read and judge all samples of a problem, an answer that several give once."""
     verdicts: dict[tuple[str, str], Verdict] = {}
     stock = question.verifier == "math_verify" and question.kind == "math"
@@ -81,11 +90,10 @@ def judge_samples(question: Question, run: Run = run_here) -> JudgedProblem:
         if question.kind == "letters" or question.verifier == "exact_match":
             return Verdict(gold.strip() == answer.strip())
         if (gold, answer) not in verdicts:
-            by_text = partial(verification.verdict_by_text, gold, answer, question.tolerance)
-            ran = Ran() if stock else run(by_text, False)
+            asked = (gold, answer, question.tolerance)
+            ran = Ran() if stock else run(Step("verdict_by_text", asked))
             if ran == Ran():  # mathematics is loaded only where text does not decide
-                rest = (gold, answer) if stock else (gold, answer, question.tolerance)
-                ran = run(partial(verification.verify_stock if stock else verification.verify, *rest), True)
+                ran = run(Step("verify_stock", asked[:2], True) if stock else Step("verify", asked, True))
             verdicts[gold, answer] = Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
         return verdicts[gold, answer]
 
@@ -93,8 +101,7 @@ def judge_samples(question: Question, run: Run = run_here) -> JudgedProblem:
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
         about = question.kind, question.gold, question.problem, question.verifier  # but not the other responses
-        mine = partial(_read, response, truncated, *about)
-        value, reason = run(partial(_read_stock, response) if stock else mine, stock)
+        value, reason = run(Step("read", (response, truncated, *about), stock))
         answer, form, boxed, unclosed = value or (None, None, False, False)
         if reason or answer is None or (form is None and question.kind == "math"):
             outcome: str = reason or ("no_answer" if answer is None else "restated")
@@ -109,28 +116,26 @@ def judge_samples(question: Question, run: Run = run_here) -> JudgedProblem:
     return JudgedProblem(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 
 
-def _read(
+def read(
     response: str, truncated: bool, kind: Kind, gold: str, problem: str, verifier: Verifier
 ) -> tuple[str | None, str | None, bool, bool]:
     """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
         return response, None, False, False
+    unclosed = extraction.has_unclosed_think(response)
     if kind == "letters":
         answer, boxed = read_letter(response, truncated)
-        return answer, answer, boxed, extraction.has_unclosed_think(response)
+        return answer, answer, boxed, unclosed
+    if verifier == "math_verify":
+        answer, boxes = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))
+        return answer, answer and f"${answer}$", bool(boxes), unclosed
     if verifier == "last_number":
         answer, boxed = extraction.read_last_number(response), False
     else:
         answer, boxed = extraction.read_answer(response, truncated)
         answer = None if verifier == "boxed" and not boxed else answer
     restated = answer is not None and verification.restates(answer, gold, problem)
-    form = None if answer is None or restated else canonicalise(answer)
-    return answer, form, boxed, extraction.has_unclosed_think(response)
-
-
-def _read_stock(response: str) -> tuple[str | None, str | None, bool, bool]:
-    answer, boxed = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))
-    return answer, answer and f"${answer}$", bool(boxed), extraction.has_unclosed_think(response)
+    return answer, None if answer is None or restated else canonicalise(answer), boxed, unclosed
 
 
 def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], Verdict], alone: Collection[str] = ()) -> list[int]:

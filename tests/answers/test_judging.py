@@ -46,7 +46,7 @@ def children():
     command = ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())]
     lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     listed = [(int(pid), state, words) for pid, state, *words in map(str.split, lines)]
-    return [pid for pid, state, words in listed if "lm_eval_takeover.answers.worker" in words or state.startswith("Z")]
+    return [pid for pid, state, words in listed if "lm_eval_takeover.answers.judging" in words or state.startswith("Z")]
 
 
 def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_nothing_behind():
@@ -175,7 +175,7 @@ def test_an_interrupt_ends_the_workers():
     _, error = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in error
     left = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
-    assert "lm_eval_takeover.answers.worker" not in left
+    assert "lm_eval_takeover.answers.judging" not in left
 
 
 def test_a_worker_answers_where_standard_error_is_closed():

@@ -19,11 +19,10 @@ def ask(gold, answers, **options):
 KNOWN = {}
 
 
-def run_once(step, mathematics):
-    place = (step.func, step.args)
-    if place not in KNOWN:
-        KNOWN[place] = run_here(step, mathematics)
-    return KNOWN[place]
+def run_once(step):
+    if step not in KNOWN:
+        KNOWN[step] = run_here(step)
+    return KNOWN[step]
 
 
 def majority(answers):
@@ -75,11 +74,11 @@ def test_the_order_of_samples_decides_nothing_but_ties():
 def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other():
     steps = []
 
-    def run(step, mathematics):
-        if "boxed" in step.args[0]:  # a response is read
-            return run_here(step, mathematics)
-        steps.append(step.args)
-        return Ran(None, "timed_out") if "t" in "".join(step.args[:2]) else run_here(step, mathematics)
+    def run(step):
+        if step.name == "read":
+            return run_here(step)
+        steps.append(step.arguments)
+        return Ran(None, "timed_out") if "t" in "".join(step.arguments[:2]) else run_here(step)
 
     hung = [f"t_{number}" for number in range(6)]
     judged = judge_samples(ask("7", [*hung, "5", "5"]), run)
