@@ -16,7 +16,7 @@ from lm_eval_takeover.answers.normalisation import tidy
 from lm_eval_takeover.answers.samples import Kind
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.metrics import Scored, score_samples
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, get_verifier
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_think_end, get_verdict_log, get_verifier
 
 Document = dict[str, Any]
 Texts = Sequence[Sequence[str]]  # the samples of each document
@@ -47,13 +47,13 @@ def score_letters(resps: Texts, docs: Sequence[Document]) -> list[Record]:
 
 
 def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
-    verifier = get_verifier()
+    verifier, think_end = get_verifier(), get_think_end()  # which the threads of the judge do not see
     with Judge() as judge:
 
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
             gold, tolerance, problem = str(doc["answer"]), float(doc.get("tolerance") or 0), str(doc["problem"])
-            return score_samples(gold, responses, judge.judge_samples, kind, tolerance, verifier, problem)
+            return score_samples(gold, responses, judge.judge_samples, kind, tolerance, verifier, problem, think_end)
 
         scored = judge.map(score, zip(resps, docs, strict=True))
         problems = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm_eval_takeover.answers.samples import JudgedProblem, Kind, Question, Verifier, judge_samples
-from lm_eval_takeover.tasks.verdicts import Response, get_think_end
+from lm_eval_takeover.tasks.verdicts import Response
 
 JudgeSamples = Callable[[Question], JudgedProblem]
 
@@ -56,12 +56,16 @@ def score_samples(
     tolerance: float = 0.0,
     verifier: Verifier = "takeover",
     problem: str = "",
+    think_end: str = "",
 ) -> Scored:
-    """The metrics of one problem: shares of its samples, but `acc_completed` is `(correct, completed)`."""
+    """The metrics of one problem: shares of its samples, but `acc_completed` is `(correct, completed)`.
+
+    `think_end` ends the thinking of the model, beside the usual tags.
+    """
     count = len(responses)
     limits = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
-    if token := get_think_end():
-        responses = [response.replace(token, "</think>") for response in responses]
+    if think_end:
+        responses = [response.replace(think_end, "</think>") for response in responses]
     samples, chosen = judge(Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem))
     outcomes = [sample.outcome for sample in samples]
     cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, limits, strict=True))

@@ -72,6 +72,11 @@ def use_verifier(name: Verifier) -> AbstractContextManager[None]:
     return _setting(_verifier, name)
 
 
+def use_think_end(text: str) -> AbstractContextManager[None]:
+    """Read answers behind this text inside of the `with` block."""
+    return _setting(_think_end, text)
+
+
 @contextmanager
 def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
     token = variable.set(value)

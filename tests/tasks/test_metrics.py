@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from lm_eval_takeover.tasks.metrics import accuracy_of_completed, pass_at_k, score_samples
-from lm_eval_takeover.tasks.verdicts import Response, get_verdict_log, redirect_verdicts, set_think_end
+from lm_eval_takeover.tasks.verdicts import Response, get_verdict_log, redirect_verdicts
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -54,11 +54,9 @@ def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():
 
 
 def test_thinking_ends_at_the_token_of_its_model():
-    set_think_end("[END]")
-    try:
-        assert score_samples("42", ["maybe \\boxed{41} [END] So it is 42."]).outcomes == ["correct"]
-    finally:
-        set_think_end("")
+    response = "maybe \\boxed{41} [END] So it is 42."
+    assert score_samples("42", [response], think_end="[END]").outcomes == ["correct"]
+    assert score_samples("42", [response]).outcomes == ["incorrect"]
 
 
 def test_problems_without_a_completed_sample_count_for_nothing():

@@ -46,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     folder = {"help": "a folder of task files that replace the installed ones"}
     add_shared(parser, "tasks", "include_path", tasks=tasks, include_path=folder)
     add("--verifier", type=_read_verifiers, metavar="NAME,…", default=["takeover"], help=_VERIFIERS)
+    add("--think_end_token", metavar="TEXT", help="text that ends the thinking (default: think_end_token of the run)")
     out = "folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER); each of several has a folder in it"
     add("--output_path", type=Path, metavar="DIR", help=out)
 
@@ -80,7 +81,8 @@ def _rescore_all(
             finished = f"{len(stored.samples):,} of {len({row.key for row in stored.asked}):,} samples are finished"
             print(f"{finished}; documents that lack some of theirs are left out", flush=True)
         try:
-            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, verifier)))
+            outcome = rescore(stored, verdicts, options.tasks, options.include_path, verifier, options.think_end_token)
+            rescored.append((stored, outcome))
         except ArgumentError as error:  # a command that was stopped early, or was about other tasks
             refusals.append(error)
     if not rescored:

@@ -28,7 +28,7 @@ from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.loading import find_tasks
-from lm_eval_takeover.tasks.verdicts import get_verifier, redirect_verdicts, use_verifier
+from lm_eval_takeover.tasks.verdicts import get_verifier, redirect_verdicts, use_think_end, use_verifier
 
 Place = tuple[str, str, int, int]  # task, digest of the document, request of the document, repeat
 Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
@@ -92,19 +92,28 @@ class _Matched:
 
 
 def rescore(
-    run: StoredRun, verdicts: Verdicts, tasks: Sequence[str], include: Path | None, verifier: Verifier = "takeover"
+    run: StoredRun,
+    verdicts: Verdicts,
+    tasks: Sequence[str],
+    include: Path | None,
+    verifier: Verifier = "takeover",
+    think_end: str | None = None,
 ) -> Rescored:
     """Score the responses of a run with the tasks of these names (its own by default) as they are installed, or in `include`.
 
     Documents are matched by their content; where that has changed (a corrected gold answer), by their number. Those without all
-    their responses are left out. Raises ArgumentError for tasks that are not known, or that the run has nothing of.
+    their responses are left out. `think_end` replaces the run's `think_end_token`. Raises ArgumentError for tasks that are not
+    known, or that the run has nothing of.
     """
+    end = read_given_arguments(run).get("think_end_token", "") if think_end is None else think_end
+    if isinstance(end, int):
+        raise ArgumentError(f"think_end_token of the run is the token {end}; give its text by --think_end_token")
     names = list(tasks) or run.tasks
     withheld = {"withhold_questions": True} if any(row["prompt"] is None for row in read_prompts(run.folder)) else None
     manager = find_tasks(names, include, of_run=run.tasks, metadata=withheld)
     # Nothing is generated, so lm-eval must not ask git for a commit; outside a repository git complains.
     git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)
-    with use_verifier(verifier), redirect_verdicts(None), git:
+    with use_verifier(verifier), use_think_end(end), redirect_verdicts(None), git:
         loaded = manager.load(names)["tasks"]
         matched = _match_responses(run, loaded)
         missing = loaded.keys() - matched.documents.keys()

@@ -167,6 +167,17 @@ def test_other_verifiers_judge_the_same_texts_and_leave_the_verdicts_of_the_run(
     assert read_stored_runs(tmp_path)[1] == before
 
 
+def test_thinking_ends_where_the_run_says_unless_the_command_says_otherwise(tmp_path):
+    run_demo(tmp_path, LIMIT, {"policy": "base", "run_dir": str(tmp_path), "think_end_token": "}"})
+    (run,), verdicts = read_stored_runs(tmp_path)
+    done = rescore(run, verdicts, [], None)
+    assert (done.changes, done.compared) == ([], LIMIT * 8)
+    assert rescore(run, verdicts, [], None, think_end="").changes
+    run.facts["arguments"]["think_end_token"] = 7
+    with pytest.raises(ArgumentError, match="is the token 7; give its text by --think_end_token"):
+        rescore(run, verdicts, [], None)
+
+
 def test_questions_that_the_run_withheld_stay_withheld(tmp_path):
     secret = {"problem": "a question that nobody publishes", "choices": ["yes", "no"], "answer": "A"}
     (tmp_path / "tasks").mkdir()
