@@ -6,10 +6,9 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from lm_eval_takeover.answers import notation
-from lm_eval_takeover.answers.expressions import Unparsed, evaluate, find_factor, is_same_value, parse_expression
+from lm_eval_takeover.answers.expressions import Unparsed, find_factor, is_same_value, parse_expression
 from lm_eval_takeover.answers.normalisation import normalise, parse_rational, split_top, strip_thousands
 from lm_eval_takeover.answers.values import (
-    ENDLESS,
     MIRRORED,
     Amount,
     Clock,
@@ -21,15 +20,18 @@ from lm_eval_takeover.answers.values import (
     Region,
     Relation,
     Remainder,
-    Tree,
     Value,
     is_ratio,
+    list_points,
+    make_interval,
+    make_points,
     read_relation,
     read_value,
 )
 
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
+_CALL = re.compile(r"[^()]*\(\s*+([A-Za-z])\s*+\)")
 _MANY_DIGITS = 7  # significant ones: so many make a decimal equal to the fraction that it rounds
 _MAX_ELEMENTS = 16  # a list with more surplus elements than this is wrong without a comparison
 _LEAST_PERCENTAGE = 4  # from here on a number may be a percentage without its sign; 1 is not 1%
@@ -89,7 +91,9 @@ class Comparison:
                 given = self._find_given(sides)
                 return given is not None and self.equal(given, answer)
             case Group(items, brackets, None), Region():
-                return self._compare_regions(_to_region(items, brackets), other)
+                is_interval = len(items) == 2 and brackets not in ("", "{}")
+                region = make_interval(items, brackets) if is_interval else make_points(items)
+                return region is not None and self._compare_regions(region, other)
             case Group(items, brackets), Matrix(rows) if brackets not in ("", "{}"):
                 return 1 in (len(rows), len(rows[0])) and self._are_same_parts(items, [cell for row in rows for cell in row])
             case Group(items, "" | "{}"), _ if items:
@@ -186,28 +190,7 @@ class Comparison:
         """Two regions are equal if they hold the same of their ends and of the gaps between these."""
         if left.unknown and right.unknown and left.unknown != right.unknown:
             return False
-        ends = {end: evaluate(end) for tree in (left.tree, right.tree) for end in _list_ends(tree)}
-        if None in ends.values():
-            return self._are_same_trees(left.tree, right.tree)
-        distinct: list[float] = []
-        for value in sorted(value for value in ends.values() if value is not None):
-            if not distinct or value - distinct[-1] > _CLOSE * max(1.0, abs(value)):
-                distinct.append(value)
-        places = {
-            end: 2 * min(range(len(distinct)), key=lambda k: abs(distinct[k] - (value or 0))) + 1 for end, value in ends.items()
-        }
-        count = 2 * len(distinct) + 1
-        return _list_members(left.tree, places, count) == _list_members(right.tree, places, count)
-
-    def _are_same_trees(self, left: Tree, right: Tree) -> bool:
-        """Regions with letters in their ends: the same parts in any order."""
-        if left[0] != right[0] or len(left) != len(right):
-            return False
-        if left[0] == "interval":
-            return left[3:] == right[3:] and self._are_same_parts(left[1:3], right[1:3])
-        if left[0] == "points":
-            return self._are_same_sets(Group(left[1], "{}"), Group(right[1], "{}"))
-        return all(any(self._are_same_trees(a, b) for b in right[1:]) for a in left[1:])
+        return all(left.holds(at) == right.holds(at) for at in list_points(*left.ends, *right.ends))
 
     def _compare_relations(self, left: Relation, right: Relation) -> bool:
         """The same parts in the same or the mirrored order, or a multiple; a negative factor turns the sign."""
@@ -224,8 +207,6 @@ class Comparison:
     def _compare_equations(self, left: Equation, right: Equation) -> bool:
         """Two equations are equal if they say the same name's value, or if one is a multiple of the other."""
         a, b = left.sides, right.sides
-        if min(len(a), len(b)) > 2:
-            return self._are_same_sets(Group(a, "{}"), Group(b, "{}"))
         other = _rename(a, b)
         named = notation.is_name(a[0]) and notation.is_name(b[0]) and notation.is_same_name(a[0], other[0])
         if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], other[-1]):
@@ -246,12 +227,9 @@ class Comparison:
 
     def _compare_ratios(self, left: Ratio, right: Ratio) -> bool:
         """Ratios are proportional: `2:3:4` is `4:6:8`, and not `2:4:3`, which divides to the same number."""
-        if len(left.parts) != len(right.parts):
-            return False
-        pairs = [(parse_rational(a), parse_rational(b)) for a, b in zip(left.parts, right.parts, strict=True)]
-        if not all(a and b for a, b in pairs):
-            return self._are_same_parts(left.parts, right.parts)
-        return len({a / b for a, b in pairs if a and b}) == 1
+        a, b = left.parts, right.parts
+        crossed = ([rf"({part}) \cdot ({first})" for part in parts] for parts, first in ((a, b[0]), (b, a[0])))
+        return self._are_same_parts(*crossed)
 
     _comparisons: ClassVar[dict[type, Callable[[Any, Any, Any], bool]]] = {
         Amount: _compare_amounts,
@@ -285,13 +263,6 @@ class Comparison:
 
 _PERCENT, _DEGREE, _RADIAN = ((("%", 1),), (("°", 1),), (("rad", 1),))
 _TEMPERATURES = ((("℃", 1),), (("℉", 1),))
-_CLOSE = 1e-12  # relative
-
-
-def _to_region(items: list[str], brackets: str) -> Region:
-    if len(items) == 2 and brackets not in ("", "{}"):
-        return Region(("interval", *items, brackets[0] == "[", brackets[1] == "]"))
-    return Region(("points", items))
 
 
 def _multiply(number: str, factor: Fraction) -> str:
@@ -306,10 +277,8 @@ def _find_place(name: str, names: list[str]) -> int | None:
 
 def _rename(left: list[str], right: list[str]) -> list[str]:
     """The right equation in the left one's argument: f(z) = z as f(x) = x."""
-    first, second = (notation.NAME.fullmatch(sides[0]) for sides in (left, right))
-    if not (first and second and first[1] and second[1] and first[1] != second[1]):
-        return right
-    if len(first[1]) > 1 or len(second[1]) > 1 or first[1] in right[-1]:
+    first, second = (_CALL.fullmatch(sides[0]) for sides in (left, right))
+    if not (first and second) or first[1] in right[-1]:
         return right
     return [re.sub(rf"(?<![\\A-Za-z]){second[1]}(?![A-Za-z])", first[1], side) for side in right]
 
@@ -318,28 +287,6 @@ def _must_be_tuple(parts: list[str]) -> bool:
     """Whether two values in brackets are no interval, so that they may be listed without: three, or descending."""
     values = [parse_rational(part) for part in parts]
     return len(parts) > 2 or (values[0] is not None and values[1] is not None and values[0] > values[1])
-
-
-def _list_ends(tree: Tree) -> list[str]:
-    if tree[0] == "interval":
-        return [end for end in tree[1:3] if end.replace(" ", "") not in ENDLESS]
-    return list(tree[1]) if tree[0] == "points" else [end for part in tree[1:] for end in _list_ends(part)]
-
-
-def _list_members(tree: Tree, places: dict[str, int], count: int) -> list[bool]:
-    """Which of the gaps (even places) and ends (odd ones) a region holds."""
-    kind, *parts = tree
-    if kind == "interval":
-        low, high = (places.get(end, -1 if end == tree[1] else count) for end in parts[:2])
-        return [low < at < high or (at == low and tree[3]) or (at == high and tree[4]) for at in range(count)]
-    if kind == "points":
-        return [at in {places[point] for point in parts[0]} for at in range(count)]
-    members = [_list_members(part, places, count) for part in parts]
-    if kind == "not":
-        return [not member for member in members[0]]
-    every, some = ([test(column) for column in zip(*members, strict=True)] for test in (all, any))
-    # Inequalities with a comma between them: both hold, or one of them if both cannot.
-    return some if kind == "or" or (kind == "both" and not any(every)) else every
 
 
 def _lower_letters(text: str) -> str | None:

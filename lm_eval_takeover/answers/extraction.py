@@ -66,10 +66,9 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     text = strip_thinking(response)
     if tagged := find_tagged(text):
         text, truncated = tagged, False
-    boxes = find_boxes(text)
-    opened = max((match.start() for match in _BOX.finditer(text)), default=-1) if "{" in text else -1
-    if opened > max((end for _, end, _ in boxes), default=0) and not _closes(text, opened):  # cut off in its last box
-        text, boxes, truncated = _LEAD.sub("", text[:opened]), [], True
+    boxes, unclosed = scan_boxes(text)
+    if unclosed is not None:  # cut off in its last box
+        text, boxes, truncated = _LEAD.sub("", text[:unclosed]), [], True
     if boxes:
         return ExtractedAnswer(join_last(text, boxes), boxed=True)
     if bare := _BARE_BOX.findall(text):
@@ -147,9 +146,14 @@ _MAX_BETWEEN = 60  # characters
 
 def find_boxes(text: str) -> list[Span]:
     """Every complete outermost box, empty ones left out; `5` for `\\boxed{\\boxed{5}}`."""
+    return scan_boxes(text)[0]
+
+
+def scan_boxes(text: str) -> tuple[list[Span], int | None]:
+    """The complete boxes, and where the last one begins if it never ends."""
     opening = {match.end() - 1: match.start() for match in _BOX.finditer(text)}
     if not opening:
-        return []
+        return [], None
     spans: list[tuple[int, int, int, int]] = []  # start and end of a box, start and end of what it holds
     opened: list[int] = []
     for brace in _BRACES.finditer(text, min(opening)):
@@ -164,17 +168,8 @@ def find_boxes(text: str) -> list[Span]:
                     inner = (bounds[0], bounds[1])
             spans.append((opening[start], position + 1, *inner))
     boxes = [(start, end, text[first:last].removesuffix("\\ ").strip()) for start, end, first, last in spans]
-    return [box for box in boxes if not _EMPTY.fullmatch(box[2])]
-
-
-def _closes(text: str, start: int) -> bool:
-    """Whether the braces of a box are closed somewhere, as those of an empty one are."""
-    depth = 0
-    for brace in _BRACES.finditer(text, start):
-        depth += (brace[0] == "{") - (brace[0] == "}")
-        if depth == 0 and brace[0] == "}":
-            return True
-    return False
+    last = max(opening)
+    return [box for box in boxes if not _EMPTY.fullmatch(box[2])], opening[last] if last in opened else None
 
 
 def join_last(text: str, spans: list[Span]) -> str:

@@ -2,7 +2,7 @@
 
 A response is untrusted: it can make a regular expression hang, or sympy exhaust memory. A worker is this module as a process that
 reads one step a line, as JSON, and writes its result. The kernel ends one whose step exceeds the limit of processor time, which
-a busy machine does not stretch. The step of a worker that died of anything else is run once more.
+a busy machine does not stretch. The step of a worker that died of anything else is run again.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ MEMORY_LIMIT = 2 * 1024**3  # bytes of address space of one worker
 LONGEST = 1_000_000  # characters at the end of a response that are read
 _WALL = 4.0  # times the limit that a step may take on the wall clock, for a worker that sleeps or is stopped
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-_STARTS = 3  # tries: something outside may kill a process that starts
+_TRIES = 3  # of a step: something outside may kill a process
 _START = 120.0  # seconds for a worker to start, and to import sympy
 _READY, _LOAD = Step("ready", ()), Step("load", ())  # a worker that started; one that has imported sympy and the grammar
 
@@ -98,17 +98,20 @@ class _Worker:
     def __init__(self, time_limit: float, memory_limit: int):
         self.time_limit, self.memory_limit = time_limit, memory_limit
         self.process: subprocess.Popen[bytes] | None = None
-        self.loaded = self.closed = False
+        self.started = self.loaded = self.closed = False
 
     def run(self, step: Step) -> Ran:
-        """The result of a step; a reason if it exceeds the limits, raises, or ends the worker twice."""
-        with contextlib.suppress(_Died):
-            return self._run(step)
-        try:
-            return self._run(step)
-        except _Died as died:
-            warn_of(str(died))
-            return Ran(None, "unparsed")
+        """The result of a step; a reason if it exceeds the limits, raises, or ends the worker again and again."""
+        why = ""
+        for _ in range(_TRIES):
+            try:
+                return self._run(step)
+            except _Died as died:
+                why = str(died)
+        if not self.started:
+            raise RuntimeError(f"a worker that judges answers did not start: {why}")
+        warn_of(why)
+        return Ran(None, "unparsed")
 
     def _run(self, step: Step) -> Ran:
         if self.closed:
@@ -129,18 +132,13 @@ class _Worker:
         environment = {name: value for name, value in os.environ.items() if name in _KEPT}
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
         environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.loaded, why = False, ""
-        for _ in range(_STARTS):
-            self.process = process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
-            )
-            try:
-                why = str(self._ask(process, _READY, _START)[1])
-            except _Died as died:
-                why = str(died)
-            if self.process is process:
-                return process
-        raise RuntimeError(f"a worker that judges answers did not start: {why}")
+        self.process = process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
+        )
+        if self._ask(process, _READY, _START)[1]:
+            raise _Died(f"no start within {_START:.0f} s")
+        self.started, self.loaded = True, False
+        return process
 
     def _ask(self, process: subprocess.Popen[bytes], step: Step, seconds: float) -> list[Any]:
         """Value, reason and name of an error. A worker that does not answer within `seconds` on the wall clock is ended."""

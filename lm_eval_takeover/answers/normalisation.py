@@ -10,12 +10,12 @@ from lm_eval_takeover.answers.units import is_unit_name
 MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
-_SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil emptyset"
+_SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil emptyset sqrt"
 _UNICODE = str.maketrans(
     {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width digits, signs and brackets
     | {zero + digit: str(digit) for zero in (0x0660, 0x06F0, 0x0966) for digit in range(10)}
     | dict(zip("−–—﹣÷⁄、。٫º˚′’‘“”`\u00a0\u2009\u202f", "----//,..°°'''\"\"'   ", strict=True))
-    | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉∅", _SYMBOLS.split(), strict=True)}
+    | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉∅√", _SYMBOLS.split(), strict=True)}
     | {mark: rf"\mathbb{{{name}}}" for mark, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff✓✔✅", "")
     | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
@@ -50,8 +50,6 @@ def _list_cases(match: re.Match[str]) -> str:
 _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     (re.compile("[₀-₉]+"), lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
-    (re.compile(r"√\s*+(?=\()"), "sqrt"),
-    (re.compile(r"√\s*+(\d+|[A-Za-z])"), r"\\sqrt{\1}"),
     (re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,|\\ )\s*+(?=\d{3}(?!\d))"), ""),
     (re.compile(r"^([^$\\]*+)\$(?=\s?[\d.])([^$]*+)$"), r"\1\\$\2"),  # one sign alone is no delimiter
     (
@@ -135,7 +133,6 @@ _MAGNITUDE = re.compile(r"(?<=\d)\s++(hundred|thousand|million|billion|trillion|
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7}
 _FRACTION = re.compile(r"([-+]?)\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
 _REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
-_GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
 _TRAILING = re.compile(  # 5m is 5 times m
     r"(.*[\d})\]%])(?:\s++(?![^\W\d_hsLmglJNTVW](?![A-Za-z/]))|(?![^\W\d_hsL](?![A-Za-z/])))"
     r"([A-Za-z](?:[A-Za-z./^{} -]|(?<! )\d)*)"
@@ -196,8 +193,6 @@ def parse_rational(answer: str) -> Fraction | None:
     if len(text) > MAX_DIGITS:
         return None
     text = _MAGNITUDE.sub(lambda match: f"e{_MAGNITUDES[match[1].lower()]}", text)
-    if grouped := _GROUPED.fullmatch(text):
-        text = (grouped[1] or grouped[2] or "").strip()
     try:
         if match := _NUMBER.fullmatch(text):
             sign, digits, *powers = match.groups()

@@ -5,20 +5,10 @@ from itertools import pairwise
 
 from lm_eval_takeover.answers.normalisation import normalise, unwrap_text
 
-NAME = re.compile(
-    r"\\?[A-Za-z]+\s*+(?:_\s*+(?:\{[^{}]*\}|\w)\s*+)*'*\s*+(?:\(\s*+([A-Za-z](?:\s*+,\s*+[A-Za-z])*)\s*+\))?|\\angle\s*+[\w{} ]+"
-)
 _ONE_NAME = re.compile(r"\s*+(\\?[A-Za-z]+)\s*+(?:_\s*+(\{[^{}]*\}|\w))?\s*+('*)\s*+(?:\(([^()]*)\))?\s*+$")
-_TERM = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
-_SUM_OF_NAMES = re.compile(rf"{_TERM}(?:(?:\s*+\+\s*+|\s++|(?=\\)){_TERM})*")
-_LABEL = re.compile(
-    r"\\?[A-Za-z]+(?:\s*+_\s*+(?:\{[^{}]*\}|\w))*'*\s*+\((?:[^()=]|\([^()=]*+\))*+\)|\|[A-Za-z]+\|"
-    r"|\[[A-Z]{3,}\]|\\(?:max|min|angle|overline)\s*+[\w{}() ]+"
-)
-_SIZE = rf"(?:{_TERM}|\[{_TERM}\]|\|{_TERM}\|)"  # with areas `[ABC]` and lengths `|AB|`
-_RATIO_OF_NAMES = re.compile(
-    rf"{_SIZE}(?:\s*+:\s*+{_SIZE})+|{_SIZE}\s*+/\s*+{_SIZE}|\\frac\s*+\{{\s*+{_SIZE}\s*+\}}\s*+\{{\s*+{_SIZE}\s*+\}}"
-)
+_INDEX = re.compile(r"(?<=[\w}])\s*+(?:_\s*+(?:\{[^{}]*\}|\w)|\((?:[^()=]|\([^()=]*+\))*+\)|')")  # indices, arguments, primes
+_NAMES = re.compile(r"(?=.*[A-Za-z])(?!.*\\(?:sqrt|infty))[A-Za-z\\+ |:/\[\]{}]+")
+_RATIO = re.compile(r"[:/]|\\frac")
 _TEENS = "thir four fif six seven eigh nine"
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve " + "teen ".join(_TEENS.split()) + "teen"
 NUMERALS = {word: number for number, word in enumerate(_WORDS.split())}
@@ -36,8 +26,10 @@ def is_name(text: str, ratio: bool = False) -> bool:
 
     With `ratio` also a ratio of such: `a : b`, `AB/BC`, `[ABC]:[DEF]` or `\\frac{x}{y}`.
     """
-    patterns = (NAME, _SUM_OF_NAMES, _LABEL, *([_RATIO_OF_NAMES] if ratio else []))
-    return any(pattern.fullmatch(unwrap_text(text)) for pattern in patterns)
+    plain = unwrap_text(text)
+    while (shorter := _INDEX.sub("", plain)) != plain:
+        plain = shorter
+    return _NAMES.fullmatch(plain) is not None and (ratio or not _RATIO.search(plain))
 
 
 def is_same_name(left: str, right: str) -> bool:

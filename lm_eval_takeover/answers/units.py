@@ -29,7 +29,11 @@ _PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "m": -3, "d": -1, "μ": -
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _EMPTY = {"unit", "of", "the", "a", "an", "each", "in", "i", "are", "total", "long", "left", "cdot", "text"}
-_TOKEN = re.compile(r"[^\W\d_]+|[°%¢€£¥₹']|/|\^\s*+\{?\s*+(-?\d)\s*+\}?|\d")
+_FACTOR = re.compile(
+    r"[\s(]*+(/|\bper\b)?[\s(]*+(?:\b(square|sq|cubic|cu)\b[.\s]*+)?([^\W\d_]++|[°%¢€£¥₹'])\)?"
+    r"(?:\s*+(?:\^\s*+\{?\s*+)?(-?\d)|\s*+\b(squared|cubed)\b)?",
+    re.IGNORECASE,
+)
 
 Measured = tuple[tuple[str, int], ...]  # (what, exponent), sorted
 
@@ -82,28 +86,17 @@ def is_unit_name(word: str) -> bool:
 def read_unit(text: str) -> Unit:
     """`m/s^2`, `meters per second squared`, `square inches`, `red marbles`; an empty text is no unit."""
     measured: Counter[str] = Counter()
-    size, words, sign, power = Fraction(1), set(), 1, 1
-    last: tuple[Measured, Fraction, int] | None = None  # the last unit and its sign
-    for token in _TOKEN.finditer(text):
-        word = token[0]
-        exponent = token[1] or (word if word.isdigit() else _POWERS.get(word.lower(), 0) if last else 0)
-        if exponent:
-            if last:
-                factor = last[2] * (int(exponent) - 1)
-                measured.update({what: factor * number for what, number in last[0]})
-                size *= last[1] ** factor
-                last = None
-        elif word.lower() in _POWERS:
-            power = _POWERS[word.lower()]
-        elif word in ("/", "per"):
-            sign = -1
-        elif name := find_name(word):
+    size, words, sign = Fraction(1), set(), 1
+    for per, before, word, exponent, after in _FACTOR.findall(text):
+        sign = -1 if per or (sign < 0 and "(" in text) else 1
+        noun = word.lower().removesuffix("s")
+        if name := find_name(word):
             meaning, one = _KNOWN[name]
-            measured.update({what: sign * power * number for what, number in meaning})
-            size *= one ** (sign * power)
-            last, power, sign = (meaning, one, sign), 1, sign if "/" in text and "(" in text else 1
-        elif word.lower().removesuffix("s") not in _EMPTY:
-            words.add(("per " if sign < 0 else "") + word.lower().removesuffix("s"))
+            power = sign * int(exponent or _POWERS.get((before or after).lower(), 1))
+            measured.update({what: power * number for what, number in meaning})
+            size *= one**power
+        elif noun not in _EMPTY and noun not in _POWERS:
+            words.add(("per " if sign < 0 else "") + noun)
     if measured.get("°") and (scale := measured.keys() & {"℃", "℉"}):
         del measured["°"]
         measured[scale.pop()] = 1

@@ -1,20 +1,22 @@
-"""What an answer is: `read_value` reads a tidied text as one of a few types. Pure functions; nothing is evaluated.
+"""What an answer is: `read_value` reads a tidied text as one of a few types. Pure functions.
 
 An amount (a number or expression, and its unit), a group (list, set, tuple), a region of the real line (interval, union,
 inequality), an equation, another relation, a matrix, a time of day, a ratio of three or more, a number in a base, a remainder.
 """
 
+import math
+import operator
 import re
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from math import gcd
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
-from lm_eval_takeover.answers.expressions import OF_ANGLE
+from lm_eval_takeover.answers.expressions import OF_ANGLE, evaluate
 from lm_eval_takeover.answers.normalisation import (
     find_closing,
     normalise,
-    parse_rational,
     split_brackets,
     split_elements,
     split_top,
@@ -24,7 +26,6 @@ from lm_eval_takeover.answers.normalisation import (
 from lm_eval_takeover.answers.notation import NUMERALS, is_name
 from lm_eval_takeover.answers.units import Unit, read_unit
 
-Tree = tuple[Any, ...]
 _EXCEPT = r",? (?:except|besides|other than)(?: for)?"
 _SETS = {
     r"(?:the )?(?:set of )?(?:all )?(?:the )?reals?(?: numbers?)?(?: [a-z])?" + rf"(?=$|{_EXCEPT})": r"\mathbb{R}",
@@ -59,9 +60,10 @@ class Group(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A part of the real line: a tree of `interval`, `points`, `not`, `and`, `or`, `both`; and the unknown of an inequality."""
+    """A part of the real line: where it may begin and end, whether it holds a number, and the unknown of an inequality."""
 
-    tree: Tree
+    ends: tuple[float, ...]
+    holds: Callable[[float], bool]
     unknown: str = ""
 
 
@@ -166,7 +168,7 @@ def _read_clock(text: str) -> Clock | None:
 def is_ratio(text: str) -> bool:
     """Whether what looks like a time may be a ratio: it has nothing behind it, and cannot be reduced."""
     parts = text.split(":")
-    return _read_clock(text) is None or (all(map(str.isdigit, parts)) and gcd(*map(int, parts)) == 1)
+    return _read_clock(text) is None or (all(map(str.isdigit, parts)) and math.gcd(*map(int, parts)) == 1)
 
 
 def read_relation(text: str) -> Relation:
@@ -243,6 +245,7 @@ def parse_matrix(text: str) -> list[list[str]] | None:
 
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
 MIRRORED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
+_COMPARED = {r"\le": operator.le, r"\ge": operator.ge, "<": operator.lt, ">": operator.gt, r"\ne": operator.ne}
 _REGION = re.compile(
     rf"{RELATION.pattern}|\\(?:cup|cap|setminus|backslash|notin|emptyset)(?![A-Za-z])|\\mathbb\s*+\{{?R|\\infty.*or"
 )
@@ -253,97 +256,105 @@ _WITHOUT = re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])|-(?=\s*+\\\{)")
 _OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor|cup)(?![A-Za-z])|或")
 _ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land|cap)(?![A-Za-z])")
 _SIZE = re.compile(r"\|\s*+([A-Za-z])\s*+(?:([-+])\s*+([^|]+))?\|")
-ENDLESS = (r"-\infty", r"\infty", r"+\infty")
+_ENDLESS = {r"-\infty": -math.inf, r"\infty": math.inf, r"+\infty": math.inf}
+
+
+def list_points(*ends: float) -> list[float]:
+    """Each end, and a number in each gap between them."""
+    finite = sorted({end for end in ends if math.isfinite(end)}) or [0.0]
+    between = [(low + high) / 2 for low, high in pairwise(finite)]
+    return [finite[0] - 1, *finite, *between, finite[-1] + 1]
 
 
 def _read_region(text: str) -> Region | None:
     """The region that a union, an inequality in one unknown or a set of the reals describes; None for anything else."""
-    if not _REGION.search(text):
-        return None
-    tree = _read_tree(text)
-    unknowns = {
-        side.strip() for side in RELATION.split(text)[::2] for side in _split_all(side) if _UNKNOWN.fullmatch(side.strip())
-    }
-    return Region(tree, min(unknowns, default="")) if tree and len(unknowns) < 2 else None
+    return _read_part(text) if _REGION.search(text) else None
 
 
-def _split_all(text: str) -> list[str]:
-    return [part for piece in _OR.split(text) for each in _ALSO.split(str(piece)) for part in re.split("[,|]", str(each))]
-
-
-def _read_tree(text: str) -> Tree | None:
+def _read_part(text: str) -> Region | None:
     text = _BUILDER.sub(r"\1", text).strip()
     if text == r"\emptyset":
-        return ("points", [])
-    for pattern, kind in ((_OR, "or"), (_WITHOUT, "without"), (_ALSO, "and")):
-        pieces = [piece for piece in pattern.split(text, maxsplit=kind == "without") if piece and piece.strip()]
-        if len(pieces) > 1 and kind == "without":
-            whole, part = _read_tree(pieces[0]), _read_tree(pieces[1]) or ("points", split_elements(pieces[1]))
-            return ("and", whole, ("not", part)) if whole else None
+        return make_points([])
+    for pattern, kind in ((_OR, any), (_WITHOUT, None), (_ALSO, all)):
+        pieces = [piece for piece in pattern.split(text, maxsplit=kind is None) if piece and piece.strip()]
+        if len(pieces) > 1 and kind is None:
+            return _join(all, [_read_part(pieces[0]), _invert(_read_part(pieces[1]) or make_points(split_elements(pieces[1])))])
         if len(pieces) > 1:
-            return _join(kind, pieces)
+            return _join(kind or all, map(_read_part, pieces))
     pieces = split_top(text, ",;")
     if len(pieces) > 1 and (RELATION.search(pieces[0]) or r"\in" in pieces[0]):
         if r"\ne" in pieces[0] and not any(map(RELATION.search, pieces[1:])):
-            first = _read_relation(pieces[0])
-            return first and ("and", first, ("not", ("points", pieces[1:])))
-        return _join("both", pieces)
+            return _join(all, [_read_inequality(pieces[0]), _invert(make_points(pieces[1:]))])
+        both = _join(all, map(_read_part, pieces))  # of two that cannot both hold, one does
+        return both if both is None or any(map(both.holds, list_points(*both.ends))) else _join(any, map(_read_part, pieces))
     if named := re.fullmatch(r"[A-Za-z]\w?\s*+(=|\\in(?![A-Za-z])|\\notin(?![A-Za-z]))\s*+(.+)", text):
-        tree = _read_tree(named[2]) or (("points", [named[2]]) if named[1] == "=" else None)
-        return tree and (("not", tree) if named[1] == r"\notin" else tree)
+        region = _read_part(named[2]) or (make_points([named[2]]) if named[1] == "=" else None)
+        return _invert(region) if named[1] == r"\notin" else region
     if reals := _REALS.fullmatch(text):
         if not reals[1]:
-            return ("interval", r"-\infty", r"\infty", False, False)
-        closed = "e" in reals[1]
-        return ("interval", "0", r"\infty", closed, False) if re.search(r"[+>]|\\ge", reals[1]) else None
+            return Region((), lambda at: True)
+        return make_interval(["0", r"\infty"], "[)" if "e" in reals[1] else "()") if re.search(r"[+>]|\\ge", reals[1]) else None
     if text.startswith(r"\{") and text.endswith(r"\}"):
-        return ("points", split_elements(text))
+        return make_points(split_elements(text))
     if (group := split_brackets(text)) and len(group[1]) == 2:
-        return ("interval", *group[1], group[0] == "[", group[2] == "]")
-    return _read_relation(text)
+        return make_interval(group[1], group[0] + group[2])
+    return _read_inequality(text)
 
 
-def _join(kind: str, pieces: list[str]) -> Tree | None:
-    trees = [_read_tree(piece) for piece in pieces]
-    return (kind, *trees) if all(trees) else None
+def make_interval(ends: list[str], brackets: str) -> Region | None:
+    low, high = (r"\le" if bracket in "[]" else "<" for bracket in brackets)
+    region = _read_inequality(f"{ends[0]} {low} x {high} {ends[1]}")
+    return region and region._replace(unknown="")
 
 
-def _read_relation(text: str) -> Tree | None:
-    """An inequality in one unknown: `x > 2`, `0 < x \\le 1`, `x \\ne 1`, `|x - 2| < 1`."""
-    parts = [part.strip() for part in RELATION.split(text)]
-    sides, signs = parts[::2], parts[1::2]
-    if len(signs) == 2 and _UNKNOWN.fullmatch(sides[1]):
-        if all(sign in (r"\ge", ">") for sign in signs):
-            sides, signs = sides[::-1], signs[::-1]
-        elif not all(sign in (r"\le", "<") for sign in signs):
+def make_points(items: Sequence[str]) -> Region | None:
+    ends = [_find_end(item) for item in items]
+    return None if None in ends else Region(tuple(end for end in ends if end is not None), lambda at: at in ends)
+
+
+def _join(kind: Callable[[Iterable[bool]], bool], parts: Iterable[Region | None]) -> Region | None:
+    regions = []
+    for part in parts:
+        if part is None:
             return None
-        return ("interval", sides[0], sides[2], "e" in signs[0], "e" in signs[1])
-    if len(signs) != 1:
+        regions.append(part)
+    ends, unknowns = [end for part in regions for end in part.ends], {part.unknown for part in regions} - {""}
+    if len(unknowns) > 1:
         return None
-    (left, right), sign = sides, signs[0]
+    return Region(tuple(ends), lambda at: kind(part.holds(at) for part in regions), min(unknowns, default=""))
+
+
+def _invert(region: Region | None) -> Region | None:
+    return region and region._replace(holds=lambda at: not region.holds(at))
+
+
+def _read_inequality(text: str) -> Region | None:
+    """An inequality in one unknown: `x > 2`, `0 < x \\le 1`, `x \\ne 1`, `|x - 2| < 1`; None if nothing fulfils it."""
+    parts = [part.strip() for part in RELATION.split(text)]
+    if len(parts) not in (3, 5):
+        return None
+    region = _join(all, [_read_link(*parts[place : place + 3]) for place in range(0, len(parts) - 2, 2)])
+    return region if region and any(map(region.holds, list_points(*region.ends))) else None
+
+
+def _read_link(left: str, sign: str, right: str) -> Region | None:
     if not _UNKNOWN.fullmatch(left) and not _SIZE.fullmatch(left):
         left, right, sign = right, left, MIRRORED[sign]
-    if size := _SIZE.fullmatch(left):
-        low, high = (_shift(size[3], size[2], mark, right) for mark in "-+")
-        closed = sign in (r"\le", ">")
-        inside = ("interval", low, high, closed, closed)
-        return ("not", inside) if sign in (r"\ge", ">") else inside if sign != r"\ne" else None
-    if not _UNKNOWN.fullmatch(left) or not right:
+    size, end, compared = _SIZE.fullmatch(left), _find_end(right), _COMPARED[sign]
+    if end is None or _UNKNOWN.fullmatch(right) or not (size or _UNKNOWN.fullmatch(left)):
         return None
-    if sign == r"\ne":
-        return ("not", ("points", [right]))
-    closed = "e" in sign
-    return (
-        ("interval", right, r"\infty", closed, False)
-        if sign in (r"\ge", ">")
-        else ("interval", r"-\infty", right, False, closed)
-    )
+    if size is None:
+        return Region((end,), lambda at: compared(at, end), left)
+    middle = _find_end(f"-({size[3]})" if size[2] == "+" else size[3] or "0")
+    if middle is None:
+        return None
+    return Region((_round(middle - end), _round(middle + end)), lambda at: compared(_round(abs(at - middle)), end), size[1])
 
 
-def _shift(middle: str | None, sign: str | None, mark: str, radius: str) -> str:
-    """The end `middle ± radius` of `|x - middle| < radius`."""
-    centre = f"{'-' if sign == '+' else ''}({middle})" if middle else "0"
-    values = parse_rational(middle or "0"), parse_rational(radius)
-    if values[0] is None or values[1] is None:
-        return f"{centre} {mark} ({radius})"
-    return str((-values[0] if sign == "+" else values[0]) + (values[1] if mark == "+" else -values[1]))
+def _find_end(text: str) -> float | None:
+    value = _ENDLESS.get(text.replace(" ", "")) or evaluate(text)
+    return None if value is None else _round(value)
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.12g}")

@@ -1,4 +1,4 @@
-"""Whether an answer is the gold answer: exact text, then rational value, then math_verify behind a guard (`comparison`).
+"""Whether an answer is the gold answer: exact text, then rational value, then one comparison for each type (`comparison`).
 
 No text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`. `verify` has no time limit; `judging.Judge` has one.
 """
