@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
-from helpers.processes import wait_until
 from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 
@@ -179,8 +178,11 @@ def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_fron
     with comparing_here():
         assert main([*words, str(whole)]) == 0
     code = "from helpers.stock import comparing_here\nfrom lm_eval_takeover.cli import main\nwith comparing_here():\n    main"
-    lag = "from lm_eval_takeover.runs.journal import Journal as J\nadd = J.add\nJ.add = lambda *x: (add(*x), time.sleep(0.3))"
-    (tmp_path / "here.py").write_text(f"import sys, time\nsys.path += {sys.path!r}\n{lag}\n{code}({[*words, str(killed)]!r})\n")
+    die = f"import sys\nsys.path += {sys.path!r}\nfrom helpers.attempt import die\n"
+    die += "from lm_eval_takeover.runs.journal import Journal as J\n"
+    die += "add, row, left = J.add, sys.argv[1], [None] * int(sys.argv[2])\n"
+    die += "J.add = lambda to, *x: (row in str(to.path) and (left.pop() if left else die())) or add(to, *x)\n"
+    (tmp_path / "here.py").write_text(f"{die}{code}({[*words, str(killed)]!r})\n")
     killed.mkdir()
     for path in whole.glob("calibration-*.json"):
         shutil.copy(path, killed)
@@ -192,15 +194,16 @@ def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_fron
                 return journal.execute("SELECT count(*) FROM samples").fetchone()[0]
         return 0
 
-    def kill_at(condition):
-        process = forked.start(tmp_path / "here.py")
-        wait_until(condition, process)
-        assert process.kill() == -signal.SIGKILL
+    def kill_in(row, behind):
+        """In this row, as it adds samples to its journal once more than so often."""
+        process = forked.start(tmp_path / "here.py", row, behind)
+        assert process.wait() == -signal.SIGKILL, process.stderr
 
-    kill_at(lambda: count("ce@0.1"))
+    kill_in("ce@0.1", 1)
     assert 0 < count("ce@0.1") < 16 and not list(killed.glob("ce@0.1/results-*/call.json"))
-    kill_at(lambda: list(killed.glob("ce@0.3/results-*/call.json")))
-    assert count("ce@0.3") == 16 > count("random@0.3") and not (killed / "leaderboard.json").exists()
+    kill_in("random@0.3", 0)
+    assert list(killed.glob("ce@0.3/results-*/call.json")) and not (killed / "leaderboard.json").exists()
+    assert count("ce@0.3") == 16 and count("random@0.3") == 0
     with comparing_here():
         assert main([*words, str(killed)]) == 0
     for folder in (whole, killed):
