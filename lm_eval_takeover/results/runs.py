@@ -27,7 +27,6 @@ from lm_eval_takeover.results.settings import Settings, model_settings, name_dif
 from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
 from lm_eval_takeover.runs.facts import make_label
 from lm_eval_takeover.runs.identity import find_row
-from lm_eval_takeover.runs.layout import PROBE
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Positive, Share, show
 
@@ -150,7 +149,6 @@ def find_results(path: Path) -> list[Path]:
         return [path]
     results, logs, samples = (sorted(path.rglob(name)) for name in ("results_*.json", "*.eval", "samples_*.jsonl"))
     files = results + logs or samples
-    files = [file for file in files if PROBE not in file.relative_to(path).parts]  # of `compare --probe`: one problem
     if not files:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
         raise ResultsError(f"'{path}' {state}; expected the folder of `lm_eval --output_path`, or a results file in it")

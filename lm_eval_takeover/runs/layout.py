@@ -27,7 +27,6 @@ SCORES_FOLDER, SCORES_LOCK = "scores", "scores.lock"
 SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
 ROWS = "rows.json"  # in a folder of `compare`: its rows, and where their results are
 ROW = "row.json"  # in the folder of a row: `{task: identity}` of what the row is made of
-PROBE = ".probe"  # the folder of `compare --probe`; no label is hidden
 _PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
 _JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
 

@@ -32,10 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--field", help="field with the prompt or problem (default: problem with --task, else prompt, else question)")
     add("--task", metavar="TASK", help="the task that you will run; it supplies the template and the sampling settings")
     add_shared(group, "include_path", include_path={"help": "a folder of task files for --task"})
-    add("--template", help="Jinja template of a row's fields (default: the field; for a data set our tasks' prompt)")
     add_shared(group, "apply_chat_template", "enable_thinking")
     add("--num_prompts", type=int, default=500, metavar="N", help="number of prompts (default: 500)")
-    add("--license", help="licence of the prompts of a file, for the page (for a data set, its card says it)")
     allowed = "allow benchmark problems (without --prompts: those of --task); runs on these benchmarks refuse the file"
     add("--diagnostic", action="store_true", help=allowed)
 
@@ -93,8 +91,6 @@ def _check_measurement(options: argparse.Namespace) -> None:
     if options.prompts is None and not (options.task and options.diagnostic):
         raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
     _options.check_prompts(options.prompts)
-    if options.task and options.template:
-        raise ArgumentError(f"--task {options.task} brings its own template; leave out --template, or --task")
     if options.include_path is not None and not options.task:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
     _options.check_include_path(options)

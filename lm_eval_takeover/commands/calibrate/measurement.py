@@ -4,7 +4,7 @@ import argparse
 import json
 import resource
 import sys
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.named import find_policy, parse_word
 from lm_eval_takeover.method.policies import Disagreement
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
 from lm_eval_takeover.pair.loading import keep_read, load_pair, open_method, parse_arguments
@@ -47,10 +48,9 @@ def measure(options: argparse.Namespace) -> int:
     setup = _prepare(options, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
-    asked_for = {*options.score, *(scorer.name for each in methods if (scorer := each.method.policy.scorer))}
-    optional = registered.installed().keys() - asked_for
-    known = _read_known(options, setup, optional)
-    with setup.open_parts(options.out, optional) as parts:
+    scores = _choose_scores({*options.score, *(scorer.name for each in methods if (scorer := each.method.policy.scorer))})
+    known = _read_known(options, setup, scores)
+    with setup.open_parts(options.out, scores) as parts:
         calibration = calibrate(setup, wanted=methods, known=known, parts=parts, work=work)
         unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
         reached = tuple(target for target in calibration.targets if target not in unsolved)
@@ -85,7 +85,7 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     def chat(text: str) -> str:
         return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
 
-    forms = ("split", "field", "template", "seed", "enable_thinking", "license", "diagnostic")
+    forms = ("split", "field", "seed", "enable_thinking", "diagnostic")
     prompts = read_prompts(
         options.prompts,
         task=form,
@@ -122,15 +122,20 @@ def _read_methods(options: argparse.Namespace) -> list[Wanted]:
     return methods
 
 
-def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[str]) -> Calibration | None:
+def _choose_scores(asked: set[str]) -> list[Score]:
+    """Ours and those of `--plugins`; of an installed package only those that are asked for."""
+    others = registered.installed()
+    return [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
+
+
+def _read_known(options: argparse.Namespace, setup: Setup, scores: Sequence[Score]) -> Calibration | None:
     """With `--extend`, what is in the file already; None where it was measured with other settings."""
     if not options.extend or not options.out.exists():
         return None
     known = read_calibration(options.out)
     same = all(_plain(value) == _plain(getattr(known, name)) for name, value in setup.describe().items())
-    scores = {score.name: score.source.digest for score in registered if score.name not in optional}
     digests = {name: score.plugin and score.plugin["digest"] for name, score in known.scores.items()}
-    if same and scores.items() <= digests.items():
+    if same and {score.name: score.source.digest for score in scores}.items() <= digests.items():
         return known
     print(f"'{options.out}' was measured with other settings, and is measured again", file=sys.stderr)
     return None

@@ -4,14 +4,11 @@ import hashlib
 import json
 import logging
 import random
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.request import Sampling
@@ -56,7 +53,7 @@ def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *
         if value := getattr(task.config, field, None):
             raise ArgumentError(
                 f"--task {name} sets {field}={value!r}, which its template does not hold; write prompts as they are asked into a "
-                f"JSONL file, or give --template"
+                f"JSONL file"
             )
     sampling, until, max_gen_toks = read_generation_settings(task.config.generation_kwargs or {}, default_max_gen_toks)
     documents = list(task.eval_docs)
@@ -81,24 +78,22 @@ def read_prompts(
     *,
     split: str = "train",
     field: str | None = None,
-    template: str | None = None,
     task: TaskForm | None = None,
     count: int = 500,
     held_out: int = 0,
     seed: int = 0,
     chat: Callable[[str], str] | None = None,
     enable_thinking: bool | None = None,
-    license: str | None = None,
     diagnostic: bool = False,
 ) -> Prompts:
     """`count` prompts, and `held_out` others, drawn with `seed` from a JSONL file or from the Hub data set `id[:config]`.
 
-    A row becomes a prompt by the Jinja `template`, else by `task` with the text of `field` as its problem. By default it is the
-    text of `field` in a file, and the prompt of our mathematical tasks for a data set. `chat` then applies a chat template.
+    A row becomes a prompt by `task`, with the text of `field` as its problem. Without a task it is the text of `field` in a file,
+    and the prompt of our mathematical tasks for a data set. `chat` then applies a chat template.
     Of too few rows, at most a fifth is held out. Without a `source` the rows are the documents of `task`, test problems: only
     `diagnostic` allows these. Raises ArgumentError for what cannot be read or is a test problem.
     """
-    rows = _open_rows(source, split, field, template, license, task)
+    rows = _open_rows(source, split, field, task)
     drawn = _draw_rows(rows, task, count + held_out, seed)
     order = list(drawn)
     held_out = min(held_out, max(len(order) - count, len(order) // 5))
@@ -117,7 +112,6 @@ def read_prompts(
         "task": task.name if task else None,
         "chat_template": chat is not None,
         "enable_thinking": enable_thinking if chat else None,
-        "license": rows.license,
         "seed": seed,
         "asked": count,
         "indices": indices,
@@ -140,26 +134,23 @@ class _Rows:
     field: str
     split: str | None
     template: str | None
-    license: str | None
 
 
-def _open_rows(
-    source: str | None, split: str, field: str | None, template: str | None, license: str | None, task: TaskForm | None
-) -> _Rows:
+def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm | None) -> _Rows:
     """Raises ArgumentError where there is none."""
     if source is None:
         assert task is not None
-        rows = _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None, template, license)
+        rows = _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None, None)
     elif (path := Path(source)).exists():
         # A task's template goes around a problem; without a task a file holds whole prompts.
         field = field or ("problem" if task else "prompt")
-        rows = _Rows(_read_jsonl(path), f"--prompts '{source}'", path.name, field, None, template, license)
+        rows = _Rows(_read_jsonl(path), f"--prompts '{source}'", path.name, field, None, None)
     else:
         dataset = _load_dataset(source, split)
         usual = [name for name in (*(["problem"] if task else []), "prompt") if name in dataset.column_names]
         field = field or (usual or ["question"])[0]
-        template = template or (None if task else MATH_TEMPLATE % field)
-        rows = _Rows(dataset, f"--prompts '{source}'", source, field, split, template, license or _read_license(source))
+        template = None if task else MATH_TEMPLATE % field
+        rows = _Rows(dataset, f"--prompts '{source}'", source, field, split, template)
     if not len(rows.rows):
         raise ArgumentError(f"{rows.option} holds no prompt; expected one JSON object with '{rows.field}' per line")
     return rows
@@ -185,7 +176,7 @@ def _draw_rows(rows: _Rows, task: TaskForm | None, count: int, seed: int) -> dic
         if task is not None:
             prompt = _render_task(task, row | {"problem": text})
         else:
-            prompt = text if rows.template is None else _render_template(rows.template, row)
+            prompt = text if rows.template is None else rows.template.replace(f"{{{{{rows.field}}}}}", text)
         if prompt in prompts:  # which would have the same rollout
             repeated += 1
             continue
@@ -205,29 +196,6 @@ def _load_dataset(source: str, split: str) -> Any:
     except Exception as error:  # the hub, the network and the loader each raise their own kinds
         raise ArgumentError(
             f"--prompts '{source}' is not a file, and cannot be loaded as a hub data set 'id[:config]': {first_line(error)}"
-        ) from error
-
-
-def _read_license(source: str) -> str | None:
-    """The licence that the data set's card states."""
-    import huggingface_hub
-
-    try:
-        card = huggingface_hub.dataset_info(source.partition(":")[0]).card_data
-    except Exception:  # no card or no connection: the licence is not known
-        return None
-    stated = card.get("license") if card else None
-    return ", ".join(stated) if isinstance(stated, list) else stated
-
-
-def _render_template(template: str, row: dict[str, Any]) -> str:
-    try:
-        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-        # A shell passes \\n as two characters; \\neq and \\nabla are LaTeX.
-        return environment.from_string(re.sub(r"\\n(?![a-z])", "\n", template)).render(**row)
-    except Exception as error:  # a template can fail in any way
-        raise ArgumentError(
-            f"--template {template!r}: {first_line(error)}; its fields are those of a row: {', '.join(map(str, row))}"
         ) from error
 
 

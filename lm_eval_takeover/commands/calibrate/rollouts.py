@@ -69,7 +69,7 @@ def calibrate(
     parts: ScoreParts | None = None,
     work: Work | None = None,
 ) -> Calibration:
-    """Collect every registered score on one rollout of the host per prompt, read tau and kappa off them, and solve for rates.
+    """Collect every score of `parts` on one rollout of the host per prompt, read tau and kappa off them, and solve for rates.
 
     What is finished stays in `parts` (`Setup.open_parts`), so that the same call goes on after a kill. `work` is filled with what
     this call did. If no value of a budget parameter realizes a rate, the nearest is taken. The scores of `known`, a calibration
@@ -82,7 +82,7 @@ def calibrate(
         raise ArgumentError(f"--target_rate needs held-out prompts: give 5 or more, not {len(setup.prompts.texts)}")
     with contextlib.ExitStack() as stack:
         if parts is None:
-            parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())), list(registered))
         calibration = known or _measure_thresholds(setup, parts, work or Work())
         return _solve_rates(setup, calibration, wanted, parts) if wanted else calibration
 
@@ -154,13 +154,12 @@ def _roll_out(setup: Setup, requests: Sequence[Request], parts: ScoreParts, bar:
         rollouts = [written[place].tokens for place in range(len(requests))]
         rows = defaultdict(list)
         texts = list(zip(requests, rollouts, strict=True))
-        for _, scored in run_in_batches(partial(_score_rollouts, setup, parts), texts, len(texts)):
+        for _, scored in run_in_batches(partial(_score_rollouts, setup, parts.scores), texts, len(texts)):
             for name, values in scored.items():
                 rows[name] += values
     for score in parts.scores:
-        with parts.sparing(score):
-            _check_values(score, rows[score.name], requests)
-    return rollouts, {score.name: rows[score.name] for score in parts.scores}
+        _check_values(score, rows[score.name], requests)
+    return rollouts, dict(rows)
 
 
 def _count_finished(texts: Iterable[Text], bar: Progress) -> Iterator[Text]:
@@ -169,28 +168,21 @@ def _count_finished(texts: Iterable[Text], bar: Progress) -> Iterator[Text]:
         yield text
 
 
-def _score_rollouts(setup: Setup, parts: ScoreParts, texts: Sequence[tuple[Request, Sequence[int]]]) -> Rows:
+def _score_rollouts(setup: Setup, scores: Sequence[Score], texts: Sequence[tuple[Request, Sequence[int]]]) -> Rows:
     """Every score of every token of these texts: by name one array `[tokens]` per rollout, in nats."""
     requests, rollouts = zip(*texts, strict=True)
     prompts, labels = [request.prompt for request in requests], [request.label for request in requests]
     host, donor = setup.roles
 
     def read(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
-        reading, columns = PairReading(host_logits, donor_logits, tokens), []
-        for score in scores:
-            values = torch.full(tokens.shape, torch.nan)
-            with parts.sparing(score):
-                values = score.of(reading)
-            columns.append(values)
-        return torch.stack(columns, -1)
+        reading = PairReading(host_logits, donor_logits, tokens)
+        return torch.stack([score.of(reading) for score in scores], -1)
 
-    scores = parts.scores
     aligned = read_aligned(setup.pair, setup.roles, prompts, rollouts, labels)
     blocks = [by_positions(read, logits[host], logits[donor], tokens).cpu() for tokens, logits in aligned]
     whole = dict(zip((score.name for score in scores), torch.cat(blocks, dim=1).unbind(-1), strict=True))
     lengths = list(map(len, rollouts))
-    rows = {score.name: whole[score.name] for score in parts.scores}  # without those that failed meanwhile
-    return {name: [row[-n:].numpy() for row, n in zip(values, lengths, strict=True)] for name, values in rows.items()}
+    return {name: [row[-n:].numpy() for row, n in zip(values, lengths, strict=True)] for name, values in whole.items()}
 
 
 def _check_values(score: Score, rows: Sequence[Trajectory], requests: Sequence[Request]) -> None:
@@ -208,8 +200,6 @@ def _check_values(score: Score, rows: Sequence[Trajectory], requests: Sequence[R
 
 def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:
     """`(by score its calibration, with the shares of takeovers; rollouts; tokens)`."""
-    for name, why in parts.left_out.items():
-        logger.warning("the calibration leaves out score '%s', which was not asked for: %s", name, why)
     rows: Rows = {score.name: [] for score in parts.scores}
     for part in parts.read():
         for name, of_part in rows.items():

@@ -9,16 +9,15 @@ import json
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.errors import ArgumentError, PluginError
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.registry import Score
-from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_whole
 
@@ -28,10 +27,10 @@ Trajectory = NDArray[np.float32]
 
 
 class ScoreParts:
-    """The parts of one calibration, in a folder of its own. A score that is `optional` is left out where it fails."""
+    """The parts of one calibration, with these scores, in a folder of its own."""
 
-    def __init__(self, folder: Path, optional: Collection[str] = ()) -> None:
-        self.folder, self.optional = folder, optional
+    def __init__(self, folder: Path, scores: Sequence[Score]) -> None:
+        self.folder, self.scores = folder, scores
         self._lock: Lock | None = None
         self._where: dict[int, tuple[Path, int]] = {}  # prompt number: its part, and its place there
         self._cut: set[int] = set()  # prompt numbers
@@ -48,28 +47,6 @@ class ScoreParts:
             else:
                 logger.warning("'%s' is damaged; its prompts are done again", path)
                 path.unlink()
-
-    @property
-    def scores(self) -> list[Score]:
-        """The registered scores that are collected."""
-        left_out = self.left_out
-        return [score for score in registered if score.name not in left_out]
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """The optional scores that failed, and why."""
-        failed = self.remembered().get("left_out", {})
-        return {name: why for name, why in failed.items() if name in self.optional}
-
-    @contextlib.contextmanager
-    def sparing(self, score: Score) -> Iterator[None]:
-        """Leave the score out where it fails in this block and is optional."""
-        try:
-            yield
-        except PluginError as error:
-            if score.name not in self.optional:
-                raise
-            self.remember("left_out", self.left_out | {score.name: str(error)})
 
     @property
     def done(self) -> frozenset[int]:

@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
-from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.load_options import text_settings
 from lm_eval_takeover.pair.pair import Pair
@@ -71,7 +71,7 @@ class Setup:
             "diagnostic": self.prompts.benchmarks,
         }
 
-    def open_parts(self, out: Path, optional: Collection[str]) -> ScoreParts:
+    def open_parts(self, out: Path, scores: Sequence[Score]) -> ScoreParts:
         """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
         measured = {
             **{m.role: [str(m.id), str(m.dtype), text_settings(m.given)] for m in self.pair.members},
@@ -79,11 +79,11 @@ class Setup:
             "vocabulary": self.pair.vocabulary.digest,
             "direction": self.direction,
             "prompts": self.prompts.source["digest"],
-            "plugins": {score.name: score.source.digest for score in registered if score.source.digest is not None},
+            "plugins": {score.name: score.source.digest for score in scores if score.source.digest is not None},
             **self.decoding,
         }
         key = hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()
-        parts = ScoreParts(out.with_name(f".{out.name}.{key[:12]}.partial"), optional)
+        parts = ScoreParts(out.with_name(f".{out.name}.{key[:12]}.partial"), scores)
         others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
         if others:
             logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))

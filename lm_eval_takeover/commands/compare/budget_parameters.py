@@ -1,4 +1,4 @@
-"""Where the budget parameters come from: a calibration of all tasks, or one of each, or the command that measures it."""
+"""Where the budget parameters come from: a calibration, or the command that measures it."""
 
 import argparse
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from lm_eval_takeover.commands.compare.contents import identify_arguments, ident
 from lm_eval_takeover.commands.compare.rows import PlannedRow, join_arguments, read_pair, select_loading, write_options
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, prompts_for
-from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.calibration_check import CalibrationFit, TaskRequest
 from lm_eval_takeover.pair.loading import load_pair
@@ -32,36 +32,20 @@ _HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """The `calibration` argument on these tasks, and the `lm-eval-takeover` command that makes it, if it is missing."""
+    """The `calibration` argument, and the `lm-eval-takeover` command that makes it, if it is missing."""
 
-    tasks: Sequence[str]
     calibration: str | None = None
     words: tuple[str, ...] = ()
     rollouts: int = 0  # at most
     max_gen_toks: int = 0
 
 
-def plan_calibrations(
-    options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]
-) -> list[CalibrationPlan]:
-    """The calibrations of these rows: one for all tasks, in the form of the first; with `--match task` one for each."""
-    if options.match == "task":
-        tasks = [load.task for load in loads]
-        if unknown := set(options.task_prompts) - set(tasks):
-            raise ArgumentError(f"--task_prompts {min(unknown)}=…: the tasks are {', '.join(tasks)}")
-        bare = [f"--task_prompts {task}=PROMPTS" for task in tasks if task not in options.task_prompts]
-        if options.base and not options.prompts and bare:
-            raise ArgumentError(f"--match task needs calibration prompts of each task; give {bare[0]}")
-        return [_plan_calibration(options, rows, load, load.tokens, [load.task]) for load in loads]
-    return [_plan_calibration(options, rows, loads[0], max(load.tokens for load in loads), options.tasks)]
-
-
-def _plan_calibration(
-    options: argparse.Namespace, rows: Sequence[PlannedRow], load: TaskLoad, max_gen_toks: int, tasks: Sequence[str]
-) -> CalibrationPlan:
+def plan_calibration(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> CalibrationPlan:
+    """The calibration of these rows: one for all tasks, in the form of the first."""
+    load, max_gen_toks = loads[0], max(each.tokens for each in loads)
     wanted, task, sampling = [row for row in rows if row.rate is not None], load.task, load.sampling
     if options.calibration is not None or not (wanted or any(row.reads_spike_ratio(options) for row in rows)):
-        return CalibrationPlan(tasks, options.calibration)
+        return CalibrationPlan(options.calibration)
     asked = read_pair(options)
     pair = load_pair(ModelArguments.parse(asked))
     base, guide = pair.member("base").id, pair.member("guide").id
@@ -78,15 +62,15 @@ def _plan_calibration(
         return not check.list_differences(TaskRequest(task, options.apply_chat_template, sampling))
 
     packaged = matching_calibrations(packaged_calibrations().values(), base, guide, options.direction)
-    if packaged and not (options.match == "task" and options.base) and fits(packaged[0]):
-        return CalibrationPlan(tasks)
+    if packaged and fits(packaged[0]):
+        return CalibrationPlan()
     words = _calibrate_words(options, sampling, max_gen_toks, task)
     models = {name: str(value) for name, value in ({**DEMO} | asked).items() if KINDS[name].key}
     models |= {name: options.model_args[name] for name in ("plugins",) if name in options.model_args}
     read = [identify_words(words), identify_arguments(models), load.form]
     out = Path(options.run_dir) / f"calibration-{digest_of(read)[:8]}.json"
     if out.exists() and fits(read_calibration(out)):
-        return CalibrationPlan(tasks, str(out))
+        return CalibrationPlan(str(out))
     by_word = {row.word: [f"{other.rate:g}" for other in wanted if other.word == row.word] for row in wanted}
     methods = [f"{word}@{':'.join(rates)}" for word, rates in by_word.items()]
     words += ["--methods", *methods, "--nearest"] if methods else []
@@ -94,7 +78,7 @@ def _plan_calibration(
     words += [*write_options(options, "batch_size", "device", "guide_device")]
     words += ["--extend"] if out.exists() else []
     rollouts = options.num_prompts + len(wanted) * MOST * options.num_held_out
-    return CalibrationPlan(tasks, str(out), ("calibrate", *words, "--out", str(out)), rollouts, max_gen_toks)
+    return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)), rollouts, max_gen_toks)
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse.Namespace) -> Target | None:
@@ -109,7 +93,7 @@ def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse
 
 def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_toks: int, task: str) -> list[str]:
     """All words that change the content of the file, except the methods."""
-    arguments, prompts = options.model_args, options.task_prompts.get(task) or options.prompts
+    arguments, prompts = options.model_args, options.prompts
     words = ["--prompts", prompts or (_HUB_PROMPTS if options.base else str(prompts_for(task)))]
     words += write_options(options, "base", "guide")
     words += ["--task", task] if options.base or prompts else []

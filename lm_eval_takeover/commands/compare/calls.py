@@ -47,11 +47,11 @@ class Call:
 def plan_calls(
     options: argparse.Namespace,
     row: PlannedRow,
-    plans: Sequence[CalibrationPlan],
+    plan: CalibrationPlan,
     loads: Sequence[TaskLoad],
     followed: Mapping[str, float] = {},
 ) -> list[Call]:
-    """The calls of one row, one for each calibration; `followed` has the rate of each task for a row that follows.
+    """The calls of one row: one, or for a row that follows one for each task, whose rates `followed` has.
 
     A thinking model has no journal. So it gets one call for each task, to keep what is done.
     """
@@ -72,7 +72,7 @@ def plan_calls(
     if row.follows:
         parts = [([task], {"rate": followed[task]}) for task in (load.task for load in loads)]
     elif row.rate is not None or row.reads_spike_ratio(options):
-        parts = [(plan.tasks, {"calibration": plan.calibration}) for plan in plans]
+        parts = [(options.tasks, {"calibration": plan.calibration})]
     return [_make_call(options, row, "guided-takeover", arguments | own, some, loads) for some, own in parts]
 
 

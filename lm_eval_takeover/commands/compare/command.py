@@ -39,8 +39,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rows = "NAME[:argument=value…][@rate…] (default: base,random,guided,guide)"
     add("--rows", default="base,random,guided,guide", metavar="ROW,…", help=rows)
     add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")
-    refine = "then run more rates where Acc differs by more than 20 points between two neighbouring ones"
-    add("--refine", action="store_true", help=refine)
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
     add("--target_rate", type=float, metavar="RATE", help=target)
     add_shared(parser, "direction")
@@ -51,10 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("calibration").add_argument
     add("--calibration", help="a packaged name or a file (default: one that fits, else it is measured)")
-    match = "pooled: a value for all tasks, found on the first one's prompts; task: one for each, found on its own"
-    add("--match", choices=("pooled", "task"), default="pooled", help=f"{match} (default: pooled)")
     add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main)")
-    add("--task_prompts", nargs="+", default=[], metavar="TASK=PROMPTS", help="those of each task, with --match task")
     add("--field", metavar="NAME", help="field of the prompts, as in calibrate")
     add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
     add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
@@ -77,8 +72,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = output.add_argument
     add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval-*.log")
     add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")
-    probe = "with --dry_run: measure speed and passes on one problem, 256 tokens a sample, and print hours"
-    add("--probe", action="store_true", help=probe)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 def check_options(options: argparse.Namespace) -> None:
     """Put tasks and arguments into their types. Raises ArgumentError for what is wrong whatever the models are."""
     options.tasks = [task for word in options.tasks for task in word.split(",") if task]
-    for name in ("model_args", "thinking_args", "gen_kwargs", "task_prompts"):
+    for name in ("model_args", "thinking_args", "gen_kwargs"):
         setattr(options, name, _parse_pairs(name, getattr(options, name)))
     for name in options.model_args:
         if name in _OWN:
@@ -109,18 +102,11 @@ def check_options(options: argparse.Namespace) -> None:
         options.target_rate = DEFAULT_RATE
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
     ModelArguments.parse({**listed, **by_hand})
-    for prompts in (options.prompts, *options.task_prompts.values()):
-        check_prompts(prompts)
-    if options.task_prompts and options.match != "task":
-        raise ArgumentError(f"--task_prompts {next(iter(options.task_prompts))}=… goes with --match task")
+    check_prompts(options.prompts)
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
     for role in ("base", "guide") if options.base is not None else ():
         check_folder(role, getattr(options, role))
-    for asked, more in ((options.refine, "--refine"), (options.match == "task", "--match task")):
-        if asked and options.calibration is not None:
-            option = f"--calibration {options.calibration}"
-            raise ArgumentError(f"{more} solves more rates than {option} holds; leave out one of them")
     if options.limit is not None and not 0 < options.limit < math.inf:
         raise ArgumentError(f"--limit {options.limit:g} is not a number above 0")
     from lm_eval_takeover.calibration.files import find_calibration

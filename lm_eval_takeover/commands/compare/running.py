@@ -12,11 +12,11 @@ from typing import Any
 from lm_eval_takeover import stopping
 from lm_eval_takeover.calibration.files import find_calibration, note_tasks
 from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibrations
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
 from lm_eval_takeover.commands.compare.rows import DRAFTED, LEADERS, PlannedRow, plan_rows
-from lm_eval_takeover.commands.compare.tables import describe_costs, refine_rows, write_costs
+from lm_eval_takeover.commands.compare.tables import describe_costs, write_costs
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
@@ -44,10 +44,7 @@ def compare(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RunDirError(f"run_dir '{run_dir}' cannot be written: {error}") from error
     try:
-        loads = read_workload(options)
-        done = run_rows(options, rows, loads)
-        if options.refine and (more := refine_rows(done)):
-            done = run_rows(options, [*rows, *more], loads)
+        done = run_rows(options, rows, read_workload(options))
     except CallFailed as failed:
         print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
         return failed.status
@@ -81,16 +78,15 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:
     """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
-    plans = plan_calibrations(options, rows, loads)
-    for plan in plans:
-        if plan.words:
-            _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
-            log = Path(str(plan.calibration)).with_suffix(".log")
-            _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
-    kept = _drop_repeated(options, rows, plans)
+    plan = plan_calibration(options, rows, loads)
+    if plan.words:
+        _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
+        log = Path(str(plan.calibration)).with_suffix(".log")
+        _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
+    kept = _drop_repeated(options, rows, plan)
     done, rates = Done(), dict[str, float]()
     for late in (False, True):
-        calls = {row: plan_calls(options, row, plans, loads, rates) for row in kept if row.follows is late}
+        calls = {row: plan_calls(options, row, plan, loads, rates) for row in kept if row.follows is late}
         run_calls(options, [call for of_row in calls.values() for call in of_row])
         done |= {row: [read_call(call) for call in of_row] for row, of_row in calls.items()}
         leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
@@ -100,25 +96,22 @@ def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Seq
     return {row: done[row] for row in kept}
 
 
-def _drop_repeated(
-    options: argparse.Namespace, rows: Sequence[PlannedRow], plans: Sequence[CalibrationPlan]
-) -> list[PlannedRow]:
+def _drop_repeated(options: argparse.Namespace, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> list[PlannedRow]:
     """Leave out rows of a method that cannot reach a rate, if the nearest one is there already."""
-    calibrations = [(plan, find_calibration(plan.calibration)[0]) for plan in plans if plan.calibration]
-    seen, kept = dict[tuple[object, ...], int](), list[PlannedRow]()
+    calibration = find_calibration(plan.calibration)[0] if plan.calibration else None
+    seen, kept = dict[tuple[str, float], int](), list[PlannedRow]()
     for row in rows:
-        targets = [(p, taus) for p, each in calibrations if (taus := find_row_target(each, row, options))]
-        for plan, target in targets:
-            if not target.is_reached:
-                on = f"the calibration prompts{f' of {plan.tasks[0]}' if len(plans) > 1 else ''}"
-                nearest = f"the nearest rate that {row.word} can reach on {on} is {target.realized_rate:.1%}"
-                print(f"{row.label}: {nearest}", file=sys.stderr)
-        values = row.word, *(target.value for _, target in targets)
-        if targets and values in seen:
-            kept[seen[values]] = replace(kept[seen[values]], covers=row.rate)
+        target = find_row_target(calibration, row, options) if calibration else None
+        if target is None:
+            kept.append(row)
             continue
-        seen[values] = len(kept)
-        kept.append(row)
+        if not target.is_reached:
+            nearest = f"{row.word} can reach on the calibration prompts is {target.realized_rate:.1%}"
+            print(f"{row.label}: the nearest rate that {nearest}", file=sys.stderr)
+        if (same := seen.setdefault((row.word, target.value), len(kept))) == len(kept):
+            kept.append(row)
+        else:
+            kept[same] = replace(kept[same], covers=row.rate)
     return kept
 
 

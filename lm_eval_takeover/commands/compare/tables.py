@@ -1,17 +1,12 @@
-"""What each row of a comparison cost, and the rows that would tell more."""
+"""What each row of a comparison cost."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run
-from lm_eval_takeover.results.summary import average, choose_averaged, summarize_tasks
-
-STEEP = 0.2  # of Acc, between two neighbouring rates
 
 
 def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, Any]]:
@@ -45,24 +40,6 @@ def name_roles(text: str, host: str) -> str:
     """A text on a base that writes by default, in the words of a comparison where the guide does."""
     swapped = {"base": "guide", "guide": "base"}
     return re.sub(r"\b(base|guide)\b", lambda at: swapped[at[0]], text) if host == "guide" else text
-
-
-def refine_rows(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[PlannedRow]:
-    """More rows of each method, halfway between two rates, or 0 and the least one, whose Acc differs by more than 20 points."""
-    averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
-    acc, more = dict[PlannedRow, float](), []
-    for row, of_row in runs.items():
-        summaries = summarize_tasks(of_row)
-        acc[row] = average([summaries[task] for task in averaged if task in summaries]).acc.value or 0.0
-    for family in dict.fromkeys(row.family for row in acc if row.rate):
-        rows = sorted((row for row in acc if row.family == family and row.rate), key=lambda row: row.rate or 0.0)
-        alone = [(0.0, acc[row]) for row in acc if row.name == rows[0].host]
-        stem = rows[-1].label.partition("@")[0]
-        for (left, before), (right, after) in pairwise([*alone, *((row.rate or 0.0, acc[row]) for row in rows)]):
-            if abs(after - before) > STEEP:
-                rate = round((left + right) / 2, 4)
-                more.append(replace(rows[0], label=f"{stem}@{rate:g}", rate=rate, covers=None))
-    return more
 
 
 def _show(value: float | None, form: str) -> str:

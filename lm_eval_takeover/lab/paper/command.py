@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "make every table and figure of the papers"
@@ -17,7 +16,7 @@ others are made. --pair demo makes all items of the bundled pair."""
 EXAMPLE = """examples:
   lm-eval-takeover paper --pair demo --limit 3 --run_dir runs/paper -- --num_prompts 20 --num_held_out 10
   lm-eval-takeover paper --setups my.toml --pair mine --limit 20 --run_dir runs/mine
-  lm-eval-takeover paper --pair qwen3-0.6b --items T3,T4,F2 --run_dir runs/paper --dry_run --probe
+  lm-eval-takeover paper --pair qwen3-0.6b --items T3,T4,F2 --run_dir runs/paper --dry_run
 """
 
 
@@ -29,13 +28,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--items", default="", metavar="ITEM,…", help="only these, for example T3,T4,F2 (default: all)")
     add("--limit", type=float, metavar="N", help="problems of each task, as in compare")
     add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")
-    add("--probe", action="store_true", help="with --dry_run: measure speed and print hours, as in compare")
     add("rest", nargs="*", default=[], metavar="-- OPTION", help="options of `compare`")
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.probe and not options.dry_run:
-        raise ArgumentError("--probe needs --dry_run; give both")
     need_lab_packages("paper")
     from lm_eval_takeover.lab.paper.running import make_paper
 

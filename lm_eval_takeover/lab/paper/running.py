@@ -41,7 +41,7 @@ def make_paper(options: argparse.Namespace) -> int:
                 if not options.dry_run:
                     start_worker([CLI, *words])
                 elif words[0] == "compare":  # the others have nothing to estimate
-                    start_worker([CLI, *words, "--dry_run", *(["--probe"] if options.probe else [])], stdout=1)
+                    start_worker([CLI, *words, "--dry_run"], stdout=1)
             except CallFailed as failure:
                 failed.setdefault(name, []).append(f"not complete: `{command}` ended with exit status {failure.status}")
                 print(f"{name}: {failed[name][-1]}", file=sys.stderr)

@@ -44,20 +44,9 @@ def test_too_few_rows_leave_a_fifth_held_out(rows):
     assert len(read_prompts(rows, count=500).texts) == 50
 
 
-def test_a_template_reads_the_fields_of_a_row(rows):
-    made = read_prompts(rows, count=1, template="Q{{n}}: {{prompt}}\\nA:")
-    number = made.source["indices"][0]
-    assert made.texts == (f"Q{number}: How much is {number} and {number}?\nA:",)
-    assert made.source["template"] == "Q{{n}}: {{prompt}}\\nA:"
-    with pytest.raises(ArgumentError, match=r"'m' is undefined; its fields are those of a row: prompt, n"):
-        read_prompts(rows, count=1, template="{{m}}")
-    for broken, text in (("{{1/0}}", "division by zero"), ("{{prompt/2}}", "unsupported operand")):
-        with pytest.raises(ArgumentError, match=text):
-            read_prompts(rows, count=1, template=broken)
-    assert read_prompts(rows, count=1, template=r"a\nB \neq c").texts == ("a\nB \\neq c",)
-    chatted = read_prompts(rows, count=1, chat=lambda text: f"<user>{text}</user>")
-    assert chatted.texts == (f"<user>How much is {number} and {number}?</user>",)
-    assert chatted.source["chat_template"]
+def test_a_chat_template_goes_around_a_prompt(rows):
+    (plain,), made = read_prompts(rows, count=1).texts, read_prompts(rows, count=1, chat=lambda text: f"<user>{text}</user>")
+    assert made.texts == (f"<user>{plain}</user>",) and made.source["chat_template"]
 
 
 def test_rows_that_repeat_a_prompt_are_left_out(write, caplog):

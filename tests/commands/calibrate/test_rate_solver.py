@@ -43,7 +43,7 @@ def test_four_measurements_do_and_fresh_prompts_are_as_near_as_after_twelve(tmp_
     rates = (lambda rho: rho, lambda rho: rho / 3, lambda rho: 3 * rho / (1 + 2 * rho), lambda rho: 1.6 * rho**1.2)
     for number, (seed, rate, wanted) in enumerate(itertools.product(range(8), rates, (0.05, 0.1))):
         prompts = NoisyPrompts(rate, seed)
-        (target,) = solve(prompts, [wanted], ScoreParts(tmp_path / str(number)))
+        (target,) = solve(prompts, [wanted], ScoreParts(tmp_path / str(number), []))
         asked.append(len(prompts.asked))
         errors.append(rate(target.value) - wanted)
     assert statistics.median(asked) <= 4 and max(asked) <= 12
@@ -65,5 +65,5 @@ def test_equal_gates_are_measured_once(tmp_path):
         {(r["rho"], k): r["rho"] for r in calibrate_values(np.ones(9)).table for k in KAPPA_RULES}
     )
     prompts.calibration = replace(prompts.calibration, scores={"ce": held})
-    list(solve(prompts, [0.05, 0.1], ScoreParts(tmp_path / "parts")))
+    list(solve(prompts, [0.05, 0.1], ScoreParts(tmp_path / "parts", [])))
     assert len(prompts.asked) == 1

@@ -18,10 +18,9 @@ from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
-from lm_eval_takeover.errors import CalibrationError, PluginError
+from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.lab.methods import Lossy
 from lm_eval_takeover.method.policies import Disagreement, Random
-from lm_eval_takeover.method.registry import register_score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
@@ -177,13 +176,13 @@ class Rising:
 @pytest.mark.parametrize("wanted", [0.01, 0.02, 0.05, 0.08, 0.1])
 def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, wanted):
     gated = Rising(rate)
-    (target,) = solve(gated, [wanted], ScoreParts(tmp_path / "parts"))
+    (target,) = solve(gated, [wanted], ScoreParts(tmp_path / "parts", list(registered)))
     grid = np.exp(np.linspace(np.log(0.001), np.log(0.5), 20_000))
     best = min(abs(rate(rho) - wanted) for rho in grid)
     assert abs(target.realized_rate - wanted) <= best + 0.0012
     assert len(gated.asked) <= 12
     again = Rising(rate)
-    assert list(solve(again, [wanted], ScoreParts(tmp_path / "parts"))) == [target]
+    assert list(solve(again, [wanted], ScoreParts(tmp_path / "parts", list(registered)))) == [target]
     assert not again.asked  # remembered
 
 
@@ -191,7 +190,7 @@ def test_a_rate_below_all_that_a_budget_parameter_can_reach_takes_few_measuremen
     """As of `lossy` where the donor all but rules out many of the host's tokens: no leniency lets these pass."""
     lossy = Rising(lambda leniency: 0.015 + 0.2 / (1 + leniency) ** 2)
     lossy.method = Method(Lossy())
-    (target,) = solve(lossy, [0.005], ScoreParts(tmp_path / "parts"))
+    (target,) = solve(lossy, [0.005], ScoreParts(tmp_path / "parts", list(registered)))
     assert target.realized_rate == pytest.approx(0.015, abs=1e-6) and not target.is_reached
     assert len(lossy.asked) <= 8
 
@@ -207,44 +206,19 @@ def test_an_infinite_score_names_the_prompt(pair, prompts):
         calibrate(short_setup(pair, prompts, max_gen_toks=5))
 
 
-def test_a_score_that_fails_stops_the_calibration_only_where_it_was_asked_for(pair, prompts, tmp_path, caplog):
-    @register_score("nan", needs_donor=False)
-    def nan(host_logits):
-        return host_logits[..., 0] * torch.nan
-
-    @register_score("raises", needs_donor=False)
-    def raises(host_logits):
-        return {}["x"]
-
-    setup = short_setup(pair, prompts, max_gen_toks=5)
-    (tmp_path / "parts").mkdir()
-    made = calibrate(setup, parts=ScoreParts(tmp_path / "parts", ["nan", "raises"]))
-    assert set(made.scores) == set(SCORES)
-    for name, why in (("nan", "returned nan for calibration prompt"), ("raises", "raised KeyError, line")):
-        assert f"the calibration leaves out score '{name}', which was not asked for: score '{name}' (" in caplog.text
-        assert why in caplog.text
-    caplog.clear()
-    again = ScoreParts(tmp_path / "parts", ["nan", "raises"])  # a call that goes on
-    assert again.done == set(range(len(prompts.texts)))
-    assert calibrate(setup, parts=again).scores == made.scores
-    assert ScoreParts(tmp_path / "parts", ["raises"]).done == set()  # `nan` is asked for now
-    with pytest.raises(PluginError, match=r"score 'nan' .* returned nan for calibration prompt"):
-        calibrate(setup, parts=ScoreParts(tmp_path / "other", ["raises"]))
-
-
 def test_parts_survive_damage_and_keep_their_order(tmp_path):
     folder = tmp_path / "parts"
-    parts = ScoreParts(folder)
+    parts = ScoreParts(folder, list(registered))
     one, two = np.arange(3, dtype=np.float32), np.arange(2, dtype=np.float32)
     parts.add([4, 9], {score: [one, two] for score in SCORES}, [False, True])
     parts.add([2], {score: [two] for score in SCORES}, [True])
-    assert ScoreParts(folder).done == {2, 4, 9}
-    assert ScoreParts(folder).cut == parts.cut == 2
-    assert [[len(row) for row in part["ce"]] for part in ScoreParts(folder).read()] == [[2], [3, 2]]
+    assert ScoreParts(folder, list(registered)).done == {2, 4, 9}
+    assert ScoreParts(folder, list(registered)).cut == parts.cut == 2
+    assert [[len(row) for row in part["ce"]] for part in ScoreParts(folder, list(registered)).read()] == [[2], [3, 2]]
     path = folder / "000000004.npz"
     for damage in (b"", path.read_bytes()[:200], b"x" * 5000):
         path.write_bytes(damage)
-        left = ScoreParts(folder)
+        left = ScoreParts(folder, list(registered))
         assert (left.done, left.cut, path.exists()) == ({2}, 1, False)
     (folder / f".{path.name}.k1ll3d").write_bytes(b"unfinished")  # what a killed writer leaves
-    assert ScoreParts(folder).done == {2}
+    assert ScoreParts(folder, list(registered)).done == {2}

@@ -31,8 +31,6 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
         (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
         (["--calibration", "demo", "--rows", "base,lossy@0.02"], "calibrate --prompts "),
-        (["--calibration", "demo", "--match", "task"], "--match task solves more rates than --calibration demo holds"),
-        (["--calibration", "demo", "--refine"], "--refine solves more rates than --calibration demo holds"),
         (["--limit", "0"], "--limit 0 is not a number above 0"),
         (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
     ],

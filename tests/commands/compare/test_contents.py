@@ -66,7 +66,8 @@ def world(tmp_path, monkeypatch):
         options = build_parser().parse_args(words)
         command.check_options(options)
         loads = read_workload(options)
-        return {row.name: [call.results for call in calls.plan_calls(options, row, [], loads)] for row in plan_rows(options)}
+        plan = budget_parameters.CalibrationPlan()
+        return {row.name: [call.results for call in calls.plan_calls(options, row, plan, loads)] for row in plan_rows(options)}
 
     return tmp_path, list_keys
 
@@ -127,10 +128,10 @@ def test_a_folder_of_the_name_of_a_policy_is_not_read(read_options, tmp_path, mo
 def test_every_option_of_compare_is_in_the_key_or_changes_no_text(read_options, tmp_path):
     """Those of `rows` say which rows there are, those of `models` become model arguments, those of a calibration its content."""
     in_key = {"apply_chat_template": [], "gen_kwargs": ["temperature=0.7"], "limit": ["3"], "seed": ["4"], "metadata": ["a=1"]}
-    rows = {"rows", "rates", "target_rate", "refine", "thinking_args", "thinking_backend", "calibration", "match"}
+    rows = {"rows", "rates", "target_rate", "thinking_args", "thinking_backend", "calibration"}
     models = {"base", "guide", "direction", "enable_thinking", "dtype", "guide_dtype", "trust_remote_code", "model_args"}
-    measured = {"prompts", "task_prompts", "field", "num_prompts", "num_held_out"}
-    harmless = {"run_dir", "thinking_batch_size", "batch_size", "device", "guide_device", "format", "quiet", "dry_run", "probe"}
+    measured = {"prompts", "field", "num_prompts", "num_held_out"}
+    harmless = {"run_dir", "thinking_batch_size", "batch_size", "device", "guide_device", "format", "quiet", "dry_run"}
     by_content = {"tasks", "include_path"}
     (subcommands,) = [each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction)]
     known = {action.dest for action in subcommands.choices["compare"]._actions} - {"help"}
@@ -177,7 +178,7 @@ def test_a_calibration_counts_by_its_content_and_is_measured_anew_for_other_prom
     options = read_options("--prompts", str(prompts), "--target_rate", "0.07", "--rows", "guided")
     plans = []
     for _ in range(2):
-        plans += budget_parameters.plan_calibrations(options, plan_rows(options), read_workload(options))
+        plans.append(budget_parameters.plan_calibration(options, plan_rows(options), read_workload(options)))
         edit(prompts)
     assert plans[0].calibration != plans[1].calibration
 

@@ -2,6 +2,7 @@
 
 from helpers.stock import arguments_of, value_of
 
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan
 from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.rows import plan_rows
 from lm_eval_takeover.commands.compare.workload import TaskLoad
@@ -31,7 +32,7 @@ def test_rows_that_follow_take_the_guided_rate_of_each_task(read_options):
     tasks = {"takeover_amc23": 0.03, "takeover_demo": 0.09}
     for row in plan_rows(options)[1:]:
         assert row.follows and row.rate is None
-        calls = plan_calls(options, row, [], [TaskLoad(task, 1, 1, 1, TASK_SAMPLING) for task in tasks], tasks)
+        calls = plan_calls(options, row, CalibrationPlan(), [TaskLoad(task, 1, 1, 1, TASK_SAMPLING) for task in tasks], tasks)
         assert [arguments_of(call.words)["rate"] for call in calls] == ["0.03", "0.09"]
         assert [value_of(call.words, "--tasks") for call in calls] == list(tasks)
         assert len({arguments_of(call.words)["run_dir"] for call in calls}) == 1

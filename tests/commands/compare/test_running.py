@@ -18,7 +18,6 @@ from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.commands.compare.worker import CallFailed
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -107,7 +106,7 @@ def test_a_rate_that_is_out_of_reach_is_covered_by_a_row_of_its_own_method(monke
     monkeypatch.setattr(running, "find_calibration", lambda name: (name, None))
     monkeypatch.setattr(running, "find_row_target", find_target)
     rows = [PlannedRow(f"{name}@{rate}", name, rate=rate, word=name) for name, rate in (("mix", 5), ("ce", 2), ("mix", 9))]
-    kept = running._drop_repeated(None, rows, [SimpleNamespace(calibration="c", tasks=["t"])])
+    kept = running._drop_repeated(None, rows, SimpleNamespace(calibration="c"))
     assert [(row.label, row.covers) for row in kept] == [("mix@5", 9), ("ce@2", None)]
     assert "mix@9: the nearest rate that mix can reach" in capsys.readouterr().err
 
@@ -141,32 +140,6 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
     assert (value_of(thinking, "--model"), arguments_of(thinking)["pretrained"]) == ("hf", "acme/Thinker")
     assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
     assert "\nthinking " in capsys.readouterr().out
-
-
-def test_refined_rates_are_run_and_a_stopped_refinement_ends_as_one_that_ran_through(tmp_path, monkeypatch, capsys):
-    """Stopped once the calibration holds the added rates and no row of theirs has begun: the command has the row's status."""
-    words = split("compare --tasks takeover_demo --rows base,guide,ce --rates 0.2,0.4 --refine --quiet")
-    words += split("--limit 1 --num_prompts 2 --num_held_out 3 --batch_size 32")
-    run_calls = running.run_calls
-
-    def stop(options, calls):
-        if any(call.row not in ("base", "guide", "ce@0.2", "ce@0.4") for call in calls):
-            raise CallFailed(130)
-        run_calls(options, calls)
-
-    tables = []
-    with comparing_here():
-        monkeypatch.setattr(running, "run_calls", stop)
-        assert main([*words, "--run_dir", str(tmp_path / "stopped")]) == 130
-        assert "a row failed; what was finished is kept" in capsys.readouterr().err
-        monkeypatch.undo()
-        for folder in ("stopped", "whole"):
-            assert main([*words, "--run_dir", str(tmp_path / folder)]) == 0
-            assert main(["frontier", str(tmp_path / folder), "--out", str(tmp_path / folder)]) == 0
-            lines = json.loads((tmp_path / folder / "frontier.json").read_text())
-            tables.append([line | {"seconds_per_problem": None} for line in lines])
-    assert tables[0] == tables[1]
-    assert "ce@0.1" in {line["row"] for line in tables[0]}
 
 
 @pytest.mark.slow

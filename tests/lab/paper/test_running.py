@@ -243,13 +243,12 @@ def test_a_stopped_command_goes_on_to_the_same_index(paper, tmp_path, monkeypatc
     assert len(sections[1]) == 4 and set(sections[1]) <= set(sections[0])
 
 
-def test_a_dry_run_prints_commands_memory_and_hours(tmp_path, capsys):
+def test_a_dry_run_prints_commands_and_memory(tmp_path, capsys):
     words = ["paper", "--pair", "demo", "--items", "F1,F2", "--limit", "3", "--run_dir", str(tmp_path)]
     with paper_here():
-        assert main([*words, "--dry_run", "--probe", *SMALL[:5]]) == 0
+        assert main([*words, "--dry_run", *SMALL[:5]]) == 0
     printed = capsys.readouterr().out
-    hours = re.search(r"base +([\d,]+) +([\d.]+)", printed)
-    assert hours and float(hours[1].replace(",", "")) > 0 and "Hours at most" in printed and "Cache / batch" in printed
+    assert "Cache / batch" in printed
     assert "lm-eval-takeover score" in printed and "lm_eval --model guided-takeover" in printed
     assert not (tmp_path / "index.md").exists()
 
