@@ -116,7 +116,7 @@ class Served:
 
     def __init__(self, constants: Constants, *, graphs: bool = True, cache: float = 1.0, context: int = CONTEXT) -> None:
         self.constants, self.graphs, self.columns = constants, graphs, context
-        machine = replace(_H200, launch=constants.graphed, cache=_H200.weights)
+        machine = replace(_H200, launch=constants.graphed, cache=_H200.weights, several=0.0)
         self.base, self.guide = (cost_of(role, machine, cache) for role in ("base", "guide"))
         self.costs = StepCosts(self.base, self.guide, self.base, 0.05, context, bonus=False)
 

@@ -38,8 +38,8 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
         model = make_empty(member, arguments.dtype)
         machine = find_machine(member.device, model.dtype)
         speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
-        if member.device.type == "cuda":
-            speeds["cache"] = speeds["weights"]  # attention of vLLM's own, while the table has that of `hf`
+        if member.device.type == "cuda":  # the table has what `hf` took there; vLLM has kernels of its own
+            speeds |= {"cache": speeds["weights"], "several": 0.0}
         layers = member.config.get_text_config().num_hidden_layers
         return PassCost.of_model(model, replace(machine, launch=launch, **speeds), layers=layers, padded=False)
 

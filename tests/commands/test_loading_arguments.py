@@ -84,10 +84,10 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, tmp
     command.check_options(options)
     rows, loads, loaded = plan_rows(options), read_workload(options), []
     monkeypatch.setattr(budget_parameters, "load_pair", lambda given: loaded.append(given) or pair)
-    (plan,) = budget_parameters.plan_calibrations(options, rows, loads)
+    plan = budget_parameters.plan_calibration(options, rows, loads)
     check(loaded[0], name, value)
     check(read_loading(read(*plan.words)), name, value)
-    (call,) = plan_calls(options, rows[0], [plan], loads)
+    (call,) = plan_calls(options, rows[0], plan, loads)
     given = read_arguments(value_of(call.words, "--model_args"))
     check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)
 

@@ -58,9 +58,9 @@ def test_keys_and_values_are_a_part_of_what_a_pass_costs():
         PassCost.on(MACHINES["H200"], parameters=int(size), layers=layers, column_bytes=column, **usual)
         for size, layers, column in shapes.values()
     )
-    assert base.seconds(1) < 0.3 * guide.seconds(1)
+    assert base.seconds(1) < 0.4 * guide.seconds(1)
     assert base.seconds(64, 64 * 4000) > 0.5 * guide.seconds(64, 64 * 4000)
-    assert guide.seconds(64, 64 * 4000) == pytest.approx(0.013, rel=0.3)
+    assert guide.seconds(64, 64 * 4000) == pytest.approx(0.027, rel=0.3)
     schedule = Schedule(base, guide, None, bonus=False)
     short, long = (schedule.break_even_rows(64, 64, columns)[12] for columns in (100, 4000))
     assert short < long  # longer texts, shorter drafts

@@ -14,6 +14,8 @@ from lm_eval_takeover.vllm.block_rule import LAUNCH, LONGEST, choose_drafts, cho
 
 def cost(machine, parameters, layers, *, launch=LAUNCH["cuda"][0], column_bytes=100_000):
     kind = replace(MACHINES[machine], launch=launch)
+    if not machine.startswith("cpu"):
+        kind = replace(kind, cache=kind.weights, several=0.0)
     return PassCost.on(kind, parameters=parameters, layers=layers, itemsize=2, column_bytes=column_bytes, vocab=150_000)
 
 
