@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
@@ -115,7 +115,7 @@ def check(
 
     def verdict(case: tuple[str, str, float, bool]) -> bool:
         gold, response, tolerance, _ = case
-        answer = read_letter(response).answer if name == "gpqa_diamond" else extract_answer(response)
+        answer = read_letter(response).answer if name == "gpqa_diamond" else read_answer(response).answer
         if answer is None:
             return False
         judged = Verdict(gold == answer) if name == "gpqa_diamond" else judge(gold, answer, tolerance)

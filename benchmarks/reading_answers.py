@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_eval_takeover.answers.extraction import extract_answer, find_boxes
+from lm_eval_takeover.answers.extraction import find_boxes, read_answer
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.samples import Kind, Question, Verifier
 from lm_eval_takeover.answers.verification import verify
@@ -79,7 +79,7 @@ def load_reports(half: str) -> list[Text]:
 
 def load_table(half: str) -> list[Text]:
     boxed = (Text(f"\\boxed{{{row['answer']}}}", row["gold"], bool(row["correct"])) for row in read_lines(TABLE))
-    return [text for text in boxed if extract_answer(text.text) is not None]
+    return [text for text in boxed if read_answer(text.text).answer is not None]
 
 
 def load_golds(half: str) -> list[Text]:
@@ -112,7 +112,7 @@ def time_reading(text: str) -> Iterator[float]:
     """Milliseconds to read and judge a response."""
     for _ in range(5):
         start = time.perf_counter()
-        verify(r"3\sqrt{13}", extract_answer(text) or "")
+        verify(r"3\sqrt{13}", read_answer(text).answer or "")
         yield 1000 * (time.perf_counter() - start)
 
 
@@ -145,7 +145,7 @@ def main() -> None:
     for name, text in (("long", long), ("hostile", HOSTILE)):
         print(f"{name} response, {len(text):,} characters: {min(time_reading(text)):.1f} ms")
     for row in misses[: options.show]:
-        read = extract_answer(row.text)
+        read = read_answer(row.text).answer
         print(f"\n{'right' if row.right else 'wrong'}: gold {row.gold!r}, read {read!r}\n  …{row.text[-300:]!r}")
 
 

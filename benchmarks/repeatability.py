@@ -21,7 +21,7 @@ from random_pairs import gated, pair_folders
 from random_pairs import load as load_folders
 from torch import Tensor
 
-from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.forward.forward_pass import prepare_pass
@@ -128,7 +128,7 @@ def paired_accuracy(pair: Pair, policy: Policy, samples: int = 8) -> None:
     def accuracy(policy: Policy, seed: int) -> list[float]:
         written = texts(dict(engine.generate(pair, policy, requests, seed=seed, batch_size=400)))
         right = [
-            extract_answer(pair.tokenizer.decode(tokens, skip_special_tokens=True)) == rows[i // samples]["answer"]
+            read_answer(pair.tokenizer.decode(tokens, skip_special_tokens=True)).answer == rows[i // samples]["answer"]
             for i, tokens in enumerate(written)
         ]
         return [statistics.mean(right[start : start + samples]) for start in range(0, len(right), samples)]

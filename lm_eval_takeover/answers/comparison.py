@@ -6,22 +6,17 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from lm_eval_takeover.answers import notation
-from lm_eval_takeover.answers.expressions import Unparsed, find_factor, is_same_value, parse_expression
+from lm_eval_takeover.answers.expressions import find_factor, is_same_value, lower_letters, parse_expressions
 from lm_eval_takeover.answers.normalisation import normalise, parse_rational, split_top, strip_thousands
 from lm_eval_takeover.answers.values import (
     MIRRORED,
     Amount,
-    Clock,
-    Equation,
+    Exact,
     Group,
-    InBase,
     Matrix,
-    Ratio,
     Region,
     Relation,
-    Remainder,
     Value,
-    is_ratio,
     list_points,
     make_interval,
     make_points,
@@ -36,6 +31,8 @@ _MANY_DIGITS = 7  # significant ones: so many make a decimal equal to the fracti
 _MAX_ELEMENTS = 16  # a list with more surplus elements than this is wrong without a comparison
 _LEAST_PERCENTAGE = 4  # from here on a number may be a percentage without its sign; 1 is not 1%
 _FULL_TURN = 7  # a larger number without a π is no angle in radians
+_PERCENT, _DEGREE, _RADIAN = ((("%", 1),), (("°", 1),), (("rad", 1),))
+_TEMPERATURES = ((("℃", 1),), (("℉", 1),))
 
 
 def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
@@ -77,59 +74,56 @@ class Comparison:
             return True
         left, right = read_value(gold), read_value(answer)
         if type(left) is type(right):
-            return bool(compare(self, left, right)) if (compare := self._comparisons.get(type(left))) else left == right
-        if isinstance(left, InBase) and left.digits == answer.strip():  # the base may be left out
+            compare = self._comparisons.get(type(left))
+            return bool(compare(self, left, right)) if compare else left[:2] == right[:2]  # the same kind and value
+        if isinstance(left, Exact) and left.value[0] == answer.strip():  # the base may be left out
             return True
         return self._equal_across(left, gold, right, answer) or self._equal_across(right, answer, left, gold)
 
     def _equal_across(self, value: Value, text: str, other: Value, answer: str) -> bool:
         """Two values of different types, the first read as the type of the second, where it can be."""
         match value, other:
-            case (Equation(), Group(_, _, [_, *_])) | (Group(_, _, [_, *_]), Equation()):
+            case (Relation(), Group(_, _, [_, *_])) | (Group(_, _, [_, *_]), Relation()):
                 return False  # one of several named values
-            case Equation(sides), _:
+            case Relation(sides, ["=", *_]), _:
                 given = self._find_given(sides)
                 return given is not None and self.equal(given, answer)
             case Group(items, brackets, None), Region():
-                is_interval = len(items) == 2 and brackets not in ("", "{}")
+                is_interval = len(items) == 2 and brackets[:1] in ("(", "[")
                 region = make_interval(items, brackets) if is_interval else make_points(items)
                 return region is not None and self._compare_regions(region, other)
-            case Group(items, brackets), Matrix(rows) if brackets not in ("", "{}"):
-                return 1 in (len(rows), len(rows[0])) and self._are_same_parts(items, [cell for row in rows for cell in row])
+            case Group(items, brackets), Matrix(cells, columns) if brackets not in ("", "{}"):
+                return columns in (1, len(cells)) and self._are_same_parts(items, cells)
             case Group(items, "" | "{}"), _ if items:
                 return all(self.equal(item, answer) for item in items)
-            case Region(), Relation():
-                return self._compare_relations(read_relation(text), other)
-            case Clock(_) | Ratio([_, _]), Amount() if is_ratio(text):
-                return self.equal("\\frac{{{}}}{{{}}}".format(*split_top(text, ":")), answer)
-            case InBase(digits, base), Amount(number, _):
-                return base == 10 and self.equal(digits, number)
-            case Remainder(number, _), Amount(plain, _):
-                return str(number) in text and self.equal(str(number), plain)
+            case Region(), Relation(_, signs):
+                relation = read_relation(text)
+                return len(relation.signs) == len(signs) and self._compare_relations(relation, other)
+            case ((Exact(_, _, number) | Group([number], ":")), Amount()):
+                return self.equal(number, answer)
         return False
 
     # One comparison for each type
 
     def _compare_amounts(self, left: Amount, right: Amount) -> bool:
         """A unit may be left out, but not be another one. 28% is 28 and 0.28. Degrees equal radians that are written with a π."""
-        (a, unit), (b, other) = left, right
-        both = unit.is_given and other.is_given
-        if _PERCENT in (unit.measured, other.measured) and unit.measured != other.measured:
-            percent, plain = (a, b) if unit.measured == _PERCENT else (b, a)
-            return not both and self._is_percentage(percent, plain)
-        if _DEGREE in (unit.measured, other.measured) and unit.measured != other.measured:
-            angle, radians, its_unit = (a, b, other) if unit.measured == _DEGREE else (b, a, unit)
-            if its_unit.measured == _RADIAN or (not its_unit.is_given and r"\pi" in radians):
-                return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
-            both = both and its_unit.measured not in _TEMPERATURES
-        elif _RADIAN in (unit.measured, other.measured) and not both:
-            number = parse_rational(a)
-            if number is not None and abs(number) >= _FULL_TURN:
+        for (a, unit), (b, other) in ((left, right), (right, left)):
+            if unit.measured == other.measured:
+                break
+            if unit.measured == _PERCENT:
+                return not other.is_given and self._is_percentage(a, b)
+            if unit.measured == _DEGREE and (other.measured == _RADIAN or (not other.is_given and r"\pi" in b)):
+                return self._compare_expressions(rf"\frac{{({a}) \pi}}{{180}}", b)
+            if unit.measured == _DEGREE and other.measured in _TEMPERATURES:
+                return self.equal(a, b)
+            if unit.measured == _RADIAN and not other.is_given and abs(parse_rational(a) or Fraction()) >= _FULL_TURN:
                 return False
-        if both and not unit.includes(other):
-            return False
-        if both and unit.size != other.size:
-            a = _multiply(a, unit.size / other.size)
+        (a, unit), (b, other) = left, right
+        if unit.is_given and other.is_given:
+            if unit.measured != other.measured or not (unit.words <= other.words or other.words <= unit.words):
+                return False
+            if unit.size != other.size:
+                a = _multiply(a, unit.size / other.size)
         return self._compare_expressions(a, b) if not (unit.is_given or other.is_given) else self.equal(a, b)
 
     def _is_percentage(self, percent: str, plain: str) -> bool:
@@ -141,8 +135,11 @@ class Comparison:
     def _compare_groups(self, left: Group, right: Group) -> bool:
         """Lists and sets match as sets, tuples in order; names say which value is which."""
         if left.names and right.names:
-            order = [_find_place(name, right.names) for name in left.names]
-            return None not in order and self._are_same_parts(left.items, [right.items[place or 0] for place in order])
+            pairs, others = (list(zip(group.names or [], group.items, strict=True)) for group in (left, right))
+            return len(pairs) == len(others) and all(
+                any(notation.is_same_name(name, other) and self.equal(value, same) for other, same in others)
+                for name, value in pairs
+            )
         if left.names or right.names:
             named, other = (left, right) if left.names else (right, left)
             names = named.names or []
@@ -150,17 +147,14 @@ class Comparison:
                 return self._are_same_sets(left, right)
             items = [named.items[place] for place in notation.order_names(names)]
             return self._are_same_parts(*((items, other.items) if left.names else (other.items, items)))
-        tuples = [group.brackets not in ("", "{}") for group in (left, right)]
-        if all(tuples):
-            brackets = {left.brackets, right.brackets}
-            if len(brackets) > 1 and (len(left.items) == 2 or not brackets <= {"()", "[]"}):
-                return False
-            return self._are_same_parts(left.items, right.items)
-        if not any(tuples):
+        brackets = {left.brackets, right.brackets}
+        if brackets <= {"", "{}"}:
             return self._are_same_sets(left, right)
-        whole = left if tuples[0] else right
-        listed = {left.brackets, right.brackets} == {"", "()"}
-        return listed and _must_be_tuple(whole.items) and self._are_same_parts(left.items, right.items)
+        if brackets == {"", "()"}:  # a tuple without its brackets
+            allowed = _must_be_tuple(left.items if left.brackets else right.items)
+        else:
+            allowed = len(brackets) == 1 or (brackets == {"()", "[]"} and len(left.items) != 2)
+        return allowed and self._are_same_parts(left.items, right.items)
 
     def _are_same_sets(self, left: Group, right: Group) -> bool:
         if abs(len(right.items) - len(left.items)) > _MAX_ELEMENTS:
@@ -168,16 +162,14 @@ class Comparison:
         counted = left.brackets == right.brackets == "" and all(
             len(set(map(normalise, group.items))) > 1 for group in (left, right)
         )
-        if counted and len(left.items) != len(right.items):
-            return False
         rest = list(right.items)
         for part in left.items:
             match = next((other for other in rest if self._is_same_item(part, other)), None)
-            if match is None and (counted or not any(self._is_same_item(part, other) for other in right.items)):
-                return False
             if match is not None:
                 rest.remove(match)
-        return all(any(self._is_same_item(part, other) for part in left.items) for other in rest)
+            elif counted or not any(self._is_same_item(part, other) for other in right.items):
+                return False
+        return not (counted and rest) and all(any(self._is_same_item(part, other) for part in left.items) for other in rest)
 
     def _is_same_item(self, left: str, right: str) -> bool:
         """Within a set, `\\{1\\}` is not 1."""
@@ -193,25 +185,19 @@ class Comparison:
         return all(left.holds(at) == right.holds(at) for at in list_points(*left.ends, *right.ends))
 
     def _compare_relations(self, left: Relation, right: Relation) -> bool:
-        """The same parts in the same or the mirrored order, or a multiple; a negative factor turns the sign."""
-        mirrored = Relation(right.sides[::-1], [MIRRORED[sign] for sign in right.signs[::-1]])
-        for other in (right, mirrored):
-            if left.signs == other.signs and self._are_same_parts(left.sides, other.sides):
-                return True
-        if len(left.sides) == len(right.sides) == 2:
-            factor = find_factor(*left.sides, *right.sides)
-            real = factor is not None and factor.is_extended_real
-            return bool(real and right.signs[0] == (left.signs[0] if factor > 0 else MIRRORED[left.signs[0]]))
-        return False
-
-    def _compare_equations(self, left: Equation, right: Equation) -> bool:
-        """Two equations are equal if they say the same name's value, or if one is a multiple of the other."""
+        """Equations by the value of one name, inequalities part by part, mirrored or not; else both by a factor."""
         a, b = left.sides, right.sides
-        other = _rename(a, b)
-        named = notation.is_name(a[0]) and notation.is_name(b[0]) and notation.is_same_name(a[0], other[0])
-        if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], other[-1]):
-            return True
-        return len(a) == len(b) == 2 and find_factor(*a, *b) is not None
+        if left.signs[0] == right.signs[0] == "=":
+            other = _rename(a, b)
+            named = notation.is_name(a[0]) and notation.is_name(b[0]) and notation.is_same_name(a[0], other[0])
+            if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], other[-1]):
+                return True
+        else:
+            mirrored = Relation(b[::-1], [MIRRORED[sign] for sign in right.signs[::-1]])
+            if any(left.signs == other.signs and self._are_same_parts(a, other.sides) for other in (right, mirrored)):
+                return True
+        factor = find_factor(*a, *b) if len(a) == len(b) == 2 else None
+        return factor is not None and right.signs[0] == (left.signs[0] if factor.is_positive else MIRRORED[left.signs[0]])
 
     def _find_given(self, sides: list[str]) -> str | None:
         """The value that an equation gives: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
@@ -222,57 +208,32 @@ class Comparison:
         return value if named else None
 
     def _compare_matrices(self, left: Matrix, right: Matrix) -> bool:
-        same = len(left.rows) == len(right.rows)
-        return same and all(self._are_same_parts(a, b) for a, b in zip(left.rows, right.rows, strict=True))
-
-    def _compare_ratios(self, left: Ratio, right: Ratio) -> bool:
-        """Ratios are proportional: `2:3:4` is `4:6:8`, and not `2:4:3`, which divides to the same number."""
-        a, b = left.parts, right.parts
-        crossed = ([rf"({part}) \cdot ({first})" for part in parts] for parts, first in ((a, b[0]), (b, a[0])))
-        return self._are_same_parts(*crossed)
+        return left.columns == right.columns and self._are_same_parts(left.cells, right.cells)
 
     _comparisons: ClassVar[dict[type, Callable[[Any, Any, Any], bool]]] = {
         Amount: _compare_amounts,
         Group: _compare_groups,
         Region: _compare_regions,
         Relation: _compare_relations,
-        Equation: _compare_equations,
         Matrix: _compare_matrices,
-        Ratio: _compare_ratios,
     }  # the others are equal as they are; fmt: skip
 
     def _compare_expressions(self, gold: str, answer: str) -> bool:
+        """By value; where no text has both R and r, these are one letter."""
         if r"\ldots" in gold or r"\ldots" in answer:
             return False  # math_verify drops an ellipsis; such answers match as text or not at all
-        lowered = _lower_letters(gold), _lower_letters(answer)
-        return self._are_same_expressions(gold, answer) or (
-            lowered != (gold, answer) and None not in lowered and self._are_same_expressions(*lowered)  # type: ignore[arg-type]
-        )
-
-    def _are_same_expressions(self, gold: str, answer: str) -> bool:
-        try:
-            right = parse_expression(answer, gold)
-        except Unparsed:
-            self.unparsed = True
-            return False
-        try:
-            return is_same_value(parse_expression(gold, answer), right, self.tolerance)
-        except Unparsed:
-            return False
-
-
-_PERCENT, _DEGREE, _RADIAN = ((("%", 1),), (("°", 1),), (("rad", 1),))
-_TEMPERATURES = ((("℃", 1),), (("℉", 1),))
+        for texts in dict.fromkeys([(gold, answer), lower_letters(gold, answer)]):
+            left, right = parse_expressions(*texts)
+            self.unparsed |= right is None
+            if left is not None and right is not None and is_same_value(left, right, self.tolerance):
+                return True
+        return False
 
 
 def _multiply(number: str, factor: Fraction) -> str:
     """A number times a rational, as text."""
     value = parse_rational(number)
     return rf"({number}) \cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}" if value is None else str(value * factor)
-
-
-def _find_place(name: str, names: list[str]) -> int | None:
-    return next((place for place, other in enumerate(names) if notation.is_same_name(name, other)), None)
 
 
 def _rename(left: list[str], right: list[str]) -> list[str]:
@@ -287,11 +248,3 @@ def _must_be_tuple(parts: list[str]) -> bool:
     """Whether two values in brackets are no interval, so that they may be listed without: three, or descending."""
     values = [parse_rational(part) for part in parts]
     return len(parts) > 2 or (values[0] is not None and values[1] is not None and values[0] > values[1])
-
-
-def _lower_letters(text: str) -> str | None:
-    """Lower-case letters, commands as they are: R and r may be one letter. None for a text that has both of one."""
-    letters = set(re.sub(r"\\[A-Za-z]+", "", text))
-    if any(letter.isupper() and letter.lower() in letters for letter in letters):
-        return None
-    return re.sub(r"\\[A-Za-z]+|[A-Z]", lambda match: match[0] if len(match[0]) > 1 else match[0].lower(), text)

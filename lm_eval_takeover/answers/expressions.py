@@ -25,10 +25,6 @@ _MARKUP = re.compile(
 )
 
 
-class Unparsed(Exception):
-    """An answer that math_verify cannot read."""
-
-
 def to_latex(expression: str) -> str:
     """Plain mathematics as LaTeX: `sqrt(2)*sin(x)**2` as `\\sqrt{2}\\cdot \\sin(x)^{2}`; LaTeX stays what it is."""
     text = unwrap_text(expression).replace("**", "^")
@@ -46,13 +42,11 @@ def to_latex(expression: str) -> str:
         lambda match: rf"^{{{match[1]}\frac{{{int(match[2] + match[3])}}}{{{10 ** len(match[3])}}}}}",
         text,
     )
-    for opener in (r"\\sqrt\s*+\(", r"\^\s*+\("):
-        while match := re.search(opener, text):
-            start = match.end() - 1
-            end = find_closing(text, start, "(", ")")
-            if end < 0:
-                raise Unparsed(expression)
-            text = f"{text[: match.end() - 1].rstrip()}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
+    while match := re.search(r"(\\sqrt|\^)\s*+\(", text):
+        end = find_closing(text, match.end() - 1, "(", ")")
+        if end < 0:
+            break
+        text = f"{text[: match.end(1)]}{{{text[match.end() : end]}}}{text[end + 1 :]}"
     return text
 
 
@@ -72,28 +66,35 @@ def _make_converter(real: bool) -> Any:
     return lambda latex: Converter(is_real=real, config=ConversionConfig(lowercase_symbols=False)).parse(latex)
 
 
-def parse_expression(expression: str, other: str = "") -> Any:
-    """The sympy expression of one side; `other` tells whether both are about complex numbers. Raises Unparsed."""
+def parse_expressions(*texts: str) -> list[Any]:
+    """The sympy expressions of texts that are compared, so all real or all complex; None for one that math_verify cannot read."""
     from math_verify.grader import should_treat_as_complex
 
-    return _parse(expression, not (should_treat_as_complex(expression) or should_treat_as_complex(other)))
+    real = not any(map(should_treat_as_complex, texts))
+    return [_parse(text, real) for text in texts]
 
 
 @lru_cache(maxsize=4096)
-def _parse(expression: str, real: bool) -> Any:
+def _parse(text: str, real: bool) -> Any:
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 
-    if _COMMON.search(expression) or _LONG_WORD.search(unwrap_text(expression)) or _MARKUP.search(_DUMMY.sub("", expression)):
-        raise Unparsed(expression)
-    latex = to_latex(expression).replace("°", "")
+    if _COMMON.search(text) or _LONG_WORD.search(unwrap_text(text)) or _MARKUP.search(_DUMMY.sub("", text)):
+        return None
+    latex = to_latex(text).replace("°", "")
     try:
         tidied = normalize_latex(latex, NormalizationConfig(malformed_operators=True, nits=True, boxed="none"))
         read = _make_converter(real)(tidied)
-    except Exception as error:  # the grammar raises bare Exceptions
-        raise Unparsed(expression) from error
-    if read is None or not hasattr(read, "free_symbols"):
-        raise Unparsed(expression)
-    return _replace_calls(read)
+    except Exception:  # the grammar raises bare Exceptions
+        return None
+    return _replace_calls(read) if hasattr(read, "free_symbols") else None
+
+
+def lower_letters(*texts: str) -> tuple[str, ...]:
+    """Letters in lower case, commands as they are: R and r may be one letter. As they are if one text has both."""
+    letters = [set(re.sub(r"\\[A-Za-z]+", "", text)) for text in texts]
+    if any(letter.isupper() and letter.lower() in those for those in letters for letter in those):
+        return texts
+    return tuple(re.sub(r"(\\[A-Za-z]+)|([A-Z])", lambda match: match[1] or match[2].lower(), text) for text in texts)
 
 
 def _replace_calls(read: Any) -> Any:
@@ -119,9 +120,9 @@ def evaluate(text: str) -> float | None:
     if number is not None:
         return float(number)
     try:
-        value = _evaluate(parse_expression(text), 0, whole=False)
+        value = _evaluate(parse_expressions(text)[0], 0, whole=False)
         return float(value) if value.is_Float or value.is_Integer else None
-    except (Unparsed, AttributeError, TypeError):
+    except (AttributeError, TypeError):
         return None
 
 
@@ -171,10 +172,10 @@ def find_factor(*sides: str) -> Any:
     """The number x with `a - b = x (c - d)` of sides a, b, c, d; None if it is 0, or there is none."""
     import sympy
 
-    try:
-        a, b, c, d = (parse_expression(side, " ".join(sides)) for side in sides)
-    except Unparsed:
+    parsed = parse_expressions(*sides)
+    if any(side is None for side in parsed):
         return None
+    a, b, c, d = parsed
     left, right = (sympy.numer(sympy.together(side)) for side in (a - b, c - d))  # y = 1/x is xy = 1
     ratio = sympy.simplify(left / right)
     same = ratio.is_number and ratio.is_finite and ratio != 0 and left.free_symbols == right.free_symbols

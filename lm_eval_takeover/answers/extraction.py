@@ -46,9 +46,22 @@ class ExtractedAnswer(NamedTuple):
 
 
 def strip_thinking(response: str) -> str:
-    """The response after its thinking, without what it runs on into; thinking that never ends is left as it is."""
-    text = cut_run_on(response)
-    return text[max((tag.end() for tag in find_tags(text) if tag[2]), default=0) :]
+    """The response behind its thinking, up to the first header of a prompt. A header before any answer restates the problem.
+
+    Thinking that never ends is left as it is.
+    """
+    marks = find_tags(response)
+    thinks = bool(marks) and marks[0].lastindex == 2  # the first tag may stand in the prompt
+    if any(header in response for header in _INVENTED):
+        marks = sorted([*marks, *_HEADER.finditer(response)], key=re.Match.start)
+    start = 0
+    for mark in marks:
+        if mark.lastindex:
+            thinks = mark.lastindex == 1
+            start = start if thinks else mark.end()
+        elif not thinks and (before := response[start : mark.start()].strip()) and not _ANNOUNCED.fullmatch(before):
+            return response[start : mark.start()]
+    return response[start:]
 
 
 def find_tags(text: str) -> list[re.Match[str]]:
@@ -79,7 +92,7 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     tail = _EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
     answer = _read_marked(tail)
     if answer is None and not truncated:
-        answer = _strip_markup(tail) if _is_bare(tail) else _read_conclusion(tail)
+        answer = _read_bare(tail) or _read_conclusion(tail)
     return ExtractedAnswer(answer)
 
 
@@ -88,35 +101,9 @@ def find_tagged(text: str) -> str:
     return next(reversed(_ANSWER_TAG.findall(text)), "") if "</" in text else ""
 
 
-def extract_answer(response: str, truncated: bool = False) -> str | None:
-    return read_answer(response, truncated).answer
-
-
 def read_last_number(response: str) -> str | None:
     """The last number of a response, wherever it stands; what simple scorers read."""
     return next(reversed(_NUMBER.findall(strip_thinking(response)[-TAIL:])), None)
-
-
-def cut_run_on(response: str) -> str:
-    """The response up to the first header of a prompt outside thinking. A header before any answer restates the problem."""
-    if not any(header in response for header in _INVENTED):
-        return response
-    answered = False
-    for start, end in _list_outside_thinking(response):
-        for match in _HEADER.finditer(response, start, end):
-            before = response[start : match.start()].strip()
-            if answered or (before and not _ANNOUNCED.fullmatch(before)):
-                return response[: match.start()]
-        answered |= bool(response[start:end].strip())
-    return response
-
-
-def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
-    """Spans outside of thinking; its first tag may stand in the prompt."""
-    tags = find_tags(response)
-    starts = [(0, None), *((tag.end(), tag[1]) for tag in tags)]
-    ends = [*((tag.start(), tag[2]) for tag in tags), (len(response), None)]
-    return [(a, b) for (a, opened), (b, closed) in zip(starts, ends, strict=True) if not opened and not closed]
 
 
 # 1. Boxes
@@ -207,12 +194,13 @@ def _read_marked(text: str) -> str | None:
     answer = None
     for end, start in markers.items():
         sentence = text[start:end].strip()
-        if sentence.endswith("?"):
-            continue
+        bare = _read_bare(sentence)
         if _DIRECT.match(sentence):
             answer = _read_leading(sentence) or answer
-        elif not text[end:].strip(" \n.*") or (answer is None and _is_bare(sentence)):
-            answer = (_strip_markup(sentence) if _is_bare(sentence) else _conclude(sentence)) or answer
+        elif text[end:].strip(" \n.*"):
+            answer = answer or bare
+        else:
+            answer = bare or _conclude(sentence) or answer
     return answer
 
 
@@ -224,10 +212,8 @@ def _read_leading(text: str) -> str | None:
         count = next(apart, len(maths))
         return ", ".join(content for _, _, content in maths[:count])
     text = _ASIDE.split(text, maxsplit=1)[0]
-    if _is_bare(text):
-        return _strip_markup(text)
     number = _NUMBER.match(text)
-    return number[0] if number and "=" not in text else _conclude(text)
+    return _read_bare(text) or (number[0] if number and "=" not in text else _conclude(text))
 
 
 # 3. Nothing but an answer
@@ -237,18 +223,20 @@ _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 _LONGEST_WORD = 24  # letters of a word that is an answer
 
 
-def _is_bare(text: str) -> bool:
-    """Whether a text is nothing but an answer: mathematics with at most three words of unit, or one word."""
+def _read_bare(text: str) -> str | None:
+    """A text that is nothing but an answer: mathematics with at most three words of unit, or one word."""
     line = text.strip(" *")
     if len(line) > MAX_LOOSE or "\n" in line or line.endswith("?"):
-        return False
+        return None
     plain = _TEXT_COMMAND.sub(lambda match: " " * len(match[0]), line)
     first = _MATHEMATICAL.search(line)
     words = [match.start() for match in _WORDS.finditer(plain)]
     if first is None:
         few = len(words) <= (" " not in line and len(line) <= _LONGEST_WORD)
-        return (few and any(map(str.isalpha, line))) or (not words and "=" in line)
-    return len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
+        bare = (few and any(map(str.isalpha, line))) or (not words and "=" in line)
+    else:
+        bare = len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
+    return _strip_markup(text) if bare else None
 
 
 def _strip_markup(text: str) -> str | None:
@@ -259,12 +247,16 @@ def _strip_markup(text: str) -> str | None:
 # 4. The end of the text
 
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?。](?=[\s*\"'”)]|$)|\n")
-_DELIMITER = re.compile(
-    r"\\\\|\\\$|\\[()\[\]]|\$\$?+|\\(?:begin|end)\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
-)
-_CLOSED_BY = {r"\(": r"\)", r"\[": r"\]", "$": "$", "$$": "$$"}
 _TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
-_PROSE = re.compile(r"[A-Za-z][a-z]{2,}")  # the angle ABC is mathematics
+_ENVIRONMENT = r"\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
+# Between two dollar signs stands no word, as the angle ABC, and no space only at the end: `$20 - $8` and `$5 and $6` are prices.
+_MATHS = re.compile(
+    r"\\\\|\\\$|\\\((?:[^\\]|\\[^()])++\\\)|\\\[(?:[^\\]|\\[^\[\]])++\\\]|\$\$(?:(?!\$\$).)++\$\$"
+    rf"|\\begin{_ENVIRONMENT}(?:(?!\\(?:begin|end){_ENVIRONMENT}).)++\\end{_ENVIRONMENT}"
+    rf"|\$(?!\$)(\s)?+(?:{_TEXT_COMMAND.pattern}|\\[^()\[\]A-Za-z]|(?![A-Za-z][a-z]{{2}})[^$\\])++(?(1)|(?<!\s))\$(?!\d)",
+    re.DOTALL,
+)
+_EDGES = re.compile(r"^(?:\$\$?+|\\[(\[]|\\begin\s*+\{[^{}]*\})|(?:\$\$?+|\\[)\]]|\\end\s*+\{[^{}]*\})$")
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
 _FOR_ALL = re.compile(r"(?<=[$)]),? for (?:all|every|any)\b[^$()\n]{0,40}(?:\$[^$\n]{1,60}\$|\\\([^()\n]{1,60}\\\))[\s.]*+$")
 _UNKNOWN = re.compile(r"\\?(?!pi)[A-Za-z]++")
@@ -277,39 +269,19 @@ _NUMBER = re.compile(
 
 
 def _find_maths(text: str) -> list[Span]:
-    """Spans between delimiters of mathematics; not the words between two prices."""
-    spans: list[Span] = []
-    opened: re.Match[str] | None = None
-    for match in _DELIMITER.finditer(text):
-        mark = match[0]
-        if mark in ("\\\\", r"\$"):
-            continue
-        if opened is not None:
-            content = text[opened.end() : match.start()]
-            closes = mark == _CLOSED_BY.get(opened[0]) or (opened[0].startswith(r"\b") and mark.startswith(r"\e"))
-            if closes and content.strip() and (mark != "$" or _is_no_price(content, text[match.end() :][:1])):
-                spans.append((opened.start(), match.end(), content.strip().rstrip(".,;").rstrip()))
-                opened = None
-                continue
-            if opened[0].startswith((r"\b", r"\[", r"\(", "$$")) and not closes:
-                continue  # an environment within a display, a `$` within its text
-        opened = match if mark in _CLOSED_BY or mark.startswith(r"\b") else None
+    """Spans between delimiters of mathematics."""
+    spans = []
+    for match in _MATHS.finditer(text):
+        content = _EDGES.sub("", match[0]).strip()
+        if content and len(match[0]) > 2:  # no line break, and no dollar sign with a backslash
+            spans.append((*match.span(), content.rstrip(".,;").rstrip()))
     return spans
-
-
-def _is_no_price(content: str, following: str) -> bool:
-    """Whether what stands between two dollar signs is mathematics; `$20 - $8` and `$5 and $6` are prices."""
-    spaced = content[-1].isspace() and not content[0].isspace()
-    return not spaced and not following.isdigit() and not _PROSE.search(_TEXT_COMMAND.sub(" ", content))
 
 
 def _find_ends(text: str) -> list[int]:
     """Where the sentences end, full stops within mathematics left out; the end of the text is the last."""
-    masked, end = [], 0
-    for start, stop, _ in _find_maths(text):
-        masked += [text[end:start], "x" * (stop - start)]
-        end = stop
-    return [*(match.start() for match in _SENTENCE_END.finditer("".join([*masked, text[end:]]))), len(text)]
+    masked = _MATHS.sub(lambda match: "x" * len(match[0]), text)
+    return [*(match.start() for match in _SENTENCE_END.finditer(masked)), len(text)]
 
 
 def _read_conclusion(text: str) -> str | None:
@@ -349,7 +321,7 @@ def _conclude(text: str) -> str | None:
 def _read_number_after(text: str, last: Span) -> str | None:
     """The number of a plain sentence that follows its last mathematics: `For $n=6$ there are 36 outcomes.`"""
     after = _CLAUSE.split(text[last[1] :])[0]
-    if "=" not in last[2] or not _SAYS.search(after) or _DELIMITER.search(after):
+    if "=" not in last[2] or not _SAYS.search(after):
         return None
     return next(reversed(_NUMBER.findall(after)), None)
 

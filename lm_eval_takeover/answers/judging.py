@@ -6,16 +6,16 @@ a busy machine does not stretch. The step of a worker that died of anything else
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Event, Timer
+from threading import Timer
 from typing import Any, Self, TypeVar
 
 from lm_eval_takeover.answers.samples import JudgedProblem, Question, Ran, Step, judge_samples, warn_of
@@ -28,7 +28,6 @@ _WALL = 4.0  # times the limit that a step may take on the wall clock, for a wor
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _TRIES = 3  # of a step: something outside may kill a process
 _START = 120.0  # seconds for a worker to start, and to import sympy
-_READY, _LOAD = Step("ready", ()), Step("load", ())  # a worker that started; one that has imported sympy and the grammar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -88,10 +87,6 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Died(Exception):
-    """A worker ended without an answer; its exit status."""
-
-
 class _Worker:
     """One worker process, started on first use and again after it was ended."""
 
@@ -104,26 +99,23 @@ class _Worker:
         """The result of a step; a reason if it exceeds the limits, raises, or ends the worker again and again."""
         why = ""
         for _ in range(_TRIES):
+            if self.closed:
+                raise RuntimeError("the judge is closed")
             try:
-                return self._run(step)
-            except _Died as died:
+                process = self.process or self._start()
+                loads = step.mathematics and not self.loaded
+                ran, raised = self._ask(process, step, self.time_limit * _WALL + _START * loads)
+            except ChildProcessError as died:
                 why = str(died)
+                continue
+            self.loaded |= loads
+            if raised:
+                warn_of(raised)
+            return ran
         if not self.started:
             raise RuntimeError(f"a worker that judges answers did not start: {why}")
         warn_of(why)
         return Ran(None, "unparsed")
-
-    def _run(self, step: Step) -> Ran:
-        if self.closed:
-            raise RuntimeError("the judge is closed")
-        process = self.process or self._start()
-        if step.mathematics and not self.loaded:
-            self._ask(process, _LOAD, _START)
-            self.loaded = True
-        value, reason, raised = self._ask(process, step, self.time_limit * _WALL)
-        if raised:
-            warn_of(raised)
-        return Ran(value, reason)
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", __name__, str(self.time_limit), str(self.memory_limit)]
@@ -135,73 +127,66 @@ class _Worker:
         self.process = process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
         )
-        if self._ask(process, _READY, _START)[1]:
-            raise _Died(f"no start within {_START:.0f} s")
-        self.started, self.loaded = True, False
+        self.loaded = False
+        if self._ask(process, None, _START)[0].reason:
+            raise ChildProcessError(f"no start within {_START:.0f} s")
+        self.started = True
         return process
 
-    def _ask(self, process: subprocess.Popen[bytes], step: Step, seconds: float) -> list[Any]:
-        """Value, reason and name of an error. A worker that does not answer within `seconds` on the wall clock is ended."""
+    def _ask(self, process: subprocess.Popen[bytes], step: Step | None, seconds: float) -> tuple[Ran, str | None]:
+        """A result, and what was raised. A worker that does not answer within `seconds` on the wall clock is ended."""
         assert process.stdin is not None and process.stdout is not None
-        late = Event()
-
-        def end() -> None:
-            late.set()
-            process.kill()
-
-        timer = Timer(seconds, end)
+        timer, end, line = Timer(seconds, process.kill), time.monotonic() + seconds, b""
         timer.daemon = True
         timer.start()
-        line = b""
         with contextlib.suppress(OSError, ValueError):  # the worker is gone, or `close` closed the pipe
-            process.stdin.write(json.dumps(step).encode() + b"\n")
-            process.stdin.flush()
+            if step is not None:  # a worker that starts says so unasked
+                process.stdin.write(json.dumps(step).encode() + b"\n")
+                process.stdin.flush()
             line = process.stdout.readline()
         timer.cancel()
         if line.endswith(b"\n"):
-            ran: list[Any] = json.loads(line)
-            return ran
+            value, reason, raised = json.loads(line)
+            return Ran(value, reason), raised
         status = process.wait()
         self.stop()
-        if late.is_set() or status in (-signal.SIGPROF, -signal.SIGXCPU):
-            return [None, "timed_out", None]
-        raise _Died(f"exit status {status}")
+        if time.monotonic() >= end or status in (-signal.SIGPROF, -signal.SIGXCPU):
+            return Ran(None, "timed_out"), None
+        raise ChildProcessError(f"exit status {status}")
 
     def stop(self) -> None:
         """End the process and collect it, so that neither a zombie nor a pipe is left."""
         process, self.process = self.process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):  # unsent bytes of a killed worker
-                        pipe.close()
+            with contextlib.suppress(OSError), process:  # which closes the pipes and waits; bytes may be unsent
+                process.kill()
 
 
 # In a worker
 
 
 def serve(time_limit: float, memory_limit: int) -> None:
-    """Run steps until the input ends."""
-    answers = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD, 3), "w")  # not 2, which is free where stderr was closed
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    """Say that the worker has started, and run steps until the input ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # is 2 where stderr was closed
+    answers = os.fdopen(os.dup(1), "w")
     for stream in (1, 2):  # prints of libraries stay out of the protocol, and out of a file, which would be refused
         os.dup2(nowhere, stream)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     limit_process(memory_limit)
+    print(json.dumps([None, None, None]), file=answers, flush=True)
+    loaded = False
     for line in sys.stdin:
-        print(json.dumps(run_limited(Step(*json.loads(line)), time_limit)), file=answers, flush=True)
+        step = Step(*json.loads(line))
+        if step.mathematics and not loaded:
+            verify(r"\sqrt{8}", r"2\sqrt{2}")  # imports sympy and the grammar, which may take longer than a step
+            refuse_events(tuple(map(os.path.abspath, sys.path)))  # after these imports, which load libraries
+            loaded = True
+        print(json.dumps(run_limited(step, time_limit)), file=answers, flush=True)
 
 
 def run_limited(step: Step, time_limit: float) -> list[Any]:
     """Value, reason and name of an error of a step. The kernel ends this process at the limit of processor time."""
-    if step.name in (_READY.name, _LOAD.name):
-        if step.name == _LOAD.name:
-            verify(r"\sqrt{8}", r"2\sqrt{2}")
-            refuse_events(tuple(map(os.path.abspath, sys.path)))  # after the import of sympy, which loads libraries
-        return [None, None, None]
     signal.setitimer(signal.ITIMER_PROF, time_limit)
     try:
         return [step.call(), None, None]

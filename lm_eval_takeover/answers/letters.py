@@ -17,7 +17,7 @@ from lm_eval_takeover.answers.extraction import (
 
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
 _BOXED = re.compile(
-    r"\A\W*+(?:(?i:option|choice|answer)\b\W*+)?+(?:([A-Z])(?:[\]}$]*+\)\s|[\s)\]}$]*+(?:[.:\n]|$))|([a-z])\W*+$)"
+    r"\A\W*+(?:(?i:option|choice|answer|graph)\b\W*+)?+(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]}$]*+(?:[.:\n]|$))|([a-z])\W*+$)"
 )
 _CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![\w'’]|-[A-Za-z])"
 _OPEN = r"[\s*_:\"“$(\[{\\]*+(?:(?:text|textbf|mathrm|mathbf)\{\(?+)?+"
@@ -61,19 +61,15 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
     return ExtractedAnswer(marked or None)
 
 
-def _read(match: re.Match[str]) -> str:
-    return next(group for group in match.groups() if group and len(group) == 1).upper()
-
-
 def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
     """The letter of a match. Empty if a second letter is offered, None if it is denied or not among `letters`."""
-    letter, (start, end) = _read(match), match.span(match.lastindex or 0)
+    letter, (start, end) = match[match.lastindex or 0].upper(), match.span(match.lastindex or 0)
     if letter not in letters or _DENIED_BEHIND.match(text, end):
         return None
     if any(_DENIED_BEFORE.search(text[max(0, place - 20) : place]) for place in (start, match.start())):
         return None
     second = _SECOND.match(text, end)
-    return "" if second and _read(second) in letters.replace(letter, "") else letter
+    return "" if second and second[second.lastindex or 0].upper() in letters.replace(letter, "") else letter
 
 
 def _find_marked(text: str, letters: str) -> str | None:
@@ -81,5 +77,5 @@ def _find_marked(text: str, letters: str) -> str | None:
     last = None
     for match in sorted([*_MARKER.finditer(text), *_CALLED.finditer(text)], key=re.Match.start):
         chosen = _choose(text, match, letters)
-        last = chosen if chosen is not None else last or ("" if _read(match) in letters else None)
+        last = chosen if chosen is not None else last or ("" if match[match.lastindex or 0].upper() in letters else None)
     return last

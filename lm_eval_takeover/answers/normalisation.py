@@ -25,7 +25,8 @@ _NAMES = (
     r"dfrac=\frac tfrac=\frac cfrac=\frac sfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ "
     r"rbrace=\} langle=( rangle=) dots=\ldots cdots=\ldots dotsc=\ldots lg=\log_{10} infin=\infty infinity=\infty deg=° "
     r"textdegree=° dbinom=\binom tbinom=\binom degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= "
-    r"huge= Huge= varnothing=\emptyset imath=i surd=\sqrt bmod=\pmod mod=\pmod lvert=| rvert=| vert=| mid=|"
+    r"huge= Huge= displaystyle= textstyle= limits= mathstrut= varnothing=\{\} emptyset=\{\} imath=i surd=\sqrt "
+    r"bmod=\pmod mod=\pmod lvert=| rvert=| vert=| mid=|"
 )
 _RENAMED = dict(pair.split("=", 1) for pair in _NAMES.split())
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
@@ -34,12 +35,6 @@ _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,2}(?:,\d\d)+,\d{3}|\d{1,3}(?: \
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|floor|ceil|cis"
 _MAGNITUDE_WORDS = "hundred|thousand|million|billion|trillion|lakh|crore"
 _CURRENCY = r"(?:(?:US\s?)?\\\$|USD?\b\$?|[€£¥₹]|Rs\b\.?)"
-_CURRENCY_NAMES = {"€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee", "R": "rupee"}  # a sign stands before its number
-
-
-def _name_currency(match: re.Match[str]) -> str:
-    number = re.sub(r"\s*+\\text\s*+\{\s*+(\w+)\s*+\}", r" \1", match[2])
-    return f"{number} {_CURRENCY_NAMES.get(match[1][0], 'dollar')}"
 
 
 def _list_cases(match: re.Match[str]) -> str:
@@ -57,9 +52,9 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
             rf"(?:\\text\s*+\{{\s*+(?={_CURRENCY}\s*+\}}))?({_CURRENCY})(?:\s*+\}})?\s*+(?:\\,\s*+)?"
             rf"({_DIGITS}(?:\s*+(?:{_MAGNITUDE_WORDS})\b|\s*+\\text\s*+\{{\s*+(?:{_MAGNITUDE_WORDS})\s*+\}})?)"
         ),
-        _name_currency,
+        r"\2 \1",
     ),
-    (re.compile(r"(?<=\d)\s*+\\\$"), " dollar"),
+    (re.compile(r"(?<=[\d}])\s*+(?:US\s?)?\\\$"), " dollar"),
     (re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|^\s*+\*\*(?=[^*]*\*\*)|(?<!\*)\*\*\s*+$"), ""),
     (re.compile(r"^\s*+(['\"])([^'\"]*+)\1\s*+$"), r"\2"),
     (re.compile(r"\{:\}"), ":"),
@@ -69,7 +64,6 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"^(\s*+[\[(][^\[\],]+,[^\[\],]+)\[\s*+$"), r"\1)"),
     (re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| |$)|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}"), " "),
     (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*+\.?"), ""),
-    (re.compile(r"\\(?:(?:display|text)style|limits|mathstrut)(?![A-Za-z])"), ""),
     (re.compile(r"\\begin\s*+\{cases\}(.*)\\end\s*+\{cases\}", re.DOTALL), _list_cases),
     (re.compile(r"\\(?:begin|end)\s*+\{(?:aligned|gathered|split|align|equation)\*?\}"), ""),
     (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol|bm)\s*+" + _NESTED), r"\1"),
@@ -83,15 +77,13 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
         re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)|(?<=\d)\s*+\^\s*+(?:\{\s*+o\s*+\}|o(?!\w))"),
         "°",
     ),
-    (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?C\}?[\s.]*$"), r"\\text{ celsius}"),
-    (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?F\}?[\s.]*$"), r"\\text{ fahrenheit}"),
+    (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?([CF])\}?[\s.]*$"), r"\\text{ deg\1}"),
     (re.compile(r"\s*+(?:\\%|\\text\{\s*+\\?%\s*+\})|(?<=\d)\s*+\bper\s?cent\b"), "%"),
     (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"\\frac\s*+(\d)\s*+(?=[\d{])"), r"\\frac{\1}"),
-    (re.compile(r"\\frac\s*+(\{[^{}]*\})\s*+([\dA-Za-z])"), r"\\frac\1{\2}"),
+    (re.compile(r"\\(frac|binom)\s*+(\w)(?=\s*+[\w{])"), r"\\\1{\2}"),
+    (re.compile(r"\\(frac|binom)\s*+(\{[^{}]*\})\s*+(\w)"), r"\\\1\2{\3}"),
     (re.compile(r"\\root\s*+(\d)\s*+\\of\s*+(\w)"), r"\\sqrt[\1]{\2}"),
     (re.compile(r"\\sqrt(\s*+\[\s*+\w\s*+\])?(?:\s++(\d{2,})|\s*+([\dA-Za-z]))"), r"\\sqrt\1{\2\3}"),
-    (re.compile(r"\\binom\s*+(\w)\s*+(\w)"), r"\\binom{\1}{\2}"),
     (
         re.compile(r"(?:\{\}\s*+[_^]\s*+\{?|(?<![\w\\}_^]))(\d{1,3}|n)\}?\s*+C\s*+_?\s*+\{?(\d{1,3}|k|r)\}?(?![\w.])"),
         r"\\binom{\1}{\2}",
@@ -102,8 +94,7 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"\\cis\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}|\([^()]*\))"), r"e^{i \1}"),
     (re.compile(r"\\log\s*+_\s*+\{?\s*+e\s*+\}?(?![A-Za-z])"), r"\\ln "),
     (re.compile(r"\\?(?<![A-Za-z])abs\s*+\(([^()]*+)\)"), r"|\1|"),
-    (re.compile(r"\\floor\s*+\(([^()]*+)\)"), r"\\lfloor \1\\rfloor "),
-    (re.compile(r"\\ceil\s*+\(([^()]*+)\)"), r"\\lceil \1\\rceil "),
+    (re.compile(r"\\(floor|ceil)\s*+\(([^()]*+)\)"), r"\\l\1 \2\\r\1 "),
     (re.compile(r"\^\s*+(?:\{\s*+)?((?:\\prime\s*+)+)(?:\})?"), lambda match: "'" * match[1].count("prime")),
     (re.compile(r"\\dot\s*+\{?(\d)\}?(?:(\d{0,9})\\dot\s*+\{?(\d)\}?)?"), r"\\overline{\1\2\3}"),
     (re.compile(r"(?<![\d.])(\d{0,9}\.\d{0,9}?)(?:(\d)\2{2,20}|(\d{2,6}?)\3{1,9})\s*+\\ldots\s*+$"), r"\1\\overline{\2\3}"),
@@ -127,11 +118,12 @@ _POWER_OF_TEN = (
     r"(?:\s*+(?:\\times|\\cdot|\*)\s*+10\s*+\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|\s?[eE]\s?([-+]?\d{1,3}))?"
 )
 _NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
-_QUOTIENT = re.compile(r"([-+]?)\s*+\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?")
-_MIXED = re.compile(r"([-+]?)\s*+(\d{1,9})(?:\s++(?:and\s++)?(\d{1,9})\s*+/\s*+|\s*+\\frac\s*+\{(\d{1,9})\}\s*+\{)(\d{1,9})\}?")
+_QUOTIENT = re.compile(  # or a mixed number
+    r"([-+]?)\s*+(?:(\d{1,9})\s++(?:and\s++)?(?=\d))?\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?"
+)
 _MAGNITUDE = re.compile(r"(?<=\d)\s++(hundred|thousand|million|billion|trillion|lakh|crore)$", re.IGNORECASE)
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7}
-_FRACTION = re.compile(r"([-+]?)\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
+_FRACTION = re.compile(r"\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
 _REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
 _TRAILING = re.compile(  # 5m is 5 times m
     r"(.*[\d})\]%])(?:\s++(?![^\W\d_hsLmglJNTVW](?![A-Za-z/]))|(?![^\W\d_hsL](?![A-Za-z/])))"
@@ -141,7 +133,7 @@ _TEXT_UNIT = re.compile(
     r"(?:[\s/*]*(?:\\cdot\s*+)?(?:\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{(?:[^{}]|\{[^{}]*\})*\}|\\Omega)\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
 )
 _COUNTED = re.compile(
-    rf"([-+]?{_DIGITS}(?:/\d+)?(?: (?:{_MAGNITUDE_WORDS}))?%?)(\s++[^\W\d_](?:[^\W\d_]|[' -])+|\s*+[一-鿿]+|\s*+[¢€£¥₹])"
+    rf"([-+]?{_DIGITS}(?:/\d+)?(?: (?:{_MAGNITUDE_WORDS}))?%?)(\s++[^\W\d_](?:[^\W\d_]|[' -])+|\s*+[一-鿿]+|\s*+[¢€£¥₹][a-z ]*+)"
 )  # 18 eggs, 18元
 # Words after a number that change its value, make it more than a number, or doubt it.
 _MEANT = re.compile(
@@ -192,16 +184,17 @@ def parse_rational(answer: str) -> Fraction | None:
     text = unwrap_text(tidy(answer))
     if len(text) > MAX_DIGITS:
         return None
-    text = _MAGNITUDE.sub(lambda match: f"e{_MAGNITUDES[match[1].lower()]}", text)
+    text = _FRACTION.sub(r" \1/\2 ", _MAGNITUDE.sub(lambda match: f"e{_MAGNITUDES[match[1].lower()]}", text)).strip()
     try:
         if match := _NUMBER.fullmatch(text):
             sign, digits, *powers = match.groups()
             power = int(next(filter(None, powers), "0"))
             value = Fraction(digits.replace(",", "").replace(" ", "")) * Fraction(10) ** power
-        elif match := _QUOTIENT.fullmatch(text) or _FRACTION.fullmatch(text):
-            sign, value = match[1], Fraction(int(match[2]), int(match[3]))
-        elif (match := _MIXED.fullmatch(text)) and (part := Fraction(int(match[3] or match[4]), int(match[5]))) < 1:
-            sign, value = match[1], int(match[2]) + part  # 5 1/2
+        elif match := _QUOTIENT.fullmatch(text):
+            sign, value = match[1], Fraction(int(match[3]), int(match[4]))
+            if match[2] and not 0 <= value < 1:
+                return None  # 4 10/3
+            value += int(match[2] or 0)
         elif match := _REPEATING.fullmatch(text):
             sign, whole, fixed, period = match.groups()
             start = Fraction(int(f"0{whole}{fixed}"), 10 ** len(fixed))
@@ -253,20 +246,20 @@ def split_top(text: str, separators: str) -> list[str]:
 def split_elements(answer: str) -> list[str]:
     """The elements of a list or set, a `\\pm` as two: `{1 ± √5, -2}` has three; one element if it is neither."""
     text = _AND.sub(", ", answer).strip(" ,")
-    if text.startswith(r"\{") and text.endswith(r"\}") and find_closing(text, 1) == len(text) - 1:
-        text = text[2:-2]
-    listed = split_top(text, ",;")
+    listed = split_top(text[2:-2] if is_set(text) else text, ",;")
     return [sign for part in listed for sign in _split_signs(part)]
 
 
 def _split_signs(part: str) -> list[str]:
     if r"\pm" not in part:
         return [part]
-    upper, lower = (
-        re.sub(r"\\mp(?![A-Za-z])", other, re.sub(r"\\pm(?![A-Za-z])", sign, part)).strip().removeprefix("+").strip()
-        for sign, other in (("+", "-"), ("-", "+"))
-    )
-    return [upper, lower]
+    both = (re.sub(r"\\mp(?![A-Za-z])", b, re.sub(r"\\pm(?![A-Za-z])", a, part)) for a, b in ("+-", "-+"))
+    return [text.strip().removeprefix("+").strip() for text in both]
+
+
+def is_set(text: str) -> bool:
+    """Whether braces that TeX prints stand around a text."""
+    return text.startswith(r"\{") and text.endswith(r"\}") and find_closing(text, 1) == len(text) - 1
 
 
 def split_brackets(answer: str) -> tuple[str, list[str], str] | None:

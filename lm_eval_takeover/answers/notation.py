@@ -1,7 +1,7 @@
 """Names and numerals in answers: what an equation may name, which names are one, numbers in words. Pure functions."""
 
 import re
-from itertools import pairwise
+from string import ascii_letters
 
 from lm_eval_takeover.answers.normalisation import normalise, unwrap_text
 
@@ -49,13 +49,9 @@ def is_same_name(left: str, right: str) -> bool:
 
 def order_names(names: list[str]) -> list[int]:
     """The order in which values are listed: `x, y` and the like by the alphabet, a Greek letter last; other names as they are."""
-    keys = [(name.startswith("\\"), name) for name in names]
-    order = sorted(range(len(names)), key=lambda place: keys[place])
-    letters = [names[place] for place in order]
-    plain = [letter for letter in letters if len(letter) == 1]
-    follow = all(ord(b) - ord(a) == 1 for a, b in pairwise(plain))
-    known = follow and all(len(letter) == 1 or letter.startswith("\\") for letter in letters)
-    return order if known and len(letters) - len(plain) < 2 else list(range(len(names)))
+    order = sorted(range(len(names)), key=lambda place: (names[place].startswith("\\"), names[place]))
+    letters = "".join(names[place] for place in order if not names[place].startswith("\\"))
+    return order if letters in ascii_letters and len(names) - len(letters) < 2 else list(range(len(names)))
 
 
 def read_numerals(text: str) -> str:

@@ -5,6 +5,7 @@ What touches a response is a step: `judging` runs it in a worker under limits, `
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers import extraction, verification
@@ -83,19 +84,17 @@ def warn_of(name: str) -> None:
 
 def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> JudgedProblem:
     """Read and judge all samples of a problem, an answer that several give once."""
-    verdicts: dict[tuple[str, str], Verdict] = {}
     stock = question.verifier == "math_verify" and question.kind == "math"
 
+    @cache
     def judge(gold: str, answer: str) -> Verdict:
         if question.kind == "letters" or question.verifier == "exact_match":
             return Verdict(gold.strip() == answer.strip())
-        if (gold, answer) not in verdicts:
-            asked = (gold, answer, question.tolerance)
-            ran = Ran() if stock else run(Step("verdict_by_text", asked))
-            if ran == Ran():  # mathematics is loaded only where text does not decide
-                ran = run(Step("verify_stock", asked[:2], True) if stock else Step("verify", asked, True))
-            verdicts[gold, answer] = Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
-        return verdicts[gold, answer]
+        asked = (gold, answer, question.tolerance)
+        ran = Ran() if stock else run(Step("verdict_by_text", asked))
+        if ran == Ran():  # mathematics is loaded only where text does not decide
+            ran = run(Step("verify_stock", asked[:2], True) if stock else Step("verify", asked, True))
+        return Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
 
     samples: list[JudgedSample] = []
     forms: list[str | None] = []
@@ -145,25 +144,19 @@ def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], Verdi
     order of samples decides only ties: the first class wins. A form that timed out, or is in `alone`, is compared with no
     other.
     """
-    places: dict[str, list[int]] = {}
-    for index, form in enumerate(forms):
-        if form is not None:
-            places.setdefault(form, []).append(index)
     closed = set(alone)
     classes: dict[str, list[int]] = {}
 
-    def find_class(form: str) -> str:
-        for first in classes:
-            if form in closed or first in closed:
-                continue
-            forward = judge(first, form)
-            back = judge(form, first) if forward.correct else forward
-            if "timed_out" in (forward.reason, back.reason):
-                closed.add(form)
-            elif back.correct:
-                return first
-        return form
+    def is_same(first: str, form: str) -> bool:
+        if first in closed or form in closed:
+            return False
+        forward = judge(first, form)
+        back = judge(form, first) if forward.correct else forward
+        if "timed_out" in (forward.reason, back.reason):
+            closed.add(form)
+        return back.correct
 
-    for form in sorted(places):
-        classes.setdefault(find_class(form), []).extend(places[form])
+    for form in sorted(form for form in set(forms) if form is not None):
+        first = next((first for first in classes if is_same(first, form)), form)
+        classes.setdefault(first, []).extend(place for place, other in enumerate(forms) if other == form)
     return min(classes.values(), key=lambda members: (-len(members), min(members)), default=[])

@@ -22,13 +22,14 @@ M,L,T-2 1 *N *newton;M,L2,T-2 1 *J *joule;M,L2,T-3 1 *W *watt;M,L-1,T-2 1 *Pa *p
 M,L2,T-3,I-2 1 *Ω *Omega *ohm;I,T 1 *C *coulomb;tesla 1 *T *tesla;farad 1 *F *farad;bit 1 bit *b *bit;bit 8 *B *byte
 L,T-1 1397/3125 mph mih;L,T-1 5/18 kmh kph kmph;knot 1 knot
 $ 1 dollar usd buck;$ 1/100 cent penny ¢;€ 1 € euro eur;£ 1 £ gbp;¥ 1 ¥ yen;₹ 1 ₹ rs rupee inr
-° 1 ° degree deg;° 1/60 ';rad 1 rad radian;℃ 1 celsius;℉ 1 fahrenheit;% 1/100 % percent
+° 1 ° degree deg;° 1/60 ';rad 1 rad radian;℃ 1 celsius degC;℉ 1 fahrenheit degF;% 1/100 % percent
 """
 _PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "m": -3, "d": -1, "μ": -6, "u": -6, "n": -9, "p": -12, "h": 2} | {
     "kilo": 3, "mega": 6, "giga": 9, "tera": 12, "centi": -2, "milli": -3, "deci": -1, "micro": -6, "nano": -9, "pico": -12,
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _EMPTY = {"unit", "of", "the", "a", "an", "each", "in", "i", "are", "total", "long", "left", "cdot", "text"}
+_SCALE = re.compile(r"(?:°|\bdegrees?)\s*+(?=celsius|fahrenheit)", re.IGNORECASE)  # degrees Celsius
 _FACTOR = re.compile(
     r"[\s(]*+(/|\bper\b)?[\s(]*+(?:\b(square|sq|cubic|cu)\b[.\s]*+)?([^\W\d_]++|[°%¢€£¥₹'])\)?"
     r"(?:\s*+(?:\^\s*+\{?\s*+)?(-?\d)|\s*+\b(squared|cubed)\b)?",
@@ -45,10 +46,6 @@ class Unit(NamedTuple):
     size: Fraction = Fraction(1)
     words: frozenset[str] = frozenset()
     is_given: bool = False
-
-    def includes(self, other: "Unit") -> bool:
-        """Whether both measure the same, and one names no other thing than the other."""
-        return self.measured == other.measured and (self.words <= other.words or other.words <= self.words)
 
 
 def _read_table() -> dict[str, tuple[Measured, Fraction]]:
@@ -87,7 +84,7 @@ def read_unit(text: str) -> Unit:
     """`m/s^2`, `meters per second squared`, `square inches`, `red marbles`; an empty text is no unit."""
     measured: Counter[str] = Counter()
     size, words, sign = Fraction(1), set(), 1
-    for per, before, word, exponent, after in _FACTOR.findall(text):
+    for per, before, word, exponent, after in _FACTOR.findall(_SCALE.sub("", text)):
         sign = -1 if per or (sign < 0 and "(" in text) else 1
         noun = word.lower().removesuffix("s")
         if name := find_name(word):
@@ -97,12 +94,5 @@ def read_unit(text: str) -> Unit:
             size *= one**power
         elif noun not in _EMPTY and noun not in _POWERS:
             words.add(("per " if sign < 0 else "") + noun)
-    if measured.get("°") and (scale := measured.keys() & {"℃", "℉"}):
-        del measured["°"]
-        measured[scale.pop()] = 1
-    return Unit(
-        tuple(sorted((what, n) for what, n in measured.items() if n)),
-        size,
-        frozenset(words),
-        bool(measured or words or size != 1),
-    )
+    factors = tuple(sorted((what, number) for what, number in measured.items() if number))
+    return Unit(factors, size, frozenset(words), bool(measured or words or size != 1))

@@ -1,7 +1,7 @@
 """What an answer is: `read_value` reads a tidied text as one of a few types. Pure functions.
 
-An amount (a number or expression, and its unit), a group (list, set, tuple), a region of the real line (interval, union,
-inequality), an equation, another relation, a matrix, a time of day, a ratio of three or more, a number in a base, a remainder.
+An amount (a number or expression, and its unit), a group (list, set, tuple, a ratio of three or more), a region of the real
+line (interval, union, inequality), a relation (equation, other inequality), a matrix; and what equals only itself.
 """
 
 import math
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from lm_eval_takeover.answers.expressions import OF_ANGLE, evaluate
 from lm_eval_takeover.answers.normalisation import (
     find_closing,
+    is_set,
     normalise,
     split_brackets,
     split_elements,
@@ -31,7 +32,7 @@ _SETS = {
     r"(?:the )?(?:set of )?(?:all )?(?:the )?reals?(?: numbers?)?(?: [a-z])?" + rf"(?=$|{_EXCEPT})": r"\mathbb{R}",
     r"(?:all )?(?:the )?(?:positive integers|natural numbers)$|\\mathbb\{N\}$": r"\mathbb{Z}^+",
     r"(?:all )?(?:the )?integers$": r"\mathbb{Z}",
-    r"(?:there (?:is|are|exists?) )?no (?:real |valid |integer |such )*(?:solutions?|roots?)(?: exists?)?$": r"\emptyset",
+    r"(?:there (?:is|are|exists?) )?no (?:real |valid |integer |such )*(?:solutions?|roots?)(?: exists?)?$": r"\{\}",
 }
 
 
@@ -67,40 +68,27 @@ class Region(NamedTuple):
     unknown: str = ""
 
 
-class Equation(NamedTuple):
-    sides: list[str]
-
-
 class Relation(NamedTuple):
-    """A chain of inequalities that describes no region."""
+    """An equation, or a chain of inequalities that describes no region: its sides, and the sign behind each but the last."""
 
     sides: list[str]
     signs: list[str]
 
 
 class Matrix(NamedTuple):
-    rows: list[list[str]]
+    cells: list[str]  # row by row
+    columns: int
 
 
-class Clock(NamedTuple):
-    minutes: int  # of the day
+class Exact(NamedTuple):
+    """A time of day, a number in a base, a remainder: equal as it is. `plain` is the number that says the same, if any."""
+
+    kind: str
+    value: tuple[int | str, ...]
+    plain: str = ""
 
 
-class Ratio(NamedTuple):
-    parts: list[str]
-
-
-class InBase(NamedTuple):
-    digits: str
-    base: int
-
-
-class Remainder(NamedTuple):
-    number: int
-    modulus: int
-
-
-Value = Amount | Group | Region | Equation | Relation | Matrix | Clock | Ratio | InBase | Remainder
+Value = Amount | Group | Region | Relation | Matrix | Exact
 
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d)| (?=[ap]\.?\s?m))(?:\s?(?:(noon|[ap])\.?(?:\s?m\b\.?)?))?", re.IGNORECASE)
 _BASE = re.compile(
@@ -108,34 +96,32 @@ _BASE = re.compile(
     r"|\(?\s*+(?:in )?base\s++(\d{1,2}|[a-z]+)\s*+\)?)"
 )
 _REMAINDER = re.compile(r"(?:\w\s*+(?:\\equiv|=))?\s*+(-?\d{1,50})\s*+\(?\\pmod\s*+\{?\s*+(\d{1,50})\s*+\}?\)?")
+_TO = re.compile(r"(?<=\d)\s*+(?:\\text\s*+\{\s*+)?\bto\b\s*+\}?\s*+(?=\d)")
 _MATRIX = re.compile(r"\\begin\s*+\{([pb]?(?:small)?matrix|array)\}(?:\s*+\{[^{}]*\})?(.*)\\end\s*+\{\1\}", re.DOTALL)
 _LETTER = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
 _NAMED = re.compile(
-    rf"\s*+(?:(?:{_LETTER}(?:\^\s*+\{{?\w+\}}?)?|\\(?:vec|overrightarrow)\s*+\{{\w+\}})\s*+=|{_LETTER}\s*+\\in(?![A-Za-z])"
+    rf"\s*+(?:(?:{_LETTER}(?:\^\s*+\{{?-?\w+\}}?)?|\\(?:vec|overrightarrow)\s*+\{{\w+\}})\s*+=|{_LETTER}\s*+\\in(?![A-Za-z])"
     rf"|(\(\s*+{_LETTER}(?:\s*+,\s*+{_LETTER})*\s*+\))\s*+(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*+[(\[]))\s*+"
 )
-_MATRIX_NAME = re.compile(r"\s*+\\?[A-Za-z]+\s*+\^\s*+(?:\w|\{[^{}]*\})\s*+=\s*+(?=\\begin)")
+_TRANSPOSED = re.compile(r"(.*?)\s*+\^\s*+\{?\s*+(?:\\?T|\\top|\\text\s*+\{\s*+T\s*+\})\s*+\}?", re.DOTALL)
+_SCALED = re.compile(r"\s*+(-|-?(?:\d+|\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}))\s*+(\\begin.*)", re.DOTALL)
 
 
 @lru_cache(maxsize=4096)
 def read_value(text: str) -> Value:
     """The typed value of a tidied answer."""
-    if clock := _read_clock(text):
-        return clock
-    text = _MATRIX_NAME.sub("", text)
+    if exact := _read_exact(text):
+        return exact
     names, text = _split_names(text)
     if rows := parse_matrix(text):
-        return Matrix(rows)
-    if remainder := _REMAINDER.fullmatch(text):
-        modulus = int(remainder[2]) or 1
-        return Remainder(int(remainder[1]) % modulus, modulus)
-    if region := _read_region(text):
+        return Matrix([cell for row in rows for cell in row], len(rows[0]))
+    if _REGION.search(text) and (region := _read_region(text)):
         return region
     if amount := _read_compound(text):
         return amount
-    if text.startswith(r"\{") and text.endswith(r"\}") and find_closing(text, 1) == len(text) - 1:
-        return Group(split_elements(text), "{}")
     items = split_elements(text)
+    if is_set(text):
+        return Group(items, "{}")
     if len(items) > 1:
         return _read_named(items)
     if group := split_brackets(text):
@@ -145,30 +131,31 @@ def read_value(text: str) -> Value:
     if RELATION.search(text):
         return read_relation(text)
     if len(sides := split_top(text, "=")) > 1:
-        return Equation(sides)
-    if len(parts := split_top(re.sub(r"(?<=\d)\s*+(?:\\text\s*+\{\s*+)?\bto\b\s*+\}?\s*+(?=\d)", ":", text), ":")) > 1:
-        return Ratio(parts)
-    if base := _BASE.fullmatch(unwrap_text(text)):
-        number = base[2] or base[3]
-        return InBase(base[1].replace(" ", "").upper(), int(number) if number.isdigit() else NUMERALS.get(number, 0))
+        return Relation(sides, ["="] * (len(sides) - 1))
+    if len(parts := split_top(_TO.sub(":", text), ":")) > 1:
+        quotients = [rf"\frac{{{part}}}{{{parts[-1]}}}" for part in parts[:-1]]
+        return Group(quotients, ":")
     number, unit = (text, "") if OF_ANGLE.search(text) else split_unit(text)  # \\sin 30° is a number
     return Amount(number, read_unit(unit))
 
 
-def _read_clock(text: str) -> Clock | None:
-    """`10:30`, `5 p.m.`, `12:00 noon`."""
-    match = _CLOCK.fullmatch(unwrap_text(text).strip("()"))
-    if match is None or int(match[1]) > 24:
-        return None
-    half = (match[3] or "").lower()
-    hours = int(match[1]) % 12 + 12 * (half == "p") if half in ("a", "p") else int(match[1])
-    return Clock(60 * hours + int(match[2] or 0))
-
-
-def is_ratio(text: str) -> bool:
-    """Whether what looks like a time may be a ratio: it has nothing behind it, and cannot be reduced."""
-    parts = text.split(":")
-    return _read_clock(text) is None or (all(map(str.isdigit, parts)) and math.gcd(*map(int, parts)) == 1)
+def _read_exact(text: str) -> Exact | None:
+    """`10:30`, `5 p.m.`, `12:00 noon`; `1011_2`, `1011 (base two)`; `3 \\pmod 7`."""
+    words = unwrap_text(text)
+    if (clock := _CLOCK.fullmatch(words.strip("()"))) and int(clock[1]) <= 24:
+        half, minutes = (clock[3] or "").lower(), int(clock[2] or 0)
+        hours = int(clock[1]) % 12 + 12 * (half == "p") if half in ("a", "p") else int(clock[1])
+        is_ratio = ":" in text and not half and math.gcd(int(clock[1]), minutes) == 1  # has no other form, so may be one
+        return Exact("clock", (60 * hours + minutes,), rf"\frac{{{clock[1]}}}{{{minutes}}}" if is_ratio else "")
+    if base := _BASE.fullmatch(words):
+        name, digits = base[2] or base[3], base[1].replace(" ", "").upper()
+        number = int(name) if name.isdigit() else NUMERALS.get(name, 0)
+        return Exact("base", (digits, number), digits if number == 10 else "")
+    if remainder := _REMAINDER.fullmatch(text):
+        modulus = int(remainder[2]) or 1
+        number = int(remainder[1]) % modulus
+        return Exact("remainder", (number, modulus), str(number) if str(number) in text else "")
+    return None
 
 
 def read_relation(text: str) -> Relation:
@@ -207,50 +194,46 @@ def _split_names(text: str) -> tuple[list[str] | None, str]:
 
 def _read_named(items: list[str]) -> Group:
     """A list whose items may have names: `x = 1, y = 2`. One name for all, as in `n = 2, 3`, is dropped."""
-    sides = [split_top(re.sub(r"^\\text\s*\{[^{}]*:\s*\}", "", item), "=") for item in items]
+    items = [re.sub(r"^\\text\s*\{[^{}]*:\s*\}", "", item) for item in items]
+    sides = [split_top(item, "=") for item in items]
     named = [len(parts) == 2 and is_name(parts[0]) for parts in sides]
-    names = [normalise(parts[0]) for parts, has in zip(sides, named, strict=True) if has]
-    if not names or (not all(named) and named != [True] + [False] * (len(items) - 1)):
-        return Group([parts[0] if len(parts) == 1 else item for parts, item in zip(sides, items, strict=True)])
-    values = [parts[-1] for parts in sides]
-    if len(set(names)) < 2 or len(set(names)) < len(items):
-        return Group(values if len(set(names)) == 1 else items)
-    return Group(values, "", [parts[0] for parts in sides])
+    names = {normalise(parts[0]) for parts, has in zip(sides, named, strict=True) if has}
+    if len(names) == 1 and (all(named) or named == [True] + [False] * (len(items) - 1)):
+        return Group([parts[-1] for parts in sides])
+    if len(names) == len(items):
+        return Group([parts[-1] for parts in sides], "", [parts[0] for parts in sides])
+    return Group(items)
 
 
 def parse_matrix(text: str) -> list[list[str]] | None:
     """The rows of a matrix: in LaTeX, as `[[1, 2], [3, 4]]`, with a factor before it or transposed."""
-    if transposed := re.fullmatch(r"(.*?)\s*+\^\s*+\{?\s*+(?:\\?T|\\top|\\text\s*+\{\s*+T\s*+\})\s*+\}?", text, re.DOTALL):
+    if transposed := _TRANSPOSED.fullmatch(text):
         row = split_brackets(transposed[1])
         rows = [row[1]] if row else parse_matrix(transposed[1])
         return [list(column) for column in zip(*rows, strict=False)] if rows else None
-    scaled = re.fullmatch(r"\s*+(-|-?(?:\d+|\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}))\s*+(\\begin.*)", text, re.DOTALL)
-    if scaled and (unscaled := parse_matrix(scaled[2])):
+    if (scaled := _SCALED.fullmatch(text)) and (unscaled := parse_matrix(scaled[2])):
         factor = "-1" if scaled[1] == "-" else scaled[1]
         return [[rf"({factor}) \cdot ({cell})" for cell in row] for row in unscaled]
     if match := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
         lines = [row for row in re.split(r"\\\\(?:\s*+\[[^\]]*\])?|\\cr(?![a-z])", match[2]) if row.strip()]
         return [[cell.strip() for cell in row.split("&")] for row in lines]
     outer = split_brackets(text)
-    if outer and all(re.fullmatch(r"\[[^\[\],]+\]", part) for part in outer[1]):
-        return [[part[1:-1].strip()] for part in outer[1]]
-    if outer and outer[0] == "[":
-        inner = [row for part in outer[1] if (row := split_brackets(part)) is not None and row[0] == "["]
-        if len(inner) == len(outer[1]):
-            return [cells for _, cells, _ in inner]
+    if outer and all(part.startswith("[") and find_closing(part, 0) == len(part) - 1 for part in outer[1]):
+        rows = [split_top(part[1:-1], ",;") for part in outer[1]]
+        return rows if outer[0] == "[" or max(map(len, rows)) == 1 else None
     return None
 
 
 # Regions of the real line
 
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
-MIRRORED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
+MIRRORED = {"=": "=", r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
 _COMPARED = {r"\le": operator.le, r"\ge": operator.ge, "<": operator.lt, ">": operator.gt, r"\ne": operator.ne}
-_REGION = re.compile(
-    rf"{RELATION.pattern}|\\(?:cup|cap|setminus|backslash|notin|emptyset)(?![A-Za-z])|\\mathbb\s*+\{{?R|\\infty.*or"
-)
+_REGION = re.compile(rf"{RELATION.pattern}|\\(?:cup|cap|setminus|backslash|notin)(?![A-Za-z])|\\mathbb\s*+\{{?R|\\infty.*or")
 _UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*(?:\s*+\([A-Za-z]\))?")
-_REALS = re.compile(r"(?:\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z]))\s*+([\^_][{}+\s\d]*+(?:>|\\g?eq?)?[{}+\s\d]*+)?")
+_REALS = re.compile(
+    r"(?:\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z]))\s*+([\^_](?=.*(?:[+>]|\\ge))[{}+\s\d]*+(?:>|\\g?eq?)?[{}+\s\d]*+)?"
+)
 _BUILDER = re.compile(r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?::|\|)\s*+(.*)\\\}$")  # {x | …}
 _WITHOUT = re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])|-(?=\s*+\\\{)")
 _OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor|cup)(?![A-Za-z])|或")
@@ -268,32 +251,27 @@ def list_points(*ends: float) -> list[float]:
 
 def _read_region(text: str) -> Region | None:
     """The region that a union, an inequality in one unknown or a set of the reals describes; None for anything else."""
-    return _read_part(text) if _REGION.search(text) else None
-
-
-def _read_part(text: str) -> Region | None:
     text = _BUILDER.sub(r"\1", text).strip()
-    if text == r"\emptyset":
-        return make_points([])
     for pattern, kind in ((_OR, any), (_WITHOUT, None), (_ALSO, all)):
         pieces = [piece for piece in pattern.split(text, maxsplit=kind is None) if piece and piece.strip()]
         if len(pieces) > 1 and kind is None:
-            return _join(all, [_read_part(pieces[0]), _invert(_read_part(pieces[1]) or make_points(split_elements(pieces[1])))])
+            return _join(
+                all, [_read_region(pieces[0]), _invert(_read_region(pieces[1]) or make_points(split_elements(pieces[1])))]
+            )
         if len(pieces) > 1:
-            return _join(kind or all, map(_read_part, pieces))
+            return _join(kind or all, map(_read_region, pieces))
     pieces = split_top(text, ",;")
     if len(pieces) > 1 and (RELATION.search(pieces[0]) or r"\in" in pieces[0]):
         if r"\ne" in pieces[0] and not any(map(RELATION.search, pieces[1:])):
             return _join(all, [_read_inequality(pieces[0]), _invert(make_points(pieces[1:]))])
-        both = _join(all, map(_read_part, pieces))  # of two that cannot both hold, one does
-        return both if both is None or any(map(both.holds, list_points(*both.ends))) else _join(any, map(_read_part, pieces))
+        both = _join(all, map(_read_region, pieces))  # of two that cannot both hold, one does
+        return both if both is None or any(map(both.holds, list_points(*both.ends))) else _join(any, map(_read_region, pieces))
     if named := re.fullmatch(r"[A-Za-z]\w?\s*+(=|\\in(?![A-Za-z])|\\notin(?![A-Za-z]))\s*+(.+)", text):
-        region = _read_part(named[2]) or (make_points([named[2]]) if named[1] == "=" else None)
+        region = _read_region(named[2]) or (make_points([named[2]]) if named[1] == "=" else None)
         return _invert(region) if named[1] == r"\notin" else region
     if reals := _REALS.fullmatch(text):
-        if not reals[1]:
-            return Region((), lambda at: True)
-        return make_interval(["0", r"\infty"], "[)" if "e" in reals[1] else "()") if re.search(r"[+>]|\\ge", reals[1]) else None
+        low, brackets = ("0", "[)" if "e" in reals[1] else "()") if reals[1] else (r"-\infty", "()")
+        return make_interval([low, r"\infty"], brackets)
     if text.startswith(r"\{") and text.endswith(r"\}"):
         return make_points(split_elements(text))
     if (group := split_brackets(text)) and len(group[1]) == 2:
@@ -308,18 +286,15 @@ def make_interval(ends: list[str], brackets: str) -> Region | None:
 
 
 def make_points(items: Sequence[str]) -> Region | None:
-    ends = [_find_end(item) for item in items]
-    return None if None in ends else Region(tuple(end for end in ends if end is not None), lambda at: at in ends)
+    ends = tuple(end for item in items if (end := _find_end(item)) is not None)
+    return Region(ends, lambda at: at in ends) if len(ends) == len(items) else None
 
 
 def _join(kind: Callable[[Iterable[bool]], bool], parts: Iterable[Region | None]) -> Region | None:
-    regions = []
-    for part in parts:
-        if part is None:
-            return None
-        regions.append(part)
+    parts = list(parts)
+    regions = [part for part in parts if part is not None]
     ends, unknowns = [end for part in regions for end in part.ends], {part.unknown for part in regions} - {""}
-    if len(unknowns) > 1:
+    if len(regions) < len(parts) or len(unknowns) > 1:
         return None
     return Region(tuple(ends), lambda at: kind(part.holds(at) for part in regions), min(unknowns, default=""))
 

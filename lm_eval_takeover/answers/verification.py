@@ -6,9 +6,11 @@ No text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`. `verify`
 import re
 from functools import lru_cache
 from itertools import accumulate
+from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, normalise, parse_rational, tidy, unwrap_text
 from lm_eval_takeover.answers.notation import read_numerals
 from lm_eval_takeover.answers.values import name_sets
@@ -34,7 +36,6 @@ _CONDITION = re.compile(
 )
 _LETTER = re.compile(r"\(?[A-Z]\)?")
 _LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
-_CHOICE = re.compile(r"(?i)\(?([A-Z])\)(?:\s(?!(?:or|and)\b|.*\([A-Z]\)).*)?|(?:(?:graph|option|choice|answer) )?\(?([A-Z])\)?")
 _WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due", "x"}
 
@@ -100,8 +101,7 @@ def _has_same_words(gold: str, answer: str) -> bool:
         return False
     word, text = match[2].casefold(), unwrap_text(tidy(answer))
     if match[1] and len(word) == 1:
-        choice = _CHOICE.fullmatch(text)
-        return choice is not None and word == choice[choice.lastindex or 0].casefold()
+        return read_letter(rf"\boxed{{{answer}}}", letters=ascii_uppercase).answer == word.upper()
     words = re.findall(r"[a-z]+", text.casefold())
     return len(word) > 1 and words.count(word) == 1 and set(words) - {word} <= _NEUTRAL
 

@@ -9,14 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.answers import extraction
-from lm_eval_takeover.answers.extraction import cut_run_on, extract_answer, has_unclosed_think, read_answer
+from lm_eval_takeover.answers.extraction import has_unclosed_think, read_answer, strip_thinking
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 @pytest.mark.parametrize(("response", "answer"), read_table("extracted"))
 def test_extracted(response, answer):
-    assert extract_answer(response) == answer
+    assert read_answer(response).answer == answer
 
 
 @pytest.mark.parametrize(("response", "letter"), read_table("letters"))
@@ -26,15 +26,15 @@ def test_letters(response, letter):
 
 def test_a_text_that_was_cut_off_has_not_answered():
     for text in ("She has 5 + 3 = 8", "So it is $8$", "8"):
-        assert extract_answer(text) is not None
-        assert extract_answer(text, truncated=True) is None
+        assert read_answer(text).answer is not None
+        assert read_answer(text, truncated=True).answer is None
     assert read_answer("\\boxed{8} and", truncated=True) == ("8", True)
     assert read_answer("The answer is 8. Let me", truncated=True) == ("8", False)
 
 
 @given(st.text())
 def test_no_text_breaks_extraction(text):
-    extract_answer(text)
+    read_answer(text)
     read_letter(text)
 
 
@@ -45,7 +45,7 @@ WORDS = ["\\boxed{", "{", "}", "1", " and ", "$", "\\", "answer is ", "<think>",
 @example(["$", "\n", "$"])
 @example(["answer is ", "$", ". ", ",", "$"])
 def test_no_arrangement_of_its_words_breaks_extraction(parts):
-    answer = extract_answer("".join(parts))
+    answer = read_answer("".join(parts)).answer
     assert answer is None or answer == answer.strip() != ""
 
 
@@ -59,7 +59,7 @@ def test_time_is_linear_in_the_response(unit):
         best = float("inf")
         for _ in range(2):
             start = time.process_time()
-            extract_answer(text)
+            read_answer(text)
             read_letter(text)
             best = min(best, time.process_time() - start)
         return best
@@ -78,27 +78,27 @@ def test_time_is_linear_in_the_response(unit):
     ids=["bullets", "stars", "many", "nested", "open"],
 )  # fmt: skip
 def test_many_boxes_are_read_without_backtracking(text, answer):
-    assert extract_answer(text) == answer
+    assert read_answer(text).answer == answer
 
 
 @pytest.mark.parametrize(("gold", "response", "near_miss"), read_table("run_on_texts"))
 def test_an_answer_to_an_invented_problem_does_not_count(gold, response, near_miss):
-    assert extract_answer(response) == gold
-    assert extract_answer(near_miss) != gold
+    assert read_answer(response).answer == gold
+    assert read_answer(near_miss).answer != gold
 
 
 def test_a_response_ends_where_it_invents_the_next_problem():
-    assert cut_run_on("\\boxed{5}\n\nProblem: next") == "\\boxed{5}\n\n"
-    assert cut_run_on("The total is 5.\n Problem: next") == "The total is 5.\n"
-    assert extract_answer("We restate it. Problem: how many? So it is \\boxed{5}.") == "5"  # in mid-line it is a word
-    assert cut_run_on("Problem: restated.\nSolution: 5") == "Problem: restated.\nSolution: 5"
+    assert strip_thinking("\\boxed{5}\n\nProblem: next") == "\\boxed{5}\n\n"
+    assert strip_thinking("The total is 5.\n Problem: next") == "The total is 5.\n"
+    assert read_answer("We restate it. Problem: how many? So it is \\boxed{5}.").answer == "5"  # in mid-line it is a word
+    assert strip_thinking("Problem: restated.\nSolution: 5") == "Problem: restated.\nSolution: 5"
     thought = "<think>\nIt is 5.\n</think>\nProblem: restated with 3.\nSolution: \\boxed{5}"
-    assert cut_run_on(thought) == thought  # no answer was possible between the thinking and the header
-    assert cut_run_on(thought + "\n\nProblem: next \\boxed{6}").endswith("\\boxed{5}\n\n")
-    assert extract_answer("Let us begin.\nProblem: restated.\nSolution: \\boxed{5}") == "5"
-    assert extract_answer("\\boxed{5}, a typical word problem: see above") == "5"
-    assert cut_run_on("a\n<think>\nProblem: b</think>c") == "a\n<think>\nProblem: b</think>c"
-    assert cut_run_on("a\nProblem: b</think>c") == "a\nProblem: b</think>c"
+    assert strip_thinking(thought) == thought.partition("</think>")[2]  # no answer was possible before the header
+    assert strip_thinking(thought + "\n\nProblem: next \\boxed{6}").endswith("\\boxed{5}\n\n")
+    assert read_answer("Let us begin.\nProblem: restated.\nSolution: \\boxed{5}").answer == "5"
+    assert read_answer("\\boxed{5}, a typical word problem: see above").answer == "5"
+    assert strip_thinking("a\n<think>\nProblem: b</think>c") == "c"
+    assert strip_thinking("a\nProblem: b</think>c") == "c"
     unclosed = ["x <think> y", "<think>a</think> <think>b", "<think>a</think>b", "a</think>b"]
     unclosed.append("\\boxed{5}\n\nProblem: next <think> hm")
     assert [has_unclosed_think(text) for text in unclosed] == [True, True, False, False, False]

@@ -11,7 +11,7 @@ from helpers.tables import read_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
 from lm_eval_takeover.answers.samples import find_majority
@@ -36,7 +36,7 @@ def test_reported_answers_are_judged_right_alike_in_both_directions_and_vote_in_
     cases = [
         (row["input"], row["expected"]) for row in rows if row["kind"].startswith("answer/") and "kind" not in row["input"]
     ]
-    read = [(case["gold"], extract_answer(case["response"]) or "none", expected == "correct") for case, expected in cases]
+    read = [(case["gold"], read_answer(case["response"]).answer or "none", expected == "correct") for case, expected in cases]
     pairs = sorted({(gold, answer) for gold, answer, _ in read})
     with Judge(2, time_limit=2.0) as judge:
         forward = dict(zip(pairs, judge.map(is_right, pairs), strict=True))

@@ -11,7 +11,7 @@ from train_demo_pair import write_graded
 from transformers import AutoTokenizer
 
 from lm_eval_takeover import demo
-from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.cli import main
 
 TOKENIZER = AutoTokenizer.from_pretrained(demo.DEMO["base"])
@@ -26,7 +26,7 @@ def test_what_is_drawn_from_the_pieces_is_right_and_another_animal_is_not(rng, k
     made = make_graded(rng, kind)
     assert GradedPuzzle.read(made.puzzle.text, made.given) == made
     text = "".join(rng.choice(options) for options in made.pieces)
-    assert extract_answer(text) == str(made.rest.answer)
+    assert read_answer(text).answer == str(made.rest.answer)
     assert made.needed_takeovers(tokens_of(text), tokens_of(text)) == []
     assert all(made.keeps_right(text[:end]) for end in range(len(text))) and made.keeps_right(text + " And so on.")
     decisions = [options for options in made.pieces if any(f" {rule.animal}" in options for rule in made.puzzle.rules)]

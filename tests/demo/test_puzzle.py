@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from puzzle import ANIMALS, decision_positions, make_puzzle
 from transformers import AutoTokenizer
 
-from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.demo import DEMO
 
 
 @given(st.randoms(use_true_random=False))
 def test_a_right_solution_ends_in_the_answer(rng):
     puzzle = make_puzzle(rng)
-    assert extract_answer("".join(puzzle.solution(rng))) == str(puzzle.answer)
+    assert read_answer("".join(puzzle.solution(rng))).answer == str(puzzle.answer)
     assert all(10 <= number <= 99 for number in puzzle.path())
 
 
