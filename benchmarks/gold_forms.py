@@ -16,7 +16,6 @@ from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
-from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.tasks.benchmarks import Document
 from lm_eval_takeover.tasks.loading import load_named_tasks
 
@@ -118,8 +117,7 @@ def check(
         answer = read_letter(response).answer if name == "gpqa_diamond" else read_answer(response).answer
         if answer is None:
             return False
-        judged = Verdict(gold == answer) if name == "gpqa_diamond" else judge(gold, answer, tolerance)
-        return judged.correct
+        return gold == answer if name == "gpqa_diamond" else judge(gold, answer, tolerance) == "correct"
 
     verdicts = list(judge.map(verdict, cases))
     failed = [case[:2] for case, correct in zip(cases, verdicts, strict=True) if case[3] and not correct]

@@ -1,28 +1,13 @@
 """Compares one gold answer with one answer: both are read as values (`values`), and each type has one comparison."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
 
-from lm_eval_takeover.answers import notation
+from lm_eval_takeover.answers import values
 from lm_eval_takeover.answers.expressions import find_factor, is_same_value, lower_letters, parse_expressions
 from lm_eval_takeover.answers.normalisation import normalise, parse_rational, split_top, strip_thousands
-from lm_eval_takeover.answers.values import (
-    MIRRORED,
-    Amount,
-    Exact,
-    Group,
-    Matrix,
-    Region,
-    Relation,
-    Value,
-    list_points,
-    make_interval,
-    make_points,
-    read_relation,
-    read_value,
-)
+from lm_eval_takeover.answers.values import Amount, Exact, Group, Matrix, Region, Relation, Value
 
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
@@ -72,10 +57,9 @@ class Comparison:
         whole = strip_thousands(gold), strip_thousands(answer)
         if whole != (gold, answer) and not any(split_top(text, ",;")[1:] for text in whole) and self.equal(*whole):
             return True
-        left, right = read_value(gold), read_value(answer)
+        left, right = values.read_value(gold), values.read_value(answer)
         if type(left) is type(right):
-            compare = self._comparisons.get(type(left))
-            return bool(compare(self, left, right)) if compare else left[:2] == right[:2]  # the same kind and value
+            return bool(getattr(self, f"_compare_{type(left).__name__.lower()}")(left, right))
         if isinstance(left, Exact) and left.value[0] == answer.strip():  # the base may be left out
             return True
         return self._equal_across(left, gold, right, answer) or self._equal_across(right, answer, left, gold)
@@ -88,24 +72,24 @@ class Comparison:
             case Relation(sides, ["=", *_]), _:
                 given = self._find_given(sides)
                 return given is not None and self.equal(given, answer)
-            case Group(items, brackets, None), Region():
+            case Group(items, brackets, []), Region():
                 is_interval = len(items) == 2 and brackets[:1] in ("(", "[")
-                region = make_interval(items, brackets) if is_interval else make_points(items)
-                return region is not None and self._compare_regions(region, other)
+                region = values.make_interval(items, brackets) if is_interval else values.make_points(items)
+                return region is not None and self._compare_region(region, other)
             case Group(items, brackets), Matrix(cells, columns) if brackets not in ("", "{}"):
                 return columns in (1, len(cells)) and self._are_same_parts(items, cells)
             case Group(items, "" | "{}"), _ if items:
                 return all(self.equal(item, answer) for item in items)
             case Region(), Relation(_, signs):
-                relation = read_relation(text)
-                return len(relation.signs) == len(signs) and self._compare_relations(relation, other)
+                relation = values.read_relation(text)
+                return len(relation.signs) == len(signs) and self._compare_relation(relation, other)
             case ((Exact(_, _, number) | Group([number], ":")), Amount()):
                 return self.equal(number, answer)
         return False
 
-    # One comparison for each type
+    # One comparison for each type, by its name
 
-    def _compare_amounts(self, left: Amount, right: Amount) -> bool:
+    def _compare_amount(self, left: Amount, right: Amount) -> bool:
         """A unit may be left out, but not be another one. 28% is 28 and 0.28. Degrees equal radians that are written with a π."""
         for (a, unit), (b, other) in ((left, right), (right, left)):
             if unit.measured == other.measured:
@@ -132,20 +116,19 @@ class Comparison:
             return True
         return Comparison(self.tolerance / 100).equal(_multiply(percent, Fraction(1, 100)), plain)
 
-    def _compare_groups(self, left: Group, right: Group) -> bool:
+    def _compare_group(self, left: Group, right: Group) -> bool:
         """Lists and sets match as sets, tuples in order; names say which value is which."""
         if left.names and right.names:
-            pairs, others = (list(zip(group.names or [], group.items, strict=True)) for group in (left, right))
+            pairs, others = (list(zip(group.names, group.items, strict=True)) for group in (left, right))
             return len(pairs) == len(others) and all(
-                any(notation.is_same_name(name, other) and self.equal(value, same) for other, same in others)
+                any(values.is_same_name(name, other) and self.equal(value, same) for other, same in others)
                 for name, value in pairs
             )
         if left.names or right.names:
             named, other = (left, right) if left.names else (right, left)
-            names = named.names or []
-            if other.brackets == "{}" or (not other.brackets and len({name.partition("_")[0] for name in names}) == 1):
+            if other.brackets == "{}" or (not other.brackets and len({name.partition("_")[0] for name in named.names}) == 1):
                 return self._are_same_sets(left, right)
-            items = [named.items[place] for place in notation.order_names(names)]
+            items = [named.items[place] for place in values.order_names(named.names)]
             return self._are_same_parts(*((items, other.items) if left.names else (other.items, items)))
         brackets = {left.brackets, right.brackets}
         if brackets <= {"", "{}"}:
@@ -178,45 +161,42 @@ class Comparison:
     def _are_same_parts(self, left: Sequence[str], right: Sequence[str]) -> bool:
         return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
 
-    def _compare_regions(self, left: Region, right: Region) -> bool:
+    def _compare_region(self, left: Region, right: Region) -> bool:
         """Two regions are equal if they hold the same of their ends and of the gaps between these."""
         if left.unknown and right.unknown and left.unknown != right.unknown:
             return False
-        return all(left.holds(at) == right.holds(at) for at in list_points(*left.ends, *right.ends))
+        return all(left.holds(at) == right.holds(at) for at in values.list_points(*left.ends, *right.ends))
 
-    def _compare_relations(self, left: Relation, right: Relation) -> bool:
+    def _compare_relation(self, left: Relation, right: Relation) -> bool:
         """Equations by the value of one name, inequalities part by part, mirrored or not; else both by a factor."""
         a, b = left.sides, right.sides
         if left.signs[0] == right.signs[0] == "=":
             other = _rename(a, b)
-            named = notation.is_name(a[0]) and notation.is_name(b[0]) and notation.is_same_name(a[0], other[0])
+            named = values.is_name(a[0]) and values.is_name(b[0]) and values.is_same_name(a[0], other[0])
             if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], other[-1]):
                 return True
         else:
-            mirrored = Relation(b[::-1], [MIRRORED[sign] for sign in right.signs[::-1]])
+            mirrored = Relation(b[::-1], [values.MIRRORED[sign] for sign in right.signs[::-1]])
             if any(left.signs == other.signs and self._are_same_parts(a, other.sides) for other in (right, mirrored)):
                 return True
         factor = find_factor(*a, *b) if len(a) == len(b) == 2 else None
-        return factor is not None and right.signs[0] == (left.signs[0] if factor.is_positive else MIRRORED[left.signs[0]])
+        return factor is not None and right.signs[0] == (
+            left.signs[0] if factor.is_positive else values.MIRRORED[left.signs[0]]
+        )
 
     def _find_given(self, sides: list[str]) -> str | None:
         """The value that an equation gives: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
-        if notation.is_name(sides[-1]) and not notation.is_name(sides[0]):
+        if values.is_name(sides[-1]) and not values.is_name(sides[0]):
             sides = sides[::-1]
         value = sides[-1]
-        named = all(notation.is_name(side, ratio=True) or self.equal(side, value) for side in sides[:-1])
+        named = all(values.is_name(side, ratio=True) or self.equal(side, value) for side in sides[:-1])
         return value if named else None
 
-    def _compare_matrices(self, left: Matrix, right: Matrix) -> bool:
+    def _compare_matrix(self, left: Matrix, right: Matrix) -> bool:
         return left.columns == right.columns and self._are_same_parts(left.cells, right.cells)
 
-    _comparisons: ClassVar[dict[type, Callable[[Any, Any, Any], bool]]] = {
-        Amount: _compare_amounts,
-        Group: _compare_groups,
-        Region: _compare_regions,
-        Relation: _compare_relations,
-        Matrix: _compare_matrices,
-    }  # the others are equal as they are; fmt: skip
+    def _compare_exact(self, left: Exact, right: Exact) -> bool:
+        return (left.kind, left.value) == (right.kind, right.value)
 
     def _compare_expressions(self, gold: str, answer: str) -> bool:
         """By value; where no text has both R and r, these are one letter."""
@@ -246,5 +226,5 @@ def _rename(left: list[str], right: list[str]) -> list[str]:
 
 def _must_be_tuple(parts: list[str]) -> bool:
     """Whether two values in brackets are no interval, so that they may be listed without: three, or descending."""
-    values = [parse_rational(part) for part in parts]
-    return len(parts) > 2 or (values[0] is not None and values[1] is not None and values[0] > values[1])
+    first, second, *more = (parse_rational(part) for part in parts)
+    return bool(more) or (first is not None and second is not None and first > second)

@@ -4,6 +4,7 @@ A small grammar writes plain mathematics as LaTeX, which math_verify's grammar r
 """
 
 import logging
+import math
 import re
 from functools import lru_cache
 from typing import Any
@@ -115,15 +116,13 @@ def _replace_calls(read: Any) -> Any:
 
 
 def evaluate(text: str) -> float | None:
-    """The value of a real number, its letters replaced by those of a point; None for anything else."""
+    """The value of a real number or infinity to 12 digits, letters replaced by those of a point; None for anything else."""
     number = parse_rational(text)
-    if number is not None:
-        return float(number)
     try:
-        value = _evaluate(parse_expressions(text)[0], 0, whole=False)
-        return float(value) if value.is_Float or value.is_Integer else None
-    except (AttributeError, TypeError):
+        value = float(_evaluate(parse_expressions(text)[0], 0, whole=False) if number is None else number)
+    except (AttributeError, TypeError, OverflowError):
         return None
+    return None if math.isnan(value) else float(f"{value:.12g}")
 
 
 def is_same_value(left: Any, right: Any, tolerance: float) -> bool:

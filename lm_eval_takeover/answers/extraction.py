@@ -69,23 +69,17 @@ def find_tags(text: str) -> list[re.Match[str]]:
     return list(_TAG.finditer(text)) if any(mark in text for mark in ("<", "[/", "[t", "[T", "◁")) else []
 
 
-def has_unclosed_think(response: str) -> bool:
-    """Whether thinking was begun and never ended."""
-    return bool(find_tags(strip_thinking(response)))
-
-
 def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     """The final answer in LaTeX or plain text. `truncated`: the token limit is known to have ended the response."""
     text = strip_thinking(response)
     if tagged := find_tagged(text):
         text, truncated = tagged, False
+    text = _BARE_BOX.sub(r"\\boxed{\1}", text)
     boxes, unclosed = scan_boxes(text)
     if unclosed is not None:  # cut off in its last box
         text, boxes, truncated = _LEAD.sub("", text[:unclosed]), [], True
     if boxes:
         return ExtractedAnswer(join_last(text, boxes), boxed=True)
-    if bare := _BARE_BOX.findall(text):
-        return ExtractedAnswer(str(bare[-1]), boxed=True)
     if find_tags(text):
         return ExtractedAnswer(None)
     tail = _PICTURE.sub(" ", text[-TAIL:]).strip()

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Timer
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from lm_eval_takeover.answers.samples import JudgedProblem, Question, Ran, Step, judge_samples, warn_of
-from lm_eval_takeover.answers.verification import Verdict, verify
+from lm_eval_takeover.answers.samples import JudgedProblem, Question, Ran, Step, judge_samples, run_here
+from lm_eval_takeover.answers.verification import verify
 
 TIME_LIMIT = 5.0  # seconds of processor time for one step
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space of one worker
@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Judge:
+class Judge(contextlib.AbstractContextManager["Judge"]):
     """Verdicts from worker processes, which start when first asked: `with Judge() as judge: judge.map(score, problems)`."""
 
     def __init__(self, workers: int | None = None, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT):
@@ -43,11 +43,9 @@ class Judge:
         for worker in self._all:
             self._free.put(worker)
 
-    def __call__(self, gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
-        """The verdict on one answer; may be called from many threads."""
-        ((_, outcome, *_),), _ = self.judge_samples(Question(gold, [answer], [False], "answer", tolerance))
-        reason: Any = outcome if outcome in ("unparsed", "timed_out") else None
-        return Verdict(outcome == "correct", reason)
+    def __call__(self, gold: str, answer: str, tolerance: float = 0.0) -> str:
+        """The outcome of one answer; may be called from many threads."""
+        return self.judge_samples(Question(gold, [answer], [False], "answer", tolerance)).samples[0].outcome
 
     def judge_samples(self, question: Question) -> JudgedProblem:
         """The verdicts on all samples of a problem; may be called from many threads."""
@@ -75,9 +73,6 @@ class Judge:
         for worker in self._all:
             worker.stop()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -104,18 +99,15 @@ class _Worker:
             try:
                 process = self.process or self._start()
                 loads = step.mathematics and not self.loaded
-                ran, raised = self._ask(process, step, self.time_limit * _WALL + _START * loads)
+                ran = self._ask(process, step, self.time_limit * _WALL + _START * loads)
             except ChildProcessError as died:
                 why = str(died)
                 continue
             self.loaded |= loads
-            if raised:
-                warn_of(raised)
             return ran
         if not self.started:
             raise RuntimeError(f"a worker that judges answers did not start: {why}")
-        warn_of(why)
-        return Ran(None, "unparsed")
+        return None, "unparsed", why
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", __name__, str(self.time_limit), str(self.memory_limit)]
@@ -128,13 +120,13 @@ class _Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
         )
         self.loaded = False
-        if self._ask(process, None, _START)[0].reason:
+        if self._ask(process, None, _START)[1]:
             raise ChildProcessError(f"no start within {_START:.0f} s")
         self.started = True
         return process
 
-    def _ask(self, process: subprocess.Popen[bytes], step: Step | None, seconds: float) -> tuple[Ran, str | None]:
-        """A result, and what was raised. A worker that does not answer within `seconds` on the wall clock is ended."""
+    def _ask(self, process: subprocess.Popen[bytes], step: Step | None, seconds: float) -> Ran:
+        """What a worker answers. One that does not answer within `seconds` on the wall clock is ended."""
         assert process.stdin is not None and process.stdout is not None
         timer, end, line = Timer(seconds, process.kill), time.monotonic() + seconds, b""
         timer.daemon = True
@@ -147,11 +139,11 @@ class _Worker:
         timer.cancel()
         if line.endswith(b"\n"):
             value, reason, raised = json.loads(line)
-            return Ran(value, reason), raised
+            return value, reason, raised
         status = process.wait()
         self.stop()
         if time.monotonic() >= end or status in (-signal.SIGPROF, -signal.SIGXCPU):
-            return Ran(None, "timed_out"), None
+            return None, "timed_out", None
         raise ChildProcessError(f"exit status {status}")
 
     def stop(self) -> None:
@@ -182,18 +174,10 @@ def serve(time_limit: float, memory_limit: int) -> None:
             verify(r"\sqrt{8}", r"2\sqrt{2}")  # imports sympy and the grammar, which may take longer than a step
             refuse_events(tuple(map(os.path.abspath, sys.path)))  # after these imports, which load libraries
             loaded = True
-        print(json.dumps(run_limited(step, time_limit)), file=answers, flush=True)
-
-
-def run_limited(step: Step, time_limit: float) -> list[Any]:
-    """Value, reason and name of an error of a step. The kernel ends this process at the limit of processor time."""
-    signal.setitimer(signal.ITIMER_PROF, time_limit)
-    try:
-        return [step.call(), None, None]
-    except BaseException as error:  # math_verify's time-out is no Exception in some versions
-        return [None, "unparsed", type(error).__name__]
-    finally:
+        signal.setitimer(signal.ITIMER_PROF, time_limit)  # of processor time: the kernel ends this process
+        ran = run_here(step)
         signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(ran), file=answers, flush=True)
 
 
 def limit_process(memory_limit: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from lm_eval_takeover.answers.units import is_unit_name
+from lm_eval_takeover.answers.units import find_name
 
 MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
@@ -94,7 +94,6 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"\\cis\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}|\([^()]*\))"), r"e^{i \1}"),
     (re.compile(r"\\log\s*+_\s*+\{?\s*+e\s*+\}?(?![A-Za-z])"), r"\\ln "),
     (re.compile(r"\\?(?<![A-Za-z])abs\s*+\(([^()]*+)\)"), r"|\1|"),
-    (re.compile(r"\\(floor|ceil)\s*+\(([^()]*+)\)"), r"\\l\1 \2\\r\1 "),
     (re.compile(r"\^\s*+(?:\{\s*+)?((?:\\prime\s*+)+)(?:\})?"), lambda match: "'" * match[1].count("prime")),
     (re.compile(r"\\dot\s*+\{?(\d)\}?(?:(\d{0,9})\\dot\s*+\{?(\d)\}?)?"), r"\\overline{\1\2\3}"),
     (re.compile(r"(?<![\d.])(\d{0,9}\.\d{0,9}?)(?:(\d)\2{2,20}|(\d{2,6}?)\3{1,9})\s*+\\ldots\s*+$"), r"\1\\overline{\2\3}"),
@@ -217,7 +216,7 @@ def split_unit(answer: str) -> tuple[str, str]:
     if (counted := _COUNTED.fullmatch(text)) and _is_unit(counted[2]):
         return counted[1], counted[2].strip()
     last = _TRAILING.fullmatch(text)
-    if last and last[1].count("{") == last[1].count("}") and all(map(is_unit_name, re.findall("[A-Za-z]+", last[2]))):
+    if last and last[1].count("{") == last[1].count("}") and all(map(find_name, re.findall("[A-Za-z]+", last[2]))):
         return last[1].strip(), last[2]
     if answer.endswith(("°", "%")):
         return answer[:-1].strip(), answer[-1]

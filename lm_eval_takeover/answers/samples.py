@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from lm_eval_takeover.answers import extraction, verification
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
-from lm_eval_takeover.answers.verification import Reason, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -55,58 +54,52 @@ class Step(NamedTuple):
     arguments: tuple[Any, ...]
     mathematics: bool = False
 
-    def call(self) -> Any:
-        """The result, a JSON value."""
-        function = read if self.name == "read" else getattr(verification, self.name)
-        return function(*self.arguments)
 
-
-class Ran(NamedTuple):
-    """The result of a step, a JSON value; `reason` if it has none."""
-
-    value: Any = None
-    reason: Reason | None = None
+# The result of a step, a JSON value; why it has none; and the name of what was raised.
+Ran = tuple[Any, Literal["unparsed", "timed_out"] | None, str | None]
 
 
 def run_here(step: Step) -> Ran:
     """Run a step in this process. An error is the outcome of that response alone."""
+    function = read if step.name == "read" else getattr(verification, step.name)
     try:
-        return Ran(step.call())
-    except Exception as error:
-        warn_of(type(error).__name__)
-        return Ran(None, "unparsed")
-
-
-def warn_of(name: str) -> None:
-    """Log what was raised by a response, or ended the worker that judged it."""
-    _log.warning("%s while a response was judged; it counts as unparsed", name)
+        return function(*step.arguments), None, None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # math_verify's time-out is no Exception in some versions
+        return None, "unparsed", type(error).__name__
 
 
 def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> JudgedProblem:
     """Read and judge all samples of a problem, an answer that several give once."""
     stock = question.verifier == "math_verify" and question.kind == "math"
 
+    def ask(name: str, arguments: tuple[Any, ...], mathematics: bool = False) -> tuple[Any, Any]:
+        value, reason, raised = run(Step(name, arguments, mathematics))
+        if raised:
+            _log.warning("%s while a response was judged; it counts as unparsed", raised)
+        return value, reason
+
     @cache
-    def judge(gold: str, answer: str) -> Verdict:
+    def judge(gold: str, answer: str) -> str:
         if question.kind == "letters" or question.verifier == "exact_match":
-            return Verdict(gold.strip() == answer.strip())
+            return "correct" if gold.strip() == answer.strip() else "incorrect"
         asked = (gold, answer, question.tolerance)
-        ran = Ran() if stock else run(Step("verdict_by_text", asked))
-        if ran == Ran():  # mathematics is loaded only where text does not decide
-            ran = run(Step("verify_stock", asked[:2], True) if stock else Step("verify", asked, True))
-        return Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
+        outcome, reason = (None, None) if stock else ask("verdict_by_text", asked)
+        if not (outcome or reason):  # mathematics is loaded only where text does not decide
+            outcome, reason = ask("verify_stock", asked[:2], True) if stock else ask("verify", asked, True)
+        return str(reason or outcome)
 
     samples: list[JudgedSample] = []
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
         about = question.kind, question.gold, question.problem, question.verifier  # but not the other responses
-        value, reason = run(Step("read", (response, truncated, *about), stock))
+        value, reason = ask("read", (response, truncated, *about), stock)
         answer, form, boxed, unclosed = value or (None, None, False, False)
         if reason or answer is None or (form is None and question.kind == "math"):
             outcome: str = reason or ("no_answer" if answer is None else "restated")
         else:
-            verdict = judge(question.gold, response if stock else answer)
-            outcome = "correct" if verdict.correct else verdict.reason or "incorrect"
+            outcome = judge(question.gold, response if stock else answer)
         samples.append(JudgedSample(answer, outcome, boxed, unclosed))
         forms.append(form)
     pairs = zip(forms, samples, strict=True)
@@ -121,7 +114,7 @@ def read(
     """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
         return response, None, False, False
-    unclosed = extraction.has_unclosed_think(response)
+    unclosed = bool(extraction.find_tags(extraction.strip_thinking(response)))
     if kind == "letters":
         answer, boxed = read_letter(response, truncated)
         return answer, answer, boxed, unclosed
@@ -137,7 +130,7 @@ def read(
     return answer, None if answer is None or restated else canonicalise(answer), boxed, unclosed
 
 
-def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], Verdict], alone: Collection[str] = ()) -> list[int]:
+def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], str], alone: Collection[str] = ()) -> list[int]:
     """The samples of the most frequent answer under mathematical equivalence, by their canonical forms.
 
     A form joins the first class whose first form verifies it and is verified by it. Forms are visited in sorted order, so the
@@ -151,10 +144,10 @@ def find_majority(forms: Sequence[str | None], judge: Callable[[str, str], Verdi
         if first in closed or form in closed:
             return False
         forward = judge(first, form)
-        back = judge(form, first) if forward.correct else forward
-        if "timed_out" in (forward.reason, back.reason):
+        back = judge(form, first) if forward == "correct" else forward
+        if "timed_out" in (forward, back):
             closed.add(form)
-        return back.correct
+        return back == "correct"
 
     for form in sorted(form for form in set(forms) if form is not None):
         first = next((first for first in classes if is_same(first, form)), form)

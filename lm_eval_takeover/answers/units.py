@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-# What is measured, the size of one, and the names; `*` before a name allows prefixes: `*m` is also `km` and `cm`.
+# What is measured, the size of one, and the names; `*` before a name allows prefixes: `*m` is also `km` and `cm`. `1`: nothing.
 _TABLE = """
 L 1 *m *meter *metre;L 127/5000 in inch inches inche;L 381/1250 ft foot feet;L 1143/1250 yd yard;L 201168/125 mi mile
 L3 1/1000 *L *l *liter *litre;L3 1/1000000 cc;L3 473176473/125000000000 gal gallon;L3 473176473/500000000000 quart qt
@@ -23,12 +23,13 @@ M,L2,T-3,I-2 1 *Ω *Omega *ohm;I,T 1 *C *coulomb;tesla 1 *T *tesla;farad 1 *F *f
 L,T-1 1397/3125 mph mih;L,T-1 5/18 kmh kph kmph;knot 1 knot
 $ 1 dollar usd buck;$ 1/100 cent penny ¢;€ 1 € euro eur;£ 1 £ gbp;¥ 1 ¥ yen;₹ 1 ₹ rs rupee inr
 ° 1 ° degree deg;° 1/60 ';rad 1 rad radian;℃ 1 celsius degC;℉ 1 fahrenheit degF;% 1/100 % percent
+1 1 unit per square sq cubic cu squared cubed
 """
 _PREFIXES = {"k": 3, "M": 6, "G": 9, "T": 12, "c": -2, "m": -3, "d": -1, "μ": -6, "u": -6, "n": -9, "p": -12, "h": 2} | {
     "kilo": 3, "mega": 6, "giga": 9, "tera": 12, "centi": -2, "milli": -3, "deci": -1, "micro": -6, "nano": -9, "pico": -12,
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
-_EMPTY = {"unit", "of", "the", "a", "an", "each", "in", "i", "are", "total", "long", "left", "cdot", "text"}
+_EMPTY = {"of", "the", "a", "an", "each", "in", "i", "are", "total", "long", "left", "cdot", "text"}
 _SCALE = re.compile(r"(?:°|\bdegrees?)\s*+(?=celsius|fahrenheit)", re.IGNORECASE)  # degrees Celsius
 _FACTOR = re.compile(
     r"[\s(]*+(/|\bper\b)?[\s(]*+(?:\b(square|sq|cubic|cu)\b[.\s]*+)?([^\W\d_]++|[°%¢€£¥₹'])\)?"
@@ -49,18 +50,15 @@ class Unit(NamedTuple):
 
 
 def _read_table() -> dict[str, tuple[Measured, Fraction]]:
-    known = {}
+    known: dict[str, tuple[Measured, Fraction]] = {}
     for row in _TABLE.strip().replace("\n", ";").split(";"):
         measured, size, *names = row.split()
-        parts = [re.fullmatch(r"(\D+?)(-?\d)?", part) for part in measured.split(",")]
-        meaning = tuple(sorted((part[1], int(part[2] or 1)) for part in parts if part)), Fraction(size)
+        factors = tuple(sorted((what, int(number or 1)) for what, number in re.findall(r"([^\d,-]+)(-?\d)?", measured)))
         for name in names:
             plain = name.lstrip("*")
-            known[plain] = meaning
-            if plain != name:
-                for prefix, power in _PREFIXES.items():
-                    if (len(prefix) > 1) == (len(plain) > 3):
-                        known.setdefault(prefix + plain, (meaning[0], meaning[1] * Fraction(10) ** power))
+            for prefix, power in (("", 0), *_PREFIXES.items()):
+                if not prefix or (plain != name and (len(prefix) > 1) == (len(plain) > 3)):
+                    known.setdefault(prefix + plain, (factors, Fraction(size) * Fraction(10) ** power))
     return known
 
 
@@ -72,11 +70,6 @@ def find_name(word: str) -> str:
     lower = word.lower()
     names = (word, lower, lower.removesuffix("s"), lower.removesuffix("es"))
     return next((name for name in names if name in _KNOWN and (name == word or len(name) > 1)), "")
-
-
-def is_unit_name(word: str) -> bool:
-    """Whether a word is a unit of measure, or a power or `per` before one."""
-    return bool(find_name(word)) or word.lower() in _POWERS or word in ("per", "unit", "units")
 
 
 @lru_cache(maxsize=1024)
@@ -92,7 +85,7 @@ def read_unit(text: str) -> Unit:
             power = sign * int(exponent or _POWERS.get((before or after).lower(), 1))
             measured.update({what: power * number for what, number in meaning})
             size *= one**power
-        elif noun not in _EMPTY and noun not in _POWERS:
+        elif noun not in _EMPTY:
             words.add(("per " if sign < 0 else "") + noun)
     factors = tuple(sorted((what, number) for what, number in measured.items() if number))
     return Unit(factors, size, frozenset(words), bool(measured or words or size != 1))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
+from string import ascii_letters
 from typing import NamedTuple
 
 from lm_eval_takeover.answers.expressions import OF_ANGLE, evaluate
@@ -24,7 +25,6 @@ from lm_eval_takeover.answers.normalisation import (
     split_unit,
     unwrap_text,
 )
-from lm_eval_takeover.answers.notation import NUMERALS, is_name
 from lm_eval_takeover.answers.units import Unit, read_unit
 
 _EXCEPT = r",? (?:except|besides|other than)(?: for)?"
@@ -57,7 +57,7 @@ class Group(NamedTuple):
 
     items: list[str]
     brackets: str = ""
-    names: list[str] | None = None
+    names: Sequence[str] = ()
 
 
 class Region(NamedTuple):
@@ -127,7 +127,7 @@ def read_value(text: str) -> Value:
     if group := split_brackets(text):
         opening, parts, closing = group
         named = _read_named(parts)
-        return named._replace(brackets=opening + closing, names=names if names and len(names) == len(parts) else named.names)
+        return named._replace(brackets=opening + closing, names=names if len(names) == len(parts) else named.names)
     if RELATION.search(text):
         return read_relation(text)
     if len(sides := split_top(text, "=")) > 1:
@@ -169,27 +169,25 @@ def _read_compound(text: str) -> Amount | None:
     if match is None:
         return None
     first, second = read_unit(match[2]), read_unit(match[4])
-    if not first.measured or first.measured != second.measured or first.size <= second.size or first.words or second.words:
+    if first.measured != second.measured or first.size <= second.size:
         return None
-    total = Fraction(match[1]) + Fraction(match[3]) * second.size / first.size
-    return Amount(str(total), first)
+    return Amount(str(Fraction(match[1]) + Fraction(match[3]) * second.size / first.size), first)
 
 
 _COMPOUND = re.compile(r"(\d{1,9}) ?(°|[a-z]{1,9}),?(?: and)? ?(\d{1,9}(?:\.\d{1,9})?) ?('|[a-z]{1,9})\.?")
 
 
-def _split_names(text: str) -> tuple[list[str] | None, str]:
+def _split_names(text: str) -> tuple[list[str], str]:
     """A tuple, interval, set or matrix without the name before it; the names of the items of a tuple."""
     match = _NAMED.match(text)
     if match is None:
-        return None, text
+        return [], text
     rest = text[match.end() :]
     listed = split_top(rest, ",;")
     whole = bool(listed) and all(split_brackets(part) for part in listed)
     if not whole and not rest.startswith((r"\{", r"\begin")):
-        return None, text
-    names = split_top(match[1].strip()[1:-1], ",") if match[1] and len(listed) == 1 else None
-    return names, rest
+        return [], text
+    return split_top(match[1].strip()[1:-1], ",") if match[1] and len(listed) == 1 else [], rest
 
 
 def _read_named(items: list[str]) -> Group:
@@ -239,7 +237,6 @@ _WITHOUT = re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])|-(?=\s*+\\\{)")
 _OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor|cup)(?![A-Za-z])|或")
 _ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land|cap)(?![A-Za-z])")
 _SIZE = re.compile(r"\|\s*+([A-Za-z])\s*+(?:([-+])\s*+([^|]+))?\|")
-_ENDLESS = {r"-\infty": -math.inf, r"\infty": math.inf, r"+\infty": math.inf}
 
 
 def list_points(*ends: float) -> list[float]:
@@ -286,7 +283,7 @@ def make_interval(ends: list[str], brackets: str) -> Region | None:
 
 
 def make_points(items: Sequence[str]) -> Region | None:
-    ends = tuple(end for item in items if (end := _find_end(item)) is not None)
+    ends = tuple(end for item in items if (end := evaluate(item)) is not None)
     return Region(ends, lambda at: at in ends) if len(ends) == len(items) else None
 
 
@@ -315,21 +312,81 @@ def _read_inequality(text: str) -> Region | None:
 def _read_link(left: str, sign: str, right: str) -> Region | None:
     if not _UNKNOWN.fullmatch(left) and not _SIZE.fullmatch(left):
         left, right, sign = right, left, MIRRORED[sign]
-    size, end, compared = _SIZE.fullmatch(left), _find_end(right), _COMPARED[sign]
+    size, end, compared = _SIZE.fullmatch(left), evaluate(right), _COMPARED[sign]
     if end is None or _UNKNOWN.fullmatch(right) or not (size or _UNKNOWN.fullmatch(left)):
         return None
     if size is None:
         return Region((end,), lambda at: compared(at, end), left)
-    middle = _find_end(f"-({size[3]})" if size[2] == "+" else size[3] or "0")
+    middle = evaluate(f"-({size[3]})" if size[2] == "+" else size[3] or "0")
     if middle is None:
         return None
     return Region((_round(middle - end), _round(middle + end)), lambda at: compared(_round(abs(at - middle)), end), size[1])
 
 
-def _find_end(text: str) -> float | None:
-    value = _ENDLESS.get(text.replace(" ", "")) or evaluate(text)
-    return None if value is None else _round(value)
-
-
 def _round(value: float) -> float:
     return float(f"{value:.12g}")
+
+
+# Names and numbers in words
+
+_ONE_NAME = re.compile(r"\s*+(\\?[A-Za-z]+)\s*+(?:_\s*+(\{[^{}]*\}|\w))?\s*+('*)\s*+(?:\(([^()]*)\))?\s*+$")
+_INDEX = re.compile(r"(?<=[\w}])\s*+(?:_\s*+(?:\{[^{}]*\}|\w)|\((?:[^()=]|\([^()=]*+\))*+\)|')")  # indices, arguments, primes
+_NAMES = re.compile(r"(?=.*[A-Za-z])(?!.*\\(?:sqrt|infty))[A-Za-z\\+ |:/\[\]{}]+")
+_RATIO = re.compile(r"[:/]|\\frac")
+_TEENS = "thir four fif six seven eigh nine"
+_WORDS = "zero one two three four five six seven eight nine ten eleven twelve " + "teen ".join(_TEENS.split()) + "teen"
+NUMERALS = {word: number for number, word in enumerate(_WORDS.split())}
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+NUMERALS |= {ten: 10 * number for number, ten in enumerate(_TENS, 2)}
+NUMERALS |= {f"{ten}-{word}": NUMERALS[ten] + NUMERALS[word] for ten in _TENS for word in _WORDS.split()[1:10]}
+_FRACTIONS = "half=2 halve=2 third=3 quarter=4 fourth=4 fifth=5 sixth=6 seventh=7 eighth=8 ninth=9 tenth=10"
+_PARTS = dict(pair.split("=") for pair in _FRACTIONS.split())
+_NUMERAL = re.compile(r"([A-Za-z]+(?:-(?!hal|third|quart)[a-z]+)?)(?:[\s-]+([a-z]+?)s?\b)?(.*)")
+_TWICE = re.compile(r"(\w+) \((\w+)\)")
+
+
+def is_name(text: str, ratio: bool = False) -> bool:
+    """Whether one side of an equation names what the other is: `x`, `f(x)`, `P(A)`, `|z|`, `m + n`, `Area`; not `2x` or `x^2`.
+
+    With `ratio` also a ratio of such: `a : b`, `AB/BC`, `[ABC]:[DEF]` or `\\frac{x}{y}`.
+    """
+    plain = unwrap_text(text)
+    while (shorter := _INDEX.sub("", plain)) != plain:
+        plain = shorter
+    return _NAMES.fullmatch(plain) is not None and (ratio or not _RATIO.search(plain))
+
+
+def is_same_name(left: str, right: str) -> bool:
+    """`M` and `M_{\\min}`, `f(x)` and `f`, `P(x)` and `p(x)`; `y` may stand for any function of `x`. Not `x_1` and `x_2`."""
+    if normalise(left).replace("\\", "") == normalise(right).replace("\\", ""):  # M_{\\max} and M_{\\text{max}}
+        return True
+    first, second = (_ONE_NAME.match(side) for side in (left, right))
+    if first is None or second is None:
+        return False
+    (name, index, prime, argument), (name_2, index_2, prime_2, argument_2) = first.groups(), second.groups()
+    if (index and index_2) or prime != prime_2 or (argument and argument_2 and argument != argument_2):
+        return False
+    if "y" in (name, name_2) and (argument or argument_2):
+        return True
+    return bool(name.lower() == name_2.lower()) if argument and argument_2 else bool(name == name_2)
+
+
+def order_names(names: Sequence[str]) -> list[int]:
+    """The order in which values are listed: `x, y` and the like by the alphabet, a Greek letter last; other names as they are."""
+    order = sorted(range(len(names)), key=lambda place: (names[place].startswith("\\"), names[place]))
+    letters = "".join(names[place] for place in order if not names[place].startswith("\\"))
+    return order if letters in ascii_letters and len(names) - len(letters) < 2 else list(range(len(names)))
+
+
+def read_numerals(text: str) -> str:
+    """Numbers in words as digits: `six eggs`, `two thirds`, `5 (five)`; any other text as it is."""
+    words = unwrap_text(text)
+    if twice := _TWICE.fullmatch(words):
+        numbers = {str(NUMERALS.get(word.lower(), word)) for word in twice.groups()}
+        return numbers.pop() if len(numbers) == 1 else text
+    match = _NUMERAL.fullmatch(words)
+    if match is None or (number := NUMERALS.get(match[1].lower())) is None:
+        return text
+    if match[2] in _PARTS:
+        return f"{number}/{_PARTS[match[2]]}{match[3]}"
+    return f"{number}{words[match.end(1) :]}"

@@ -7,15 +7,14 @@ import re
 from functools import lru_cache
 from itertools import accumulate
 from string import ascii_uppercase
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, normalise, parse_rational, tidy, unwrap_text
-from lm_eval_takeover.answers.notation import read_numerals
-from lm_eval_takeover.answers.values import name_sets
+from lm_eval_takeover.answers.values import name_sets, read_numerals
 
-Reason = Literal["unparsed", "timed_out"]
+Outcome = Literal["correct", "incorrect", "unparsed", "timed_out"]  # the last two: it could not be judged
 
 MAX_NESTING = 10  # brackets in brackets, or signs in a row; the gold answers of the seven benchmarks have 3
 MAX_NUMBER = 100  # digits in a row
@@ -40,21 +39,14 @@ _WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due", "x"}
 
 
-class Verdict(NamedTuple):
-    """Whether an answer is correct, and if it could not be judged, why."""
-
-    correct: bool
-    reason: Reason | None = None
-
-
-def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict | None:
-    """The verdict where text or rational values decide, which is cheap and cannot hang; None where they do not."""
+def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Outcome | None:
+    """The outcome where text or rational values decide, which is cheap and cannot hang; None where they do not."""
     if gold == answer:
-        return Verdict(True)
+        return "correct"
     if is_too_large(answer):
-        return Verdict(False, "unparsed")
+        return "unparsed"
     correct = equal_by_text(gold, answer, tolerance)
-    return None if correct is None else Verdict(correct)
+    return None if correct is None else "correct" if correct else "incorrect"
 
 
 def is_too_large(answer: str) -> bool:
@@ -74,25 +66,25 @@ def restates(answer: str, gold: str, problem: str) -> bool:
     return any(words == normalise(part) for piece in pieces for part in (piece, *_PROSE.split(piece)))
 
 
-def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
-    """The verdict on `answer`. What cannot be parsed or raises is incorrect, with a reason. `tolerance` is absolute."""
-    verdict = verdict_by_text(gold, answer, tolerance)
-    if verdict is not None:
-        return verdict
+def verify(gold: str, answer: str, tolerance: float = 0.0) -> Outcome:
+    """The outcome of `answer`. What cannot be parsed or raises is `unparsed`. `tolerance` is absolute."""
+    if outcome := verdict_by_text(gold, answer, tolerance):
+        return outcome
     if _has_same_words(gold, answer) or _has_same_words(answer, gold):
-        return Verdict(True)
+        return "correct"
     left, right = (_CONDITION.sub(r"\1", name_sets(tidy(text))) for text in (gold, answer))
     if not _LETTER.fullmatch(unwrap_text(left)) and (labelled := _LABELLED.fullmatch(unwrap_text(right))):
         right = labelled[1]
     if is_too_large(right):  # a fraction may be one character
-        return Verdict(False, "unparsed")
+        return "unparsed"
     left, right = (read_numerals(a) if any(map(str.isdigit, b)) else a for a, b in ((left, right), (right, left)))
     comparison = Comparison(tolerance)
     try:
-        correct = comparison.equal(left, right)
+        if comparison.equal(left, right):
+            return "correct"
     except Exception:  # math_verify and sympy raise their own kinds; whatever fails is not a correct answer
-        return Verdict(False, "unparsed")
-    return Verdict(correct, "unparsed" if comparison.unparsed and not correct else None)
+        return "unparsed"
+    return "unparsed" if comparison.unparsed else "incorrect"
 
 
 def _has_same_words(gold: str, answer: str) -> bool:
@@ -120,11 +112,11 @@ def read_stock(response: str) -> str | None:
     return str(parsed[-1]) if parsed else None
 
 
-def verify_stock(gold: str, response: str) -> Verdict:
+def verify_stock(gold: str, response: str) -> Outcome:
     """Whether math_verify finds the gold answer in a response."""
     from math_verify import verify
 
     parsed = _parse_stock(f"${gold.strip('$')}$")
     if not parsed:
-        return Verdict(False, "unparsed")
-    return Verdict(bool(verify(parsed, _parse_stock(response), timeout_seconds=None)))
+        return "unparsed"
+    return "correct" if verify(parsed, _parse_stock(response), timeout_seconds=None) else "incorrect"

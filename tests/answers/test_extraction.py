@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.answers import extraction
-from lm_eval_takeover.answers.extraction import has_unclosed_think, read_answer, strip_thinking
+from lm_eval_takeover.answers.extraction import find_tags, read_answer, strip_thinking
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
@@ -101,7 +101,7 @@ def test_a_response_ends_where_it_invents_the_next_problem():
     assert strip_thinking("a\nProblem: b</think>c") == "c"
     unclosed = ["x <think> y", "<think>a</think> <think>b", "<think>a</think>b", "a</think>b"]
     unclosed.append("\\boxed{5}\n\nProblem: next <think> hm")
-    assert [has_unclosed_think(text) for text in unclosed] == [True, True, False, False, False]
+    assert [bool(find_tags(strip_thinking(text))) for text in unclosed] == [True, True, False, False, False]
 
 
 def test_headers_are_those_of_the_tasks_prompts():

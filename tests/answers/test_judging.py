@@ -12,7 +12,6 @@ import pytest
 
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.samples import Question
-from lm_eval_takeover.answers.verification import Verdict
 
 pytestmark = pytest.mark.slow
 
@@ -56,15 +55,14 @@ def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_no
         def ask(names):
             return dict(zip(names, judge.map(lambda name: judge(GOLD, HOSTILE[name]), names), strict=True))
 
-        verdicts = ask(list(HOSTILE))
-        in_time = [name for name, verdict in verdicts.items() if verdict.reason != "timed_out"]
-        assert ask(in_time[::-2]).items() <= verdicts.items()
-        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
-    assert not any(verdict.correct for verdict in verdicts.values())
-    reasons = {name: verdict.reason for name, verdict in verdicts.items()}
-    assert reasons["tower of powers"] == "timed_out"
+        outcomes = ask(list(HOSTILE))
+        in_time = [name for name, outcome in outcomes.items() if outcome != "timed_out"]
+        assert ask(in_time[::-2]).items() <= outcomes.items()
+        assert judge(GOLD, r"\sqrt{117}") == "correct"
+    assert "correct" not in outcomes.values()
+    assert outcomes["tower of powers"] == "timed_out"
     broken = ("nested fractions", "nested parentheses", "signs", "one bracket", "unbalanced", "digits", "NUL")
-    assert {reasons[name] for name in broken} == {"unparsed"}
+    assert {outcomes[name] for name in broken} == {"unparsed"}
     assert children() == [] and signal.alarm(0) > 0
 
 
@@ -74,10 +72,10 @@ def test_the_clock_is_processor_time_and_a_worker_that_never_answers_gives_its_s
         (worker,) = children()
         os.kill(worker, signal.SIGSTOP)
         threading.Timer(1.5, os.kill, (worker, signal.SIGCONT)).start()  # waiting counts for nothing
-        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
+        assert judge(GOLD, r"\sqrt{117}") == "correct"
         os.kill(worker, signal.SIGSTOP)
-        assert judge(GOLD, r"\sqrt{119}") == Verdict(False, "timed_out")
-        assert judge(GOLD, r"3\cdot\sqrt{13}") == Verdict(True)
+        assert judge(GOLD, r"\sqrt{119}") == "timed_out"
+        assert judge(GOLD, r"3\cdot\sqrt{13}") == "correct"
 
 
 def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
@@ -93,7 +91,7 @@ def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
             return judge(GOLD, answer)
 
         verdicts = list(judge.map(verdict, answers))
-    assert all(verdict.correct for verdict in verdicts)
+    assert set(verdicts) == {"correct"}
     assert children() == []
 
 
@@ -147,9 +145,9 @@ def test_limits_and_letters_reach_a_worker_which_loads_no_mathematics_for_number
     with Judge(1) as judge:
         judged = judge.judge_samples(Question("7", ["It is 7", "It is 7"], [False, True]))
         letters = judge.judge_samples(Question("B", ["The answer is B", "A"], [False, False], "letters"))
-        assert judge("5", "5.0").correct
-        assert judge(GOLD, GOLD).correct
-        assert not judge("1/2", "0.3").correct
+        assert judge("5", "5.0") == "correct"
+        assert judge(GOLD, GOLD) == "correct"
+        assert judge("1/2", "0.3") != "correct"
         (worker,) = children()
         with open(f"/proc/{worker}/maps") as maps:
             assert "gmpy" not in maps.read()
@@ -181,7 +179,7 @@ def test_an_interrupt_ends_the_workers():
 def test_a_worker_answers_where_standard_error_is_closed():
     code = "from lm_eval_takeover.answers.judging import Judge\nwith Judge(1) as judge: print(judge('3', '3.0'))"
     closed = {"preexec_fn": lambda: os.close(2), "timeout": 60}
-    assert b"correct=True" in subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, **closed).stdout
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, **closed).stdout == b"correct\n"
 
 
 def test_math_verify_alone_judges_in_the_same_workers():
@@ -207,7 +205,7 @@ def test_code_in_a_worker_sees_no_secret_and_opens_no_file_process_or_socket(mon
         "  'socket': lambda: socket.socket(), 'process': lambda: subprocess.run(['true']), 'shell': lambda: os.system('true'),\n"
         "  'secret': lambda: os.environ['HF_TOKEN'], 'cwd': lambda: {'/': {}}[os.getcwd()]['none']}\n"
         "samples.verification.read_stock = lambda text: str(tries[text]())\n"
-        "samples.verification.verify_stock = lambda gold, text: samples.Verdict(True)"
+        "samples.verification.verify_stock = lambda gold, text: 'correct'"
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
     names = ["read", "write", "socket", "process", "shell", "secret", "cwd"]

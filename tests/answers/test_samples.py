@@ -7,8 +7,7 @@ import pytest
 from helpers.tables import read_table
 
 from lm_eval_takeover.answers import samples
-from lm_eval_takeover.answers.samples import Question, Ran, judge_samples, run_here
-from lm_eval_takeover.answers.verification import Verdict
+from lm_eval_takeover.answers.samples import Question, judge_samples, run_here
 
 
 def ask(gold, answers, **options):
@@ -78,7 +77,7 @@ def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other()
         if step.name == "read":
             return run_here(step)
         steps.append(step.arguments)
-        return Ran(None, "timed_out") if "t" in "".join(step.arguments[:2]) else run_here(step)
+        return (None, "timed_out", None) if "t" in "".join(step.arguments[:2]) else run_here(step)
 
     hung = [f"t_{number}" for number in range(6)]
     judged = judge_samples(ask("7", [*hung, "5", "5"]), run)
@@ -92,13 +91,13 @@ def test_a_form_that_times_out_beside_another_is_compared_once():
 
     def judge(gold, answer):
         asked.append((gold, answer))
-        return Verdict(False, "timed_out")
+        return "timed_out"
 
     assert samples.find_majority(["a", "b", "c", "c", None], judge) == [2, 3]
     assert asked == [("a", "b"), ("a", "c")]
 
 
-@pytest.mark.parametrize("failing", ["read_answer", "canonicalise", "verify", "verdict_by_text", "has_unclosed_think"])
+@pytest.mark.parametrize("failing", ["read_answer", "canonicalise", "verify", "verdict_by_text", "strip_thinking"])
 def test_what_reading_or_judging_raises_is_the_outcome_of_one_response(monkeypatch, caplog, failing):
     module = next(m for m in (samples, samples.extraction, samples.verification) if hasattr(m, failing))
     plain = getattr(module, failing)

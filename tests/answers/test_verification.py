@@ -15,7 +15,7 @@ from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
 from lm_eval_takeover.answers.samples import find_majority
-from lm_eval_takeover.answers.verification import Verdict, is_too_large, verdict_by_text, verify
+from lm_eval_takeover.answers.verification import is_too_large, verdict_by_text, verify
 
 CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)
 REPORTS = SHARED / "reports" / "cases.jsonl"
@@ -23,14 +23,14 @@ REPORTS = SHARED / "reports" / "cases.jsonl"
 
 @pytest.mark.parametrize(("gold", "answer", "correct"), CASES)
 def test_verdicts(gold, answer, correct):
-    assert verify(gold, answer).correct is correct
+    assert (verify(gold, answer) == "correct") is correct
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not REPORTS.exists(), reason="inputs made from reports are not here")
 def test_reported_answers_are_judged_right_alike_in_both_directions_and_vote_in_any_order():
     def is_right(pair):
-        return judge(*pair).correct
+        return judge(*pair) == "correct"
 
     rows = [json.loads(line) for line in REPORTS.read_text().splitlines()]
     cases = [
@@ -59,45 +59,48 @@ def test_fractions_equal_themselves_in_any_spelling(value):
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
 def test_integers_are_equal_only_to_themselves(a, b):
-    assert verify(f"{a}", f"{b:,}").correct is (a == b)
-    assert verify(f"{a:,}", f"{b}.0").correct is (a == b)
+    assert (verify(f"{a}", f"{b:,}") == "correct") is (a == b)
+    assert (verify(f"{a:,}", f"{b}.0") == "correct") is (a == b)
 
 
 @given(st.text())
 def test_identical_text_is_correct_and_no_text_breaks_a_verdict(text):
     normalise(text)
     parse_rational(text)
-    assert verify(text, text).correct
+    assert verify(text, text) == "correct"
 
 
 @given(st.text(), st.sampled_from(["5", r"3\sqrt{13}", "(1,2)", r"\{1,2\}", "x=5", r"[0,\infty)", r"\text{east}"]))
 def test_no_text_makes_verify_raise(text, gold):
     verdict = verify(gold, text)
-    assert isinstance(verdict, Verdict)
-    assert verdict.reason in (None, "unparsed")
-    assert not (verdict.correct and verdict.reason)
+    assert verdict in ("correct", "incorrect", "unparsed")
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=5), st.randoms())
 def test_lists_match_as_sets(numbers, random):
     shuffled = random.sample(numbers, len(numbers))
     gold, answer = ",".join(map(str, numbers)), ", ".join(map(str, shuffled))
-    assert verify(gold, answer).correct
-    assert verify(rf"\{{{gold}\}}", answer).correct
-    assert not verify(gold, f"{answer}, 51").correct
+    assert verify(gold, answer) == "correct"
+    assert verify(rf"\{{{gold}\}}", answer) == "correct"
+    assert verify(gold, f"{answer}, 51") != "correct"
+
+
+def test_a_value_with_a_name_too_many_is_another_answer():
+    assert verify("x=1,y=2", "y=2,x=1") == "correct"
+    assert verify("x=1,y=2", "x=1,y=2,z=3") == verify("x=1,y=2,z=3", "x=1,y=2") == "incorrect"
 
 
 def test_reasons():
-    assert verify(r"3\sqrt{13}", r"\frac{") == Verdict(False, "unparsed")
-    assert verify(r"3\sqrt{13}", r"\sqrt{118}") == Verdict(False)
-    assert verify("5", "9" * (MAX_LENGTH + 1)) == Verdict(False, "unparsed")
-    assert verify("5", "6") == Verdict(False)
+    assert verify(r"3\sqrt{13}", r"\frac{") == "unparsed"
+    assert verify(r"3\sqrt{13}", r"\sqrt{118}") == "incorrect"
+    assert verify("5", "9" * (MAX_LENGTH + 1)) == "unparsed"
+    assert verify("5", "6") == "incorrect"
 
 
 def test_limits_apply_before_parsing():
     assert all(map(is_too_large, ("1" * 101, "(" * 21, "}" * 21, "x+" * MAX_LENGTH)))
     assert not is_too_large("1" * 100)
-    assert verdict_by_text("5", "{" * 200_000) == Verdict(False, "unparsed")
+    assert verdict_by_text("5", "{" * 200_000) == "unparsed"
 
 
 @pytest.mark.parametrize(
@@ -113,10 +116,10 @@ def test_no_pattern_of_ours_backtracks_without_end(answer):
 
 
 def test_tolerance_is_absolute():
-    assert verify(r"4.2\%", "4.25", tolerance=0.1).correct
-    assert verify(r"4.2\%", "0.0425", tolerance=0.1).correct
-    assert not verify(r"4.2\%", "4.4", tolerance=0.1).correct
-    assert verify(r"\sqrt{2}", "1.4", tolerance=0.1).correct
+    assert verify(r"4.2\%", "4.25", tolerance=0.1) == "correct"
+    assert verify(r"4.2\%", "0.0425", tolerance=0.1) == "correct"
+    assert verify(r"4.2\%", "4.4", tolerance=0.1) != "correct"
+    assert verify(r"\sqrt{2}", "1.4", tolerance=0.1) == "correct"
 
 
 NO_EVALUATION = """
@@ -150,11 +153,11 @@ def execute(source, *rest, **options):
     return plain_exec(source, *rest, **options)
 builtins.eval, builtins.exec = refuse, execute
 
-wrong = [(g, a) for g, a, correct in read_table("verdicts")[::3] if verify(g, a).correct is not correct]
+wrong = [(g, a) for g, a, correct in read_table("verdicts")[::3] if (verify(g, a) == "correct") is not correct]
 hostile = ["__import__('os').getpid()", "\\\\sqrt{{117}} + getpid()", "2+getpid*0", "\\\\frac{{getpid}}{{2}}", "exec('x')",
            "1.5 + 10^{{2}}",
            "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", "50\\\\% + 1"]
-verdicts = [verify(r"3\\\\sqrt{{13}}", answer).correct for answer in hostile]
+verdicts = [verify(r"3\\\\sqrt{{13}}", answer) == "correct" for answer in hostile]
 print(wrong, any(verdicts))
 """
 
