@@ -120,9 +120,13 @@ def describe_cost(takeover: Mapping[str, Any]) -> str:
 
 
 def describe_missed_rate(takeover: Mapping[str, Any], rate: float) -> str:
-    """One line on a run whose realized rate is off: both rates, and in what it differs from its calibration."""
+    """One line on a run whose realized rate is off: both rates, its scores, and in what it differs from its calibration."""
     differences = "; ".join(takeover["differs_from_calibration"])
     line = f"{takeover['label']}: {rate:.1%} of the tokens were asked for, and {takeover['realized_rate']:.1%} were taken over"
+    cut = takeover["of_truncated"] or {}
+    for texts, counts in (("", takeover), (" of the texts that were cut off", cut if takeover["truncated"] < 1 else {})):
+        if counts.get("mean_score") is not None:
+            line += f"; mean score{texts} {counts['mean_score']:.3g} nats, {counts['spike_share']:.1%} above tau"
     if takeover["calibration"] is None:
         return line
     return f"{line}; against its calibration '{takeover['calibration']}': {differences or 'no known difference'}"

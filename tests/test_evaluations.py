@@ -93,7 +93,8 @@ def test_a_run_that_misses_its_rate_says_so_at_its_end_and_in_what_it_differs(ev
     rate = takeover["realized_rate"]
     assert abs(rate - 0.05) > 0.01 and "; ".join(takeover["differs_from_calibration"]) == differences
     line = f"{takeover['label']}: 5.0% of the tokens were asked for, and {rate:.1%} were taken over"
-    assert f"{line}; against its calibration 'demo': {differences}" in caplog.text
+    scores = f"mean score {takeover['mean_score']:.3g} nats, {takeover['spike_share']:.1%} above tau"
+    assert f"{line}; {scores}; against its calibration 'demo': {differences}" in caplog.text
 
 
 def test_a_resumed_run_says_what_it_has_on_a_line_of_its_own_before_the_bar(evaluate, tmp_path, capsys):

@@ -18,6 +18,7 @@ _KEYS_PER_QUERY = 500
 class Sample:
     """One finished text, with the names of the first task that asked for it; `truncated`: the token limit ended it.
 
+    `score_sum` in nats is over all tokens, `spikes` counts the scores above tau; None where not known (`recorder.count_spikes`).
     `trace` holds its tokens, packed, or nothing; only `read_traces` and `list_traces` read it.
     """
 
@@ -33,6 +34,8 @@ class Sample:
     base_passes: int
     guide_passes: int
     truncated: bool
+    score_sum: float | None = None
+    spikes: int | None = None
     trace: bytes = b""
 
     @property

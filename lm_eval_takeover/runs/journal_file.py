@@ -14,15 +14,15 @@ from lm_eval_takeover.runs.layout import is_part_name
 from lm_eval_takeover.storage.regular_files import open_regular
 from lm_eval_takeover.storage.whole_files import sync_folder
 
-_SCHEMA = 6
-_WRITTEN_BY = dict.fromkeys(range(_SCHEMA), "0.1.0")  # by schema: the version that wrote it
+_SCHEMA = 7
+_WRITTEN_BY = dict.fromkeys(range(6), "0.1.0") | {6: "0.2.0 in an earlier state"}  # by schema: the version that wrote it
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # Of each table the digested columns, and the others.
 _TABLES = {
     "samples": (
         "key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, "
         "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, changed INTEGER, asked INTEGER NOT NULL, "
-        "base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, truncated INTEGER NOT NULL",
+        "base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, truncated INTEGER NOT NULL, score_sum REAL, spikes INTEGER",
         "digest BLOB NOT NULL",
     ),
     "asked": (

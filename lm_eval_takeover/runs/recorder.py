@@ -88,7 +88,7 @@ def make_sample(
     tokens = len(generation.tokens), generation.takeovers
     costs = count_changed(policy, generation), count_asked(policy, generation)
     passes = generation.base_passes, generation.guide_passes
-    return Sample(key, *name, text, *tokens, *costs, *passes, truncated)
+    return Sample(key, *name, text, *tokens, *costs, *passes, truncated, *count_spikes(policy, generation))
 
 
 # Costs follow from the method, not from the engine: the length of drafts changes only passes.
@@ -111,6 +111,19 @@ def count_asked(policy: Policy, generation: Generation) -> int:
     """Tokens whose donor's distribution is needed to decide or to write, and those of an answer that the donor writes first."""
     needed = len(generation.tokens) if policy.drafts else generation.takeovers
     return needed + generation.donor_answer
+
+
+def count_spikes(policy: Policy, generation: Generation) -> tuple[float | None, int | None]:
+    """The sum of the scores in nats, and how many are above tau: the spikes, some of which the window test refuses.
+
+    None without a gate; the sum also where a score is not known (inside a segment) or not finite, and of signed scores.
+    """
+    if policy.gate is None:
+        return None, None
+    scores = np.array(generation.scores)
+    total = float(scores.sum())
+    known = 0 <= total < np.inf and not (policy.scorer and policy.scorer.signed)
+    return total if known else None, int((scores > policy.gate.tau).sum())
 
 
 def list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> list[AskedSample]:

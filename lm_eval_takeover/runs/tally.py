@@ -1,15 +1,20 @@
 """Counts of tokens, passes and samples, over a run and per task."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from lm_eval_takeover.runs.journal import Sample
 
+COUNTS = ("tokens", "takeovers", "asked", "base_passes", "guide_passes", "truncated", "changed", "score_sum", "spikes")
+
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of tokens, passes and samples; passes are forward passes of one row, prefill apart."""
+    """Counts of tokens, passes and samples; passes are forward passes of one row, prefill apart.
+
+    `score_sum` in nats and `spikes` are those of `Sample`. `of_truncated` counts the samples that their token limit ended.
+    """
 
     tokens: int = 0
     takeovers: int = 0
@@ -18,12 +23,22 @@ class Tally:
     base_passes: int = 0
     guide_passes: int = 0
     samples: int = 0
-    truncated: int = 0  # samples that their token limit ended
+    truncated: int = 0
+    score_sum: float | None = 0.0
+    spikes: int | None = 0
+    of_truncated: "Tally | None" = None
 
     def add(self, more: Self | Sample) -> None:
-        for name in ("tokens", "takeovers", "asked", "base_passes", "guide_passes", "truncated"):
-            setattr(self, name, getattr(self, name) + getattr(more, name))
-        self.changed = None if self.changed is None or more.changed is None else self.changed + more.changed
+        self._count(more)
+        cut = more.of_truncated if isinstance(more, Tally) else more if more.truncated else None
+        if cut is not None:
+            self.of_truncated = self.of_truncated or Tally()
+            self.of_truncated._count(cut)
+
+    def _count(self, more: "Tally | Sample") -> None:
+        for name in COUNTS:
+            counts = getattr(self, name), getattr(more, name)
+            setattr(self, name, None if None in counts else sum(counts))
         self.samples += more.samples if isinstance(more, Tally) else 1
 
     @property
@@ -31,9 +46,15 @@ class Tally:
         """`gamma`: the share of emitted tokens that the donor wrote."""
         return self.takeovers / self.tokens if self.tokens else 0.0
 
+    def describe_scores(self) -> dict[str, float | None]:
+        """The mean score in nats and the share of spikes, which explain a rate; None where not known."""
+        sums = {"mean_score": self.score_sum, "spike_share": self.spikes}
+        known = {name: value for name, value in sums.items() if self.tokens and value is not None}
+        return {name: round(known[name] / self.tokens, 5) if name in known else None for name in sums}
+
 
 def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0) -> dict[str, Any]:
-    """The counts of the whole run, and of each task under `per_task`; `truncated` as a share."""
+    """The counts of the whole run, and of each task under `per_task`; `truncated` as a share, spikes as `describe_scores`."""
     total = Tally()
     for tally in tallies.values():
         total.add(tally)
@@ -41,6 +62,11 @@ def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0
     def report(tally: Tally) -> dict[str, Any]:
         rate = tally.realized_rate if tally.tokens else rate_of_nothing
         cut = tally.truncated / tally.samples if tally.samples else 0.0
-        return {**asdict(tally), "realized_rate": rate, "truncated": cut}
+        counts = {name: getattr(tally, name) for name in (*COUNTS[:-2], "samples")}
+        described = {**counts, "realized_rate": rate, "truncated": cut, **tally.describe_scores(), "of_truncated": None}
+        if (part := tally.of_truncated) is not None:
+            shares = {"tokens": part.tokens, "realized_rate": part.realized_rate, **part.describe_scores()}
+            described["of_truncated"] = shares
+        return described
 
     return {**report(total), "per_task": {task: report(tallies[task]) for task in sorted(tallies)}}

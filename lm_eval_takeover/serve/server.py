@@ -53,16 +53,16 @@ class TakeoverMiddleware:
             await self.app(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if scope["method"] in ("GET", "HEAD") and path == "/":
+        if path != "/health" and not _list_keys(scope) and not is_own_name(scope):
+            text = "without --api-key this server answers to addresses and localhost only, not to the name in Host"
+            await refuse(403, text)(scope, receive, send)
+        elif scope["method"] in ("GET", "HEAD") and path == "/":
             page, headers = render(self._open_engine(scope), keyed=bool(_list_keys(scope)))
             await Response(page, headers=headers)(scope, receive, send)
         elif scope["method"] in _READING:
             await self.app(scope, receive, send)
         elif path not in (*_PATHS, *_HELPERS):
             await refuse(404, f"this server generates at {' and '.join(_PATHS)} only")(scope, receive, send)
-        elif not _list_keys(scope) and not is_own_name(scope):
-            text = "without --api-key this server answers to addresses and localhost only, not to the name in Host"
-            await refuse(403, text)(scope, receive, send)
         elif not _has_key(scope):
             await refuse(401, "Unauthorized")(scope, receive, send)
         elif path in _HELPERS:

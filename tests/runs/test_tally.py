@@ -1,5 +1,6 @@
-"""What its token limit cut off: known exactly to a run, to one that goes on from a run_dir, and to rescore."""
+"""What its token limit cut off, and what its scores were: known to a run, to one that goes on from a run_dir, and to rescore."""
 
+import pandas as pd
 import pytest
 from lm_eval.api.instance import Instance
 
@@ -11,7 +12,7 @@ from lm_eval_takeover.runs.run_reader import read_stored_runs
 def answer(limit, prompts=1, **arguments):
     """`(responses, config.takeover)` of greedy texts of at most so many tokens."""
     settings = {"until": [], "do_sample": False, "max_gen_toks": limit}
-    lm = GuidedTakeover(policy="base", batch_size=4, **arguments)
+    lm = GuidedTakeover(**{"policy": "base", "batch_size": 4} | arguments)
     asked = [
         Instance("generate_until", doc, (f"Problem: {doc['problem']}\nSolution:", settings), 0, metadata=("demo", i, 1))
         for i, doc in enumerate(problems()[:prompts])
@@ -49,3 +50,20 @@ def test_the_share_is_reported_per_task_and_kept_in_a_run_dir(whole, tmp_path):
     assert ([text.truncated for text in again], second["per_task"]) == (cut, first["per_task"])
     (run,), _ = read_stored_runs(tmp_path)
     assert sorted(sample.response.truncated for sample in run.samples.values()) == sorted(cut)
+
+
+def test_the_mean_score_and_the_share_of_spikes_are_those_of_the_traces(whole, tmp_path):
+    gate = {"policy": "disagreement", "tau": 0.05, "kappa": 30, "run_dir": str(tmp_path)}
+    texts, info = answer(whole[1], prompts=6, **gate)
+    traces = pd.read_parquet(tmp_path / "traces")
+    cut = traces.doc_id.map([text.truncated for text in texts].__getitem__)
+    assert cut.any() and not cut.all()
+    for counts, scores in ((info, traces.score), (info["of_truncated"], traces.score[cut])):
+        assert counts["tokens"] == len(scores)
+        assert counts["mean_score"] == pytest.approx(scores.astype(float).mean(), abs=1e-5)
+        assert counts["spike_share"] == pytest.approx((scores > 0.05).mean(), abs=1e-5)
+        assert counts["spike_share"] > counts["realized_rate"]  # the window test refuses some
+    assert answer(whole[1], prompts=6, **gate)[1]["per_task"] == info["per_task"]
+    _, signed = answer(9, policy="disagreement", score="log_ratio", tau=-9, kappa=0)
+    assert (signed["mean_score"], signed["spike_share"]) == (None, 1.0)
+    assert answer(9)[1]["spike_share"] is None  # no gate

@@ -83,6 +83,9 @@ def test_a_server_without_a_key_answers_to_no_foreign_name(host, key, status):
     app = ScriptedVllm(api_key=[key] if key else None)
     headers = [(b"host", host.encode()), *([(b"authorization", f"Bearer {key}".encode())] if key else [])]
     assert ask(app, "/v1/completions", None, headers) == status
+    if status == 403:
+        refused = [asyncio.run(talk(app, None, method="GET", path=path, headers=headers))[0] for path in ("/", "/metrics")]
+        assert refused == [403, 403] and app.bodies == []
 
 
 @pytest.mark.parametrize("field", ["best_of", "lora", "length_penalty", "max_token"])

@@ -10,7 +10,7 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration.thresholds import (
+    DEFAULT_RHO,
+    KAPPA_RULES,
+    TOLERANCE,
+    Calibration,
+    ScoreCalibration,
+    Target,
+)
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory
@@ -90,12 +97,12 @@ def calibrate(
 @torch.inference_mode()
 def _measure_thresholds(setup: Setup, parts: ScoreParts, work: Work) -> Calibration:
     _collect_scores(setup, parts, work)
+    scores, rollouts, tokens = _read_calibrations(parts, setup.window)
     if parts.cut:  # thresholds lack the scores of the tokens that were cut
         logger.warning(
-            "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut",
-            parts.cut, len(parts.done), 100 * parts.cut / len(parts.done), setup.max_gen_toks,
+            "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut; %s",
+            parts.cut, rollouts, 100 * parts.cut / rollouts, setup.max_gen_toks, _describe_cut(parts, scores),
         )  # fmt: skip
-    scores, rollouts, tokens = _read_calibrations(parts, setup.window)
     counts: dict[str, Any] = {"rollouts": rollouts, "tokens": tokens, "cut": parts.cut, "window": setup.window}
     return Calibration(**setup.describe(), **counts, scores=scores)
 
@@ -214,6 +221,15 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
             scores[name] = replace(scores[name], plugin={"source": source.name, "digest": source.digest})
     first = next(iter(rows.values()))
     return scores, len(first), sum(map(len, first))
+
+
+def _describe_cut(parts: ScoreParts, scores: Mapping[str, ScoreCalibration]) -> str:
+    """How the scores of the rollouts that were cut differ from those of all: in texts that loop they are low."""
+    name, score = next(iter(scores.items()))
+    cut = np.concatenate([row for part in parts.read(cut=True) for row in part[name]])
+    above = (cut > score.threshold(DEFAULT_RHO).tau).mean()
+    means = f"their mean {name} is {cut.mean():.3g} nats, that of all rollouts {score.mean:.3g}"
+    return f"{means}; {above:.1%} of their tokens are above the tau of spike_ratio={DEFAULT_RHO}"
 
 
 def _replay_gates(

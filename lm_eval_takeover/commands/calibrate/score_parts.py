@@ -68,10 +68,13 @@ class ScoreParts:
         self._where |= {number: (path, place) for place, number in enumerate(numbers)}
         self._cut.update(number for number, was_cut in zip(numbers, cut, strict=True) if was_cut)
 
-    def read(self) -> Iterator[dict[str, list[Trajectory]]]:
-        """All scores, part by part in the order of their first prompts: for each name one array `[tokens]` per rollout."""
+    def read(self, *, cut: bool = False) -> Iterator[dict[str, list[Trajectory]]]:
+        """All scores, part by part in the order of their first prompts: for each name one array `[tokens]` per rollout.
+
+        cut: only those of the rollouts that were cut.
+        """
         places: dict[Path, list[int]] = defaultdict(list)
-        for path, place in self._where.values():
+        for path, place in (where for number, where in self._where.items() if not cut or number in self._cut):
             places[path].append(place)
         for path in sorted(places):
             with np.load(path) as part:

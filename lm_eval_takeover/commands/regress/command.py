@@ -185,13 +185,14 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
     if options.history:
         reports.add_run(options.history, old, new, [check.tasks for check in checks])
     verdict = verdicts.worst([judged for check in checks for judged in check.tasks.values()])
-    table = reports.lay_out(verdict, checks, options.confidence, allowed)
-    summary = f"### lm-eval-takeover regress: {verdict}\n\n{WRITERS['md'](table)}\n"
+    tables = reports.lay_out(verdict, checks, options.confidence, allowed)
+    as_table, as_markdown = ("\n".join(map(WRITERS[form], tables)) for form in ("table", "md"))
+    summary = f"### lm-eval-takeover regress: {verdict}\n\n{as_markdown}\n"
     if options.format == "json":
         described = reports.describe(verdict, checks, old, options.confidence, allowed)
         sys.stdout.write(write_json(described))
     else:
-        sys.stdout.write(summary if options.format == "md" else WRITERS["table"](table))
+        sys.stdout.write(summary if options.format == "md" else as_table)
     if options.history:
         line = f"run {len(digests)} of {options.runs} against this baseline, which share one error rate"
         if len(digests) > options.runs:

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -65,19 +65,19 @@ def _show(value: float, form: str = "+.4f") -> str:
     return "-" if isnan(value) else format(value, form)
 
 
-def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> Table:
-    """Lay out a line by metric and task."""
-    several = len(checks) > 1  # one metric is named below the table, which then has room on 80 columns
-    figures = ["Baseline", "Now", "Change", f"{confidence:.0%} interval", "p (Holm)"]
-    lines = []
+def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> list[Table]:
+    """Lay out a table for each metric, a line by task; the notes stand below the last."""
+    figures = ["Verdict", "Baseline", "Now", "Change", f"{confidence:.0%} interval", "p (Holm)"]
     places = 3 if all(check.limit >= 0.01 for check in checks) else 4
-    for task, judged in (pair for check in checks for pair in check.tasks.items()):
-        shares = (_show(share, f".{places}f") for share in (judged.baseline, judged.now))
-        change, low, high = (_show(value, f"+.{places}f") for value in (judged.difference, judged.low, judged.high))
-        values, interval, p_value = [*shares, change], f"{low} to {high}", show_p_value(judged.p_holm)
-        lines.append([task, *[judged.metric] * several, judged.verdict, *values, interval, p_value])
-    heading = ["Task", *["Metric"] * several, "Verdict", *figures]
-    return Table(heading, lines, list_notes(verdict, checks, allowed), names=1 + several)
+    tables = []
+    for check in checks:
+        lines = []
+        for task, judged in check.tasks.items():
+            shares = (_show(share, f".{places}f") for share in (judged.baseline, judged.now))
+            change, low, high = (_show(value, f"+.{places}f") for value in (judged.difference, judged.low, judged.high))
+            lines.append([task, judged.verdict, *shares, change, f"{low} to {high}", show_p_value(judged.p_holm)])
+        tables.append(Table([check.metric if len(checks) > 1 else "Task", *figures], lines))
+    return [*tables[:-1], replace(tables[-1], notes=list_notes(verdict, checks, allowed))]
 
 
 def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:

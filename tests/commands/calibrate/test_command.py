@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 
 import pytest
@@ -61,6 +62,7 @@ def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, cap
     assert main([*call, "--temperature", "1", "--top_k", "9"]) == 0
     assert "6 rollouts (500 prompts were asked for), 36 tokens; 6 of them (100.0%) were cut" in capsys.readouterr().out
     assert "6 of 6 rollouts (100.0%) did not end within --max_gen_toks 6 or the context, and were cut" in caplog.text
+    assert re.search(r"their mean ce is (\S+) nats, that of all rollouts \1; \d\.\d% of their tokens are above", caplog.text)
     made = read_calibration(tmp_path / "made" / "mine.json")
     assert made.decoding == {
         "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 6, "until": [], "seed": 0

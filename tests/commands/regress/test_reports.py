@@ -7,7 +7,7 @@ from helpers.results import TASK, draw_counts, takeover, write_results
 from lm_eval_takeover.cli import main
 
 
-def test_several_metrics_are_judged_in_one_call(check):
+def test_several_metrics_are_judged_in_one_call(check, capsys):
     words = ["--metric", "unparsed", "acc,pass@4", "--junit", str(check.folder / "j.xml")]
     status, found = check({TASK: draw_counts(2, -0.15)}, *words)
     assert (status, found["verdict"]) == (1, "regressed")
@@ -15,6 +15,10 @@ def test_several_metrics_are_judged_in_one_call(check):
     assert verdicts == {"unparsed": "pass", "acc": "regressed", "pass@4": "regressed"}
     suite = ElementTree.parse(check.folder / "j.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    main(["regress", str(check.folder / "now"), "--baseline", str(check.folder / "b.json"), *words[:3]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line.endswith("p (Holm)")] == ["unparsed", "acc", "pass@4"]  # no row in two
 
 
 def test_junit_and_the_summary_of_github_say_what_the_table_says(check, monkeypatch):
