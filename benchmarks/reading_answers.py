@@ -40,7 +40,7 @@ class Text(NamedTuple):
 
 def open_boxes(solution: str) -> str:
     """The solution with each box replaced by what it holds."""
-    for start, end, content in reversed(find_boxes(solution)):
+    for start, end, content in reversed(find_boxes(solution)[0]):
         solution = solution[:start] + content + solution[end:]
     return solution
 

@@ -133,8 +133,9 @@ class Comparison:
         brackets = {left.brackets, right.brackets}
         if brackets <= {"", "{}"}:
             return self._are_same_sets(left, right)
-        if brackets == {"", "()"}:  # a tuple without its brackets
-            allowed = _must_be_tuple(left.items if left.brackets else right.items)
+        if brackets == {"", "()"}:  # a tuple without its brackets: three values, or two that are no interval
+            first, second, *more = map(parse_rational, left.items if left.brackets else right.items)
+            allowed = bool(more) or (first is not None and second is not None and first > second)
         else:
             allowed = len(brackets) == 1 or (brackets == {"()", "[]"} and len(left.items) != 2)
         return allowed and self._are_same_parts(left.items, right.items)
@@ -171,9 +172,11 @@ class Comparison:
         """Equations by the value of one name, inequalities part by part, mirrored or not; else both by a factor."""
         a, b = left.sides, right.sides
         if left.signs[0] == right.signs[0] == "=":
-            other = _rename(a, b)
-            named = values.is_name(a[0]) and values.is_name(b[0]) and values.is_same_name(a[0], other[0])
-            if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], other[-1]):
+            first, second = (_CALL.fullmatch(sides[0]) for sides in (a, b))
+            if first and second and first[1] not in b[-1]:  # f(z) = z as f(x) = x
+                b = [re.sub(rf"(?<![\\A-Za-z]){second[1]}(?![A-Za-z])", first[1], side) for side in b]
+            named = values.is_name(a[0]) and values.is_name(b[0]) and values.is_same_name(a[0], b[0])
+            if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], b[-1]):
                 return True
         else:
             mirrored = Relation(b[::-1], [values.MIRRORED[sign] for sign in right.signs[::-1]])
@@ -214,17 +217,3 @@ def _multiply(number: str, factor: Fraction) -> str:
     """A number times a rational, as text."""
     value = parse_rational(number)
     return rf"({number}) \cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}" if value is None else str(value * factor)
-
-
-def _rename(left: list[str], right: list[str]) -> list[str]:
-    """The right equation in the left one's argument: f(z) = z as f(x) = x."""
-    first, second = (_CALL.fullmatch(sides[0]) for sides in (left, right))
-    if not (first and second) or first[1] in right[-1]:
-        return right
-    return [re.sub(rf"(?<![\\A-Za-z]){second[1]}(?![A-Za-z])", first[1], side) for side in right]
-
-
-def _must_be_tuple(parts: list[str]) -> bool:
-    """Whether two values in brackets are no interval, so that they may be listed without: three, or descending."""
-    first, second, *more = (parse_rational(part) for part in parts)
-    return bool(more) or (first is not None and second is not None and first > second)

@@ -75,7 +75,7 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     if tagged := find_tagged(text):
         text, truncated = tagged, False
     text = _BARE_BOX.sub(r"\\boxed{\1}", text)
-    boxes, unclosed = scan_boxes(text)
+    boxes, unclosed = find_boxes(text)
     if unclosed is not None:  # cut off in its last box
         text, boxes, truncated = _LEAD.sub("", text[:unclosed]), [], True
     if boxes:
@@ -125,13 +125,8 @@ _HAS_SEPARATOR = re.compile(_SEPARATOR)
 _MAX_BETWEEN = 60  # characters
 
 
-def find_boxes(text: str) -> list[Span]:
-    """Every complete outermost box, empty ones left out; `5` for `\\boxed{\\boxed{5}}`."""
-    return scan_boxes(text)[0]
-
-
-def scan_boxes(text: str) -> tuple[list[Span], int | None]:
-    """The complete boxes, and where the last one begins if it never ends."""
+def find_boxes(text: str) -> tuple[list[Span], int | None]:
+    """Every complete outermost box that is not empty, `5` for `\\boxed{\\boxed{5}}`; where the last begins if it never ends."""
     opening = {match.end() - 1: match.start() for match in _BOX.finditer(text)}
     if not opening:
         return [], None
@@ -226,8 +221,7 @@ def _read_bare(text: str) -> str | None:
     first = _MATHEMATICAL.search(line)
     words = [match.start() for match in _WORDS.finditer(plain)]
     if first is None:
-        few = len(words) <= (" " not in line and len(line) <= _LONGEST_WORD)
-        bare = (few and any(map(str.isalpha, line))) or (not words and "=" in line)
+        bare = len(words) <= (" " not in line and len(line) <= _LONGEST_WORD) and any(map(str.isalpha, line))
     else:
         bare = len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
     return _strip_markup(text) if bare else None

@@ -5,15 +5,8 @@ No answer: two letters offered together, a denied letter, one with a question ma
 
 import re
 
-from lm_eval_takeover.answers.extraction import (
-    TAIL,
-    ExtractedAnswer,
-    find_boxes,
-    find_tagged,
-    find_tags,
-    join_last,
-    strip_thinking,
-)
+from lm_eval_takeover.answers import extraction
+from lm_eval_takeover.answers.extraction import ExtractedAnswer
 
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
 _BOXED = re.compile(
@@ -40,19 +33,20 @@ _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 
 def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
     """The letter that a response answers with; None if it gives none, or more than one."""
-    text = strip_thinking(response)
-    text = find_tagged(text) or text
-    if boxes := find_boxes(text):
-        content = _WRAP.sub("", join_last(text, boxes).strip("*"))
+    text = extraction.strip_thinking(response)
+    text = extraction.find_tagged(text) or text
+    boxes, _ = extraction.find_boxes(text)
+    if boxes:
+        content = _WRAP.sub("", extraction.join_last(text, boxes).strip("*"))
         match = _BOXED.match(content)
         letter = _choose(content, match, letters) if match else _find_marked(content, letters)
         if letter:
             return ExtractedAnswer(letter, boxed=True)
         ends, starts = [0, *(end for _, end, _ in boxes)], [*(start for start, _, _ in boxes), len(text)]
         text = " ".join(text[end:start] for end, start in zip(ends, starts, strict=True))
-    if find_tags(text):
+    if extraction.find_tags(text):
         return ExtractedAnswer(None)
-    text = text[-TAIL:]
+    text = text[-extraction.TAIL :]
     marked = _find_marked(text, letters)
     if marked is None and not truncated:
         line = text.rstrip().rpartition("\n")[2]

@@ -246,13 +246,8 @@ def split_elements(answer: str) -> list[str]:
     """The elements of a list or set, a `\\pm` as two: `{1 ± √5, -2}` has three; one element if it is neither."""
     text = _AND.sub(", ", answer).strip(" ,")
     listed = split_top(text[2:-2] if is_set(text) else text, ",;")
-    return [sign for part in listed for sign in _split_signs(part)]
-
-
-def _split_signs(part: str) -> list[str]:
-    if r"\pm" not in part:
-        return [part]
-    both = (re.sub(r"\\mp(?![A-Za-z])", b, re.sub(r"\\pm(?![A-Za-z])", a, part)) for a, b in ("+-", "-+"))
+    signed = [(part, *signs) for part in listed for signs in ("+-", "-+")[: 1 + (r"\pm" in part)]]
+    both = (re.sub(r"\\mp(?![A-Za-z])", b, re.sub(r"\\pm(?![A-Za-z])", a, part)) for part, a, b in signed)
     return [text.strip().removeprefix("+").strip() for text in both]
 
 

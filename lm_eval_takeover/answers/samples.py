@@ -119,7 +119,7 @@ def read(
         answer, boxed = read_letter(response, truncated)
         return answer, answer, boxed, unclosed
     if verifier == "math_verify":
-        answer, boxes = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))
+        answer, boxes = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))[0]
         return answer, answer and f"${answer}$", bool(boxes), unclosed
     if verifier == "last_number":
         answer, boxed = extraction.read_last_number(response), False

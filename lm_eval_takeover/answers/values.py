@@ -103,7 +103,7 @@ _NAMED = re.compile(
     rf"\s*+(?:(?:{_LETTER}(?:\^\s*+\{{?-?\w+\}}?)?|\\(?:vec|overrightarrow)\s*+\{{\w+\}})\s*+=|{_LETTER}\s*+\\in(?![A-Za-z])"
     rf"|(\(\s*+{_LETTER}(?:\s*+,\s*+{_LETTER})*\s*+\))\s*+(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*+[(\[]))\s*+"
 )
-_TRANSPOSED = re.compile(r"(.*?)\s*+\^\s*+\{?\s*+(?:\\?T|\\top|\\text\s*+\{\s*+T\s*+\})\s*+\}?", re.DOTALL)
+_TRANSPOSED = re.compile(r"\^\s*+\{?\s*+(?:\\?T|\\top|\\text\s*+\{\s*+T\s*+\})\s*+\}?\Z")
 _SCALED = re.compile(r"\s*+(-|-?(?:\d+|\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}))\s*+(\\begin.*)", re.DOTALL)
 
 
@@ -205,9 +205,10 @@ def _read_named(items: list[str]) -> Group:
 
 def parse_matrix(text: str) -> list[list[str]] | None:
     """The rows of a matrix: in LaTeX, as `[[1, 2], [3, 4]]`, with a factor before it or transposed."""
-    if transposed := _TRANSPOSED.fullmatch(text):
-        row = split_brackets(transposed[1])
-        rows = [row[1]] if row else parse_matrix(transposed[1])
+    if transposed := _TRANSPOSED.search(text):
+        text = text[: transposed.start()].strip()
+        row = split_brackets(text)
+        rows = [row[1]] if row else parse_matrix(text)
         return [list(column) for column in zip(*rows, strict=False)] if rows else None
     if (scaled := _SCALED.fullmatch(text)) and (unscaled := parse_matrix(scaled[2])):
         factor = "-1" if scaled[1] == "-" else scaled[1]
