@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from gpu_batches import ask
 from random_pairs import clock, gated, load, pair_folders, wait
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.reader import Reader, take_reader
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -48,15 +48,11 @@ def main() -> None:
     options = parser.parse_args()
     with pair_folders(options.pair, 8192, options.dtype, options.entropy) as folders:
         pair = load(folders, options.device, options.dtype)
-    policy = gated(pair, [request(5, 128)] * 2, RATE)
+    policy = gated(pair, ask(2, 128), RATE)
     profile_block(pair, policy)
     run_long(pair, policy, min(options.rows), options.tokens)
     list_kernels(pair.member("guide"), options.columns)
     compare_passes(pair.member("guide"), options)
-
-
-def request(sample: int, tokens: int) -> Request:
-    return Request(tuple(range(5, 37)), sample, tokens, Sampling(0.6, 0.95))
 
 
 def compare_passes(member: Member, options: argparse.Namespace) -> None:
@@ -141,7 +137,7 @@ def _profile(member: Member, function: Callable[[], Any]) -> list[tuple[str, int
 def profile_block(pair: Pair, policy: Gated) -> None:
     """Launches and the idle share of a guided text, once its graphs are captured."""
     member = pair.member("guide")
-    requests = [request(0, 64)]
+    requests = ask(1, 64)
 
     def write() -> None:
         for _ in engine.generate(pair, policy, requests, batch_size=1):
@@ -177,7 +173,7 @@ def run_long(pair: Pair, policy: Gated, rows: int, tokens: int) -> None:
             whole = torch.cuda.get_device_properties(device).total_memory
             allowed = weights + 0.6 * (peak - weights) if scarce else whole
             torch.cuda.set_per_process_memory_fraction(allowed / whole)
-        requests = [request(sample, length) for sample in range(rows)]
+        requests = ask(rows, length)
         wait(device)
         started = clock()
         made = [one for _, one in engine.generate(pair, policy, requests, batch_size=rows)]
