@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from lm_eval_takeover.runs.journal import Sample
 
-COUNTS = ("tokens", "takeovers", "asked", "base_passes", "guide_passes", "truncated", "changed", "score_sum", "spikes")
+COUNTS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passes")
 
 
 @dataclass(slots=True)
@@ -23,7 +23,6 @@ class Tally:
     base_passes: int = 0
     guide_passes: int = 0
     samples: int = 0
-    truncated: int = 0
     score_sum: float | None = 0.0
     spikes: int | None = 0
     of_truncated: "Tally | None" = None
@@ -36,7 +35,7 @@ class Tally:
             self.of_truncated._count(cut)
 
     def _count(self, more: "Tally | Sample") -> None:
-        for name in COUNTS:
+        for name in (*COUNTS, "score_sum", "spikes"):
             counts = getattr(self, name), getattr(more, name)
             setattr(self, name, None if None in counts else sum(counts))
         self.samples += more.samples if isinstance(more, Tally) else 1
@@ -46,27 +45,31 @@ class Tally:
         """`gamma`: the share of emitted tokens that the donor wrote."""
         return self.takeovers / self.tokens if self.tokens else 0.0
 
+    @property
+    def truncated(self) -> float:
+        """The share of samples that their token limit ended."""
+        return self.of_truncated.samples / self.samples if self.of_truncated else 0.0
+
     def describe_scores(self) -> dict[str, float | None]:
         """The mean score in nats and the share of spikes, which explain a rate; None where not known."""
-        sums = {"mean_score": self.score_sum, "spike_share": self.spikes}
-        known = {name: value for name, value in sums.items() if self.tokens and value is not None}
-        return {name: round(known[name] / self.tokens, 5) if name in known else None for name in sums}
+
+        def average(total: float | None) -> float | None:
+            return round(total / self.tokens, 5) if self.tokens and total is not None else None
+
+        return {"mean_score": average(self.score_sum), "spike_share": average(self.spikes)}
 
 
 def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0) -> dict[str, Any]:
-    """The counts of the whole run, and of each task under `per_task`; `truncated` as a share, spikes as `describe_scores`."""
+    """The counts of the whole run, and of each task under `per_task`; of truncated samples the share, and their scores."""
     total = Tally()
     for tally in tallies.values():
         total.add(tally)
 
     def report(tally: Tally) -> dict[str, Any]:
+        counts = {name: getattr(tally, name) for name in (*COUNTS, "samples", "truncated")}
         rate = tally.realized_rate if tally.tokens else rate_of_nothing
-        cut = tally.truncated / tally.samples if tally.samples else 0.0
-        counts = {name: getattr(tally, name) for name in (*COUNTS[:-2], "samples")}
-        described = {**counts, "realized_rate": rate, "truncated": cut, **tally.describe_scores(), "of_truncated": None}
-        if (part := tally.of_truncated) is not None:
-            shares = {"tokens": part.tokens, "realized_rate": part.realized_rate, **part.describe_scores()}
-            described["of_truncated"] = shares
-        return described
+        part = tally.of_truncated
+        cut = part and {"tokens": part.tokens, "realized_rate": part.realized_rate, **part.describe_scores()}
+        return {**counts, "realized_rate": rate, **tally.describe_scores(), "of_truncated": cut}
 
     return {**report(total), "per_task": {task: report(tallies[task]) for task in sorted(tallies)}}
