@@ -24,9 +24,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
-from lm_eval_takeover.commands.calibrate.rollouts import calibrate
-from lm_eval_takeover.commands.calibrate.setup import Setup
+from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts

@@ -18,9 +18,9 @@ import numpy as np
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.calibration.tuning import Method
+from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
-from lm_eval_takeover.commands.calibrate.setup import Setup
+from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
@@ -106,7 +106,7 @@ def main() -> None:
         prompts = read_prompts(str(CALIBRATION_PROMPTS), count=options.prompts, held_out=200)
         made = calibrate(
             Setup(pair=pair, prompts=prompts, sampling=SAMPLING, batch_size=250),
-            wanted=[Wanted(Method(Disagreement()), options.rates)] if wanted("rates") else [],
+            wanted=[(Method(Disagreement()), options.rates)] if wanted("rates") else [],
         )
         if wanted("exact"):
             exact(pair, made, prompts)

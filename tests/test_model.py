@@ -11,7 +11,7 @@ from helpers.pairs import save_random_model
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from lm_eval_takeover.commands.calibrate.setup import Setup
+from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, VocabularyError

@@ -12,21 +12,15 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
-import numpy as np
-
 from lm_eval_takeover.calibration import thresholds
-from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, Calibration, Nats, ScoreCalibration, Target
+from lm_eval_takeover.calibration.thresholds import Calibration, Nats, ScoreCalibration, Target
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
-from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.paths import CALIBRATIONS
 from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
 from lm_eval_takeover.storage.whole_files import write_text
-
-MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in thresholds.GRID)  # points that every sketch has
-
 
 # Fields of a file that `Calibration` leaves untyped.
 
@@ -62,11 +56,6 @@ class _MeasuredFields(TypedDict):
     rollouts: Positive
     tokens: Positive
     cut: Count
-
-
-class _Cell(TypedDict):
-    tau: Nats
-    kappa: Nats
 
 
 class _MethodFields(TypedDict):
@@ -117,58 +106,34 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     """The content of a file, every field checked. Raises ValueError with the field."""
     if content["schema"] != thresholds.SCHEMA:
         raise ValueError(f"field 'schema' is {show(content['schema'])}, and this version reads {thresholds.SCHEMA}")
+    if content.get("checksum") != compute_checksum(content):
+        raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
     parts = {field: value for field, value in content.items() if field != "checksum"}
     calibration: Calibration = check({**parts, "name": name}, Calibration)
-    if calibration.source == "published":
-        _check_columns(calibration)
-    else:
+    if calibration.source == "measured":
         check(parts, _MeasuredFields)
         if not calibration.scores:
             raise ValueError("field 'scores' is empty")
-    for score, measured in calibration.scores.items():
-        _check_score(f"scores.{score}", score, measured)
+    for score, rows in calibration.columns.items():
+        if (calibration.default_row or next(iter(rows), None)) not in rows:
+            raise ValueError(f"field 'columns.{score}' has no row '{calibration.default_row}'")
     for at, target in enumerate(calibration.targets):
-        path = f"targets[{at}]"
-        if target.budget_parameter == "spike_ratio" and not LOWEST <= target.value <= HIGHEST:
-            raise ValueError(f"field '{path}.value' is {target.value:g}, expected {LOWEST} to {HIGHEST}")
-        method = check(target.method, _MethodFields, f"{path}.method")
-        if method.get("score", "ce") not in (*calibration.scores, *registered.names()):
-            raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
-    if content.get("checksum") != compute_checksum(content):
-        raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
+        check(target.method, _MethodFields, f"targets[{at}].method")
+    for score, measured in calibration.scores.items():
+        _check_table(f"scores.{score}.table", measured)
     return calibration
 
 
-def _check_columns(calibration: Calibration) -> None:
-    if not calibration.columns:
-        raise ValueError("field 'columns' is empty")
-    for score, rows in check(calibration.columns, dict[str, dict[str, list[_Cell]]], "columns").items():
-        if (calibration.default_row or next(iter(rows), None)) not in rows:
-            raise ValueError(f"field 'columns.{score}' has no row '{calibration.default_row}'")
-        if len({len(cells) for cells in rows.values()}) != 1 or [] in rows.values():
-            raise ValueError(f"field 'columns.{score}' has rows of other lengths")
-
-
-def _check_score(path: str, name: str, score: ScoreCalibration) -> None:
-    """Raises ValueError for an unsound sketch, and for a mean or a table that does not fit it."""
-    if score.plugin is None and name not in registered.names():
-        raise ValueError(f"field '{path}' is not a score; known: {', '.join(registered.names())}")
-    columns = [np.array(score.sketch[column]) for column in ("rho", "tau", "tail_mean")]
-    rho, tau, tail = columns
-    sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
-    sound = sound and 0 < rho[0] <= LOWEST and HIGHEST <= rho[-1] < 1 and (tail >= tau - 1e-9 * abs(tau)).all()
-    if not sound or not (score.signed or tau[-1] >= 0):
-        raise ValueError(f"field '{path}.sketch' is damaged")
-    if not score.signed and (score.mean < 0 or (score.mean == 0 and tau.max() > 0)):
-        raise ValueError(f"field '{path}.mean' is {score.mean:g}")
+def _check_table(path: str, score: ScoreCalibration) -> None:
+    """Raises ValueError where the table, which is for people, and the sketch, which a run uses, do not agree."""
     if [row.get("rho") for row in score.table] != list(thresholds.TABLE):
-        raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, thresholds.TABLE))}")
-    for row in score.table:  # the table is for people, a run uses the sketch: both must agree
+        raise ValueError(f"field '{path}' has other spike ratios than {', '.join(map(str, thresholds.TABLE))}")
+    for row in score.table:
         for key, expected in asdict(score.threshold(row["rho"])).items():
             if not math.isclose(row.get(key, math.nan), expected, rel_tol=1e-6):
-                raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
+                raise ValueError(f"field '{path}' has another {key} at rho={row['rho']} than its sketch")
         for share in (key for key in row if key.startswith("share_")):
-            check(row[share], Share, f"{path}.table[rho={row['rho']}].{share}")
+            check(row[share], Share, f"{path}[rho={row['rho']}].{share}")
 
 
 Model = str | None  # as an argument names it
@@ -228,10 +193,9 @@ def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any]
     target = next((target for target in calibration.targets if target.answers(rate, method)), None)
     if target is not None:
         return target
-    solved = Target(rate, dict(method), "", 0, 0, 0, 0).name
     names = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
     raise CalibrationError(
-        f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {solved} "
+        f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {thresholds.name_method(method)} "
         f"(it holds {names or 'no target'}); make one with `{command()}` and give that file as calibration, or set the "
         f"method's own argument"
     )
@@ -239,17 +203,7 @@ def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any]
 
 def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> str:
     """The options of `calibrate` that solve a method's budget parameter for this rate."""
-    own = dict(method)
-    policy, score = own.pop("policy"), own.pop("score", None)
-    gate = {name: own.pop(name, usual) for name, usual in thresholds.USUAL_GATE.items()}
-    options = [f" --{name} {value}" for name, value in gate.items() if value != thresholds.USUAL_GATE[name]]
-    if plugins:
-        options.append(f" --plugins {plugins}")
-    if policy in ("disagreement", "entropy") and not own:
-        return "".join([*([f" --score {score}"] if score != "ce" else []), *options, f" --target_rate {rate:g}"])
-    pairs = {**({} if score is None else {"score": score}), **own}
-    word = ":".join([policy, *(f"{name}={value}" for name, value in pairs.items())])
-    return "".join([f" --methods {word}@{rate:g}", *options])
+    return f" --methods {thresholds.name_method(method)}@{rate:g}" + (f" --plugins {plugins}" if plugins else "")
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

@@ -55,6 +55,13 @@ class Sketch(TypedDict):
     tail_mean: list[float]
 
 
+class Cell(TypedDict):
+    """Of a published table."""
+
+    tau: Nats
+    kappa: Nats
+
+
 class PluginSource(TypedDict):
     source: str
     digest: str
@@ -120,21 +127,21 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The method in a few words."""
-        policy, score = self.method["policy"], self.method.get("score")
-        shown = f"{policy} on {score}"
-        if score in (None, policy) or policy == "disagreement":
-            shown = score or policy
-        more = [f"{name}={value}" for name, value in self.arguments.items() if name not in ("policy", "score")]
-        return ", ".join([shown, *more])
+        return name_method(self.method)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The model arguments of the method that are not at their defaults."""
-        usual = {**USUAL_GATE, "policy": "disagreement", "score": "ce"}
-        if self.method["policy"] == "entropy":
-            usual["score"] = "entropy"
-        return {name: value for name, value in self.method.items() if usual.get(name) != value}
+
+def list_arguments(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The model arguments of a method that are not at their defaults."""
+    usual = {**USUAL_GATE, "policy": "disagreement", "score": "entropy" if method["policy"] == "entropy" else "ce"}
+    return {name: value for name, value in method.items() if usual.get(name) != value}
+
+
+def name_method(method: Mapping[str, Any]) -> str:
+    """The method as `calibrate --methods` and rows of `compare` name it: its score or its policy, with what is not usual."""
+    own = list_arguments(method)
+    name = method["score"] if method["policy"] == "disagreement" else method["policy"]
+    pairs = (f"{key}={value}" for key, value in own.items() if key != "policy" and value != name)
+    return ":".join([name, *pairs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +168,7 @@ class Calibration:
     window: Positive = 10
     scores: dict[str, ScoreCalibration] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
-    columns: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
+    columns: dict[str, dict[str, list[Cell]]] = field(default_factory=dict)
     default_row: str | None = None
     notes: str = ""
     schema: int = SCHEMA
@@ -194,12 +201,8 @@ class Calibration:
         cells = enumerate(self._default_cells(score), 1)
         return ", ".join(f"{self.name}:{number} (tau={c['tau']:g}, kappa={c['kappa']:g})" for number, c in cells)
 
-    def published_rows(self, score: str) -> dict[str, list[dict[str, float]]]:
-        """The rows of a published table by their names. Raises CalibrationError where it is of other scores."""
+    def _default_cells(self, score: str) -> list[Cell]:
         if score not in self.columns:
-            self.score(score)
-        return self.columns[score]
-
-    def _default_cells(self, score: str) -> list[dict[str, float]]:
-        rows = self.published_rows(score)
+            self.score(score)  # raises
+        rows = self.columns[score]
         return rows[self.default_row or next(iter(rows))]

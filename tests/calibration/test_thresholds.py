@@ -55,15 +55,14 @@ def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
 
 def test_a_target_is_found_by_its_whole_gate(made):
     assert find_target(made, 0.08, METHOD, str) == TARGET
-    for rate, method, options in (
-        (0.05, METHOD, " --target_rate 0.05"),
-        (0.08, METHOD | {"kappa_rule": "tail_to_mean"}, " --kappa_rule tail_to_mean --target_rate 0.08"),
-        (0.08, METHOD | {"window": 5}, " --window 5 --target_rate 0.08"),
-        (0.08, METHOD | {"score": "js"}, " --score js --target_rate 0.08"),
-        (0.08, {"policy": "random"}, " --methods random@0.08"),
-        (0.08, METHOD | {"policy": "segment", "length": 8}, " --methods segment:score=ce:length=8@0.08"),
+    for rate, method, word in (
+        (0.05, METHOD, "ce@0.05"),
+        (0.08, METHOD | {"kappa_rule": "tail_to_mean", "window": 5}, "ce:kappa_rule=tail_to_mean:window=5@0.08"),
+        (0.08, METHOD | {"score": "js"}, "js@0.08"),
+        (0.08, {"policy": "random"}, "random@0.08"),
+        (0.08, METHOD | {"policy": "segment", "score": "js", "length": 8}, "segment:score=js:length=8@0.08"),
     ):
-        assert name_rate(rate, method) == options
+        assert name_rate(rate, method) == f" --methods {word}"
         told = r"was not solved for target_rate=.* `the command` and give that file"
         with pytest.raises(CalibrationError, match=told):
             find_target(made, rate, method, lambda: "the command")

@@ -1,35 +1,31 @@
-"""`calibrate` from its options to the two files that it writes: pair, prompts, rollouts, calibration, page."""
+"""`calibrate` from its options to the two files that it writes; between them lines 3 and 4 of Algorithm 1: tau and kappa."""
 
 import argparse
 import json
-import resource
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
-from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands._options import read_loading
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
-from lm_eval_takeover.commands.calibrate.page import (
-    describe_pair,
-    describe_rollouts,
-    list_limits,
-    rate_table,
-    render_page,
-    target_table,
-)
+from lm_eval_takeover.commands.calibrate import page
 from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
-from lm_eval_takeover.commands.calibrate.setup import Setup
+from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
+from lm_eval_takeover.commands.calibrate.rollouts import Rollouts, Setup, collect, open_rollouts
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.gate import Gate, fires_along
 from lm_eval_takeover.method.named import find_policy, parse_word
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import Score
@@ -37,6 +33,9 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
 from lm_eval_takeover.pair.loading import keep_read, load_pair, open_method, parse_arguments
 
+logger = logging.getLogger(__name__)
+
+Wanted = tuple[Method, Sequence[float]]  # and the realized rates to solve its budget parameter for
 VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
 
 
@@ -47,20 +46,19 @@ def measure(options: argparse.Namespace) -> int:
     form = load_task_form(options.task, options.include_path, TASK_MAX_GEN_TOKS, chat=chat) if options.task else None
     setup = _prepare(options, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
-    work = Work()
-    scores = _choose_scores({*options.score, *(scorer.name for each in methods if (scorer := each.method.policy.scorer))})
+    scores = _choose_scores({*options.score, *(scorer.name for method, _ in methods if (scorer := method.policy.scorer))})
     known = _read_known(options, setup, scores)
-    with setup.open_parts(options.out, scores) as parts:
-        calibration = calibrate(setup, wanted=methods, known=known, parts=parts, work=work)
+    with open_rollouts(setup, options.out, scores) as rollouts:
+        calibration = calibrate(setup, methods, known=known, rollouts=rollouts)
         unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
         reached = tuple(target for target in calibration.targets if target not in unsolved)
         calibration = replace(calibration, name=options.out.stem, targets=reached)
         with writing("out", options.out, left := "what was measured is kept"):
             write_calibration(calibration, options.out)
-        write_file("out", options.out.with_suffix(".md"), render_page(calibration, str(options.out)), left)
+        write_file("out", options.out.with_suffix(".md"), page.render_page(calibration, str(options.out)), left)
         if not unsolved:
-            parts.clear()
-    _print_report(calibration, options, work)
+            rollouts.remove()
+    _print_report(calibration, options)
     if unsolved:
         raise ArgumentError(
             f"--target_rate: {'; '.join(map(describe_unsolved, unsolved))} (the file is written without it; --nearest takes the "
@@ -118,7 +116,7 @@ def _read_methods(options: argparse.Namespace) -> list[Wanted]:
         values = keep_read(usual, own["policy"]) | {"plugins": options.plugins} | own
         method = open_method(parse_arguments(values))
         _ = method.budget_parameter  # raises where it has none
-        methods.append(Wanted(method, named.rates or options.target_rate))
+        methods.append((method, named.rates or options.target_rate))
     return methods
 
 
@@ -152,25 +150,94 @@ def _describe_kept(out: Path) -> str:
     return "nothing was written"
 
 
-def _print_report(calibration: Calibration, options: argparse.Namespace, work: Work) -> None:
-    print(write_terminal(rate_table(calibration, list(dict.fromkeys(options.score)))))
+def _print_report(calibration: Calibration, options: argparse.Namespace) -> None:
+    print(write_terminal(page.rate_table(calibration, list(dict.fromkeys(options.score)))))
     if calibration.targets:
-        print(write_terminal(target_table(calibration)))
+        print(write_terminal(page.target_table(calibration)))
     for target in (target for target in calibration.targets if not target.is_reached):
         print(describe_unsolved(target))
-    print(f"{describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
-    print("\n".join([_describe_cost(work), describe_pair(calibration), *list_limits(calibration)]))
+    print(f"{page.describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
+    print("\n".join([page.describe_pair(calibration), *page.list_limits(calibration)]))
 
 
-def _describe_cost(work: Work) -> str:
-    """Speed and peak memory of this call."""
-    # Linux counts in KiB, macOS in bytes.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    parts = [f"peak memory {peak / 2**20:,.0f} MiB"]
-    if torch.cuda.is_available():
-        parts.append(f"of the GPU {torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB")
-    if work.tokens:
-        parts.insert(0, f"{work.tokens / work.seconds:,.0f} tokens/s, rolled out and scored")
-    if work.reused:
-        parts.append(f"{work.reused} rollouts of an earlier call used again")
-    return "; ".join(parts)
+def calibrate(
+    setup: Setup,
+    wanted: Sequence[Wanted] = (),
+    *,
+    known: Calibration | None = None,
+    rollouts: Rollouts | None = None,
+) -> Calibration:
+    """Score one rollout of the host per prompt, read tau and kappa off the scores, and solve methods for realized rates.
+
+    What is finished stays in `rollouts` (`open_rollouts`), so that the same call goes on after a kill. If no value of a budget
+    parameter realizes a rate, the nearest is taken. The scores of `known`, a calibration with this setup, are taken over, and
+    only the rates that it lacks are solved for. Raises ArgumentError for prompts that cannot be used.
+    """
+    if setup.pair.member("base").id.same_model(setup.pair.member("guide").id):
+        logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
+    if wanted and not setup.prompts.held_out:
+        raise ArgumentError(f"--target_rate needs held-out prompts: give 5 or more, not {len(setup.prompts.texts)}")
+    rollouts = rollouts or Rollouts(list(registered))
+    calibration = known or _measure_thresholds(setup, rollouts)
+    return _solve_rates(setup, calibration, wanted, rollouts) if wanted else calibration
+
+
+def _measure_thresholds(setup: Setup, rollouts: Rollouts) -> Calibration:
+    collect(setup, rollouts)
+    scores = {score.name: _calibrate_score(score, rollouts.of(score.name), setup.window) for score in rollouts.scores}
+    count, cut = len(rollouts.done), sum(one.cut for one in rollouts.done.values())
+    if cut:  # thresholds lack the scores of the tokens that were cut
+        logger.warning(
+            "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut; %s",
+            cut, count, 100 * cut / count, setup.max_gen_toks, _describe_cut(rollouts, scores),
+        )  # fmt: skip
+    tokens = sum(map(len, rollouts.of(next(iter(scores)))))
+    counts: dict[str, Any] = {"rollouts": count, "tokens": tokens, "cut": cut, "window": setup.window}
+    return Calibration(**setup.describe(), **counts, scores=scores)
+
+
+def _calibrate_score(score: Score, rows: Sequence[NDArray[np.float32]], window: int) -> ScoreCalibration:
+    """Thresholds of a score, with the share of tokens at which the whole gate fires, by (rho, kappa rule).
+
+    The shares are of the rollouts as they are: what would follow from a takeover is not known, so a run's rate differs.
+    """
+    held = ScoreCalibration.of(np.concatenate(rows), signed=score.signed)
+    if held.mean == 0:
+        logger.warning("all %s scores are 0: its gate fires on every score above 0", score.name)
+    if score.source.digest is not None:
+        held = replace(held, plugin={"source": score.source.name, "digest": score.source.digest})
+    gates = {(row["rho"], rule): Gate(row["tau"], row[f"kappa_{rule}"], window) for row in held.table for rule in KAPPA_RULES}
+    fired = dict.fromkeys(gates, 0)
+    for start in range(0, len(rows), 64):
+        tensors = [torch.from_numpy(row) for row in rows[start : start + 64]]
+        padded = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-torch.inf)  # exceeds no threshold
+        fired = {key: fired[key] + int(fires_along(gate, padded).sum()) for key, gate in gates.items()}
+    tokens = sum(map(len, rows))
+    return held.with_shares({key: number / tokens for key, number in fired.items()})
+
+
+def _describe_cut(rollouts: Rollouts, scores: Mapping[str, ScoreCalibration]) -> str:
+    """How the scores of the rollouts that were cut differ from those of all: in texts that loop they are low."""
+    name, score = next(iter(scores.items()))
+    cut = np.concatenate(rollouts.of(name, cut=True))
+    above = (cut > score.threshold(DEFAULT_RHO).tau).mean()
+    means = f"their mean {name} is {cut.mean():.3g} nats, that of all rollouts {score.mean:.3g}"
+    return f"{means}; {above:.1%} of their tokens are above the tau of spike_ratio={DEFAULT_RHO}"
+
+
+@torch.inference_mode()
+def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted], rollouts: Rollouts) -> Calibration:
+    """The calibration with the targets that it lacks, measured on the held-out prompts."""
+    requests = setup.make_requests(setup.prompts.held_out, setup.prompts.source["held_out_indices"])
+    targets = list(calibration.targets)
+    for method, rates in wanted:
+        missing = [rate for rate in rates if not any(target.answers(rate, method.settings) for target in targets)]
+        targets += solve(HeldOutRollouts(setup, requests, calibration, method), missing, rollouts)
+    return replace(calibration, targets=tuple(targets))
+
+
+def describe_unsolved(target: Target) -> str:
+    return (
+        f"no {target.budget_parameter} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} "
+        f"on the {target.prompts} held-out prompts; the nearest one, {target.value:.4g}, realizes {target.realized_rate:.2%}"
+    )

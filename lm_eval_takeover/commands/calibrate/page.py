@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lm_eval_takeover.calibration.files import packaged_calibrations
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, LOWEST, Calibration
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, LOWEST, Calibration, list_arguments
 from lm_eval_takeover.commands._output import Table, write_markdown
 
 _LONG = ("indices", "held_out_indices", "template_digest", "problems")  # of prompts; left to the file
@@ -110,7 +110,7 @@ def render_page(calibration: Calibration, path: str | None = None) -> str:
 def _with_rate(calibration: Calibration) -> str:
     """The first rate that was solved for, and the method that it was solved for, as model arguments."""
     for target in calibration.targets[:1]:
-        arguments = {"target_rate": f"{target.target_rate:g}", **target.arguments}
+        arguments = {"target_rate": f"{target.target_rate:g}", **list_arguments(target.method)}
         return " with " + ", ".join(f"`{name}={value}`" for name, value in arguments.items())
     return ""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.results.fields import read_lines
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
 from lm_eval_takeover.tasks.loading import load_named_tasks
@@ -20,7 +20,6 @@ from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers
 
 logger = logging.getLogger(__name__)
 
-_LARGEST = 2**30  # bytes of a file of prompts
 # As in task_configs/_math_template_yaml: a calibration sees the prompts of the benchmarks.
 MATH_TEMPLATE = "Problem: {{%s}}\nPlease reason step by step, and put your final answer within \\boxed{}.\nSolution:"
 
@@ -144,7 +143,8 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
     elif (path := Path(source)).exists():
         # A task's template goes around a problem; without a task a file holds whole prompts.
         field = field or ("problem" if task else "prompt")
-        rows = _Rows(_read_jsonl(path), f"--prompts '{source}'", path.name, field, None, None)
+        lines = [{name: line.get(name) for name in line} for line in read_lines(path, "one JSON object per line")]
+        rows = _Rows(lines, f"--prompts '{source}'", path.name, field, None, None)
     else:
         dataset = _load_dataset(source, split)
         usual = [name for name in (*(["problem"] if task else []), "prompt") if name in dataset.column_names]
@@ -207,24 +207,6 @@ def _render_task(task: TaskForm, row: dict[str, Any]) -> str:
             f"--task {task.name}: {first_line(error)}; its template is {task.template!r}, and the fields of a row are "
             f"{', '.join(map(str, row))}"
         ) from error
-
-
-def _read_jsonl(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    try:
-        lines = read_bounded(path, _LARGEST).decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"--prompts '{path}' cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ArgumentError(f"--prompts '{path}': line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise ArgumentError(f"--prompts '{path}': line {number} is not a JSON object")
-            rows.append(row)
-    return rows
 
 
 def _check_problems(

@@ -7,7 +7,7 @@ numbers, so the rate is nearly monotone in the parameter.
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Self
 
@@ -15,8 +15,7 @@ import numpy as np
 
 from lm_eval_takeover.calibration.thresholds import TOLERANCE, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
-from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
-from lm_eval_takeover.commands.calibrate.setup import Setup
+from lm_eval_takeover.commands.calibrate.rollouts import Rollouts, Setup
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.progress import Progress
 
@@ -76,7 +75,7 @@ class HeldOutRollouts:
         return Measured.of(counts)
 
 
-def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts) -> Iterator[Target]:
+def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -> Iterator[Target]:
     """For each rate the budget parameter's value whose rollouts come near it: along the replay, by secants and halvings.
 
     What is measured for one rate is where the search for the next one starts. The result may be off where no value gives the
@@ -91,7 +90,7 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
 
     def measure(x: float, label: str) -> None:
         name, value = f"{rollouts.name} {x!r}", math.exp(sign * x)
-        if (known := memory.remembered().get(name)) is None:
+        if (known := memory.results.get(name)) is None:
             policy = rollouts.method.at(value, rollouts.calibration)
             alike = (y for y in measured if rollouts.method.at(math.exp(sign * y), rollouts.calibration) == policy)
             same = next(alike, None)
@@ -99,10 +98,10 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
             memory.remember(name, known)
         measured[x] = Measured(*known)
 
-    replay = _read_replay(rollouts)
+    expect = _read_replay(rollouts)
     for rate in rates:
         for step in range(MOST):
-            x = _choose_next(measured, rate, step, replay) if measured else sign * math.log(replay.find(rate))
+            x = _choose_next(measured, rate, step, expect) if measured else expect(rate)
             if x is None or (x := min(max(x, lowest), highest)) in measured:
                 break
             measure(x, f"{step + 1} of at most {MOST}")
@@ -111,7 +110,7 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
         yield Target(rate, settings, parameter.name, math.exp(sign * best), found.rate, len(rollouts.requests), found.tokens)
 
 
-def _choose_next(measured: dict[float, Measured], rate: float, step: int, replay: "Replay") -> float | None:
+def _choose_next(measured: dict[float, Measured], rate: float, step: int, expect: Callable[[float], float]) -> float | None:
     """Where to measure next; None where it is near enough, or there is nothing left to try."""
     if any(found.is_near(rate) for found in measured.values()):
         return None
@@ -123,43 +122,25 @@ def _choose_next(measured: dict[float, Measured], rate: float, step: int, replay
             return None
         share = (rate - rates[low]) / (rates[high] - rates[low]) if step % 3 != 2 else 0.5
         return low + (high - low) * min(max(share, 0.1), 0.9)
-    # Bounded on one side only: as the replay goes from here, at least a tenth, each time twice as far.
+    # Bounded on one side only: as far as the replay moves for this change, at least a tenth, each time twice as far.
     x = low if low is not None else high
     assert x is not None
-    further = replay.move(x, rate / max(rates[x], rate / 8))
-    reach = 0.1 * 2.0**step
+    further, reach = x + expect(rate) - expect(max(rates[x], rate / 8)), 0.1 * 2.0**step
     return max(further, x + reach) if low is not None else min(further, x - reach)
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """What is known of the rate before anything is measured: shares of takeovers by values of the parameter, or nothing."""
+def _read_replay(rollouts: HeldOutRollouts) -> Callable[[float], float]:
+    """By share of takeovers the x that would give it, as far as is known before anything is measured.
 
-    shares: Sequence[float]
-    values: Sequence[float]
-
-    def find(self, share: float) -> float:
-        """The value with this share of takeovers."""
-        if not self.shares:
-            return 1.0
-        return math.exp(float(np.interp(math.log(share), np.log(self.shares), np.log(self.values))))
-
-    def move(self, x: float, factor: float) -> float:
-        """Where the rate is larger by this factor, if it goes on as the replay does."""
-        if not self.shares:
-            return x + 1.5 * math.log(factor)
-        share = math.exp(float(np.interp(x, np.log(self.values), np.log(self.shares))))
-        return math.log(self.find(share * factor))
-
-
-def _read_replay(rollouts: HeldOutRollouts) -> Replay:
-    """Of a gate the shares at which it fires on the calibration's own rollouts; a share of tokens is its own value."""
+    A gate's shares are those at which it fires on the calibration's own rollouts. A share of tokens is its own value.
+    """
     method, parameter = rollouts.method, rollouts.method.budget_parameter
     if parameter.name == SPIKE_RATIO:
         table = rollouts.calibration.score(method.settings["score"]).table
-        rows = sorted({row[f"share_{method.kappa_rule}"]: row["rho"] for row in table}.items())
-        rising = [(share, rho) for share, rho in rows if share > 0]
+        rising = sorted({share: row["rho"] for row in table if (share := row[f"share_{method.kappa_rule}"]) > 0}.items())
         if rising:
-            return Replay(*zip(*rising, strict=True))
-    ends = (1e-3, 1.0)
-    return Replay(ends, ends) if math.isfinite(parameter.high) and parameter.rising else Replay((), ())
+            shares, values = np.log(np.array(rising)).T
+            return lambda share: float(np.interp(math.log(share), shares, values))
+    if math.isfinite(parameter.high) and parameter.rising:
+        return math.log
+    return lambda share: 1.5 * math.log(share / 0.05)

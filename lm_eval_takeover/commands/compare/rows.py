@@ -21,35 +21,42 @@ _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as eac
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedRow:
-    """One row of a comparison. `label` names its folder; `word` is the method as `calibrate --methods` takes it.
+class ComparedRow:
+    """One row of a comparison, as its folder keeps it. `label` names the row's folder; `word` is the method as
+    `calibrate --methods` takes it.
 
     `rate` is the realized rate that the budget parameter is solved for. It is None for a model alone, for a parameter set by
     hand, and for a row that `follows`: this one takes the rate that the guided row realizes on each task. `covers` is a larger
-    rate that the method cannot reach; this row is the nearest one. A model alone has no `host`, `donor` and `method`.
+    rate that the method cannot reach; this row is the nearest one. A model alone has no `host` and `donor`.
     """
 
     label: str
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)  # model arguments of this row alone
     rate: float | None = None
     follows: bool = False
-    method: Method | None = None
     word: str = ""
     covers: float | None = None
     host: str | None = None
     donor: str | None = None
     mixes: bool = False  # the policy writes no token alone
 
-    def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
-        """Whether its gate is read off a calibration at a spike ratio that was given."""
-        arguments = read_shared(options, self.arguments["policy"]) | self.arguments if self.method is not None else {}
-        return SPIKE_RATIO in arguments
-
     @property
     def family(self) -> str:
         """The name of a curve: of rows that differ only in their rate."""
         return self.word or self.name
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRow(ComparedRow):
+    """A row that can be run; a model alone has no `method`."""
+
+    arguments: dict[str, Any] = field(default_factory=dict)  # model arguments of this row alone
+    method: Method | None = None
+
+    def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
+        """Whether its gate is read off a calibration at a spike ratio that was given."""
+        arguments = read_shared(options, self.arguments["policy"]) | self.arguments if self.method is not None else {}
+        return SPIKE_RATIO in arguments
 
 
 def plan_rows(options: argparse.Namespace) -> list[PlannedRow]:
@@ -78,14 +85,14 @@ def _parse_row(word: str) -> Named:
 def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iterator[PlannedRow]:
     """One row for each rate. Raises ArgumentError."""
     if named.name == "thinking":
-        yield PlannedRow("thinking", "thinking", dict(named.arguments))
+        yield PlannedRow("thinking", "thinking", arguments=dict(named.arguments))
         return
     pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
     label = make_component("-".join([named.name, *pairs]))
     if named.name in _ALONE:
         if named.rates or named.arguments.keys() - ({"block_size"} if named.name == DRAFTED else set()):
             raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
-        yield PlannedRow(label, named.name, _ALONE[named.name] | dict(named.arguments), word=label)
+        yield PlannedRow(label, named.name, word=label, arguments=_ALONE[named.name] | dict(named.arguments))
         return
     own = _name_method(named, options) | dict(named.arguments)
     shared = read_shared(options, own["policy"]) | {"direction": options.direction}
@@ -98,10 +105,10 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
         raise ArgumentError(f"--rows {at}: its arguments set already how many tokens are taken over")
     rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())
     follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
-    roles = method.policy.host, method.policy.donor, method.policy.mixes
+    word, roles = _write_word(named, own, shared), (method.policy.host, method.policy.donor, method.policy.mixes)
     for rate in rates or [None if by_hand or follows else options.target_rate]:
         at = f"{label}@{rate:g}" if rates else label
-        yield PlannedRow(at, named.name, own, rate, follows, method, _write_word(named, own, shared), None, *roles)
+        yield PlannedRow(at, named.name, rate, follows, word, None, *roles, arguments=own, method=method)
 
 
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
-from lm_eval_takeover.commands.compare.rows import DRAFTED, LEADERS, PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.rows import DRAFTED, LEADERS, ComparedRow, PlannedRow, plan_rows
 from lm_eval_takeover.commands.compare.tables import describe_costs, write_costs
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
@@ -27,7 +27,7 @@ from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
-Done = dict[PlannedRow, list[Run]]  # by row the runs of its calls
+Done = dict[ComparedRow, list[Run]]  # by row the runs of its calls
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -86,9 +86,11 @@ def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Seq
     kept = _drop_repeated(options, rows, plan)
     done, rates = Done(), dict[str, float]()
     for late in (False, True):
-        calls = {row: plan_calls(options, row, plan, loads, rates) for row in kept if row.follows is late}
+        calls: dict[ComparedRow, list[Call]] = {
+            row: plan_calls(options, row, plan, loads, rates) for row in kept if row.follows is late
+        }
         run_calls(options, [call for of_row in calls.values() for call in of_row])
-        done |= {row: [read_call(call) for call in of_row] for row, of_row in calls.items()}
+        done |= {row: [read_run(find_results(call.results)[-1]) for call in of_row] for row, of_row in calls.items()}
         leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
         rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
     for row in kept:
@@ -141,8 +143,3 @@ def write_row(folder: Path, runs: Sequence[Run]) -> None:
     own = {task: run.takeover["per_task"][task].get("identity") for run in runs if run.takeover for task in run.tasks}
     if own and all(own.values()):
         write_text(folder / ROW, write_json(own))
-
-
-def read_call(call: Call) -> Run:
-    """The run that a finished call has left."""
-    return read_run(find_results(call.results)[-1])

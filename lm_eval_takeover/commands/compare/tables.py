@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table
-from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.rows import ComparedRow
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run
 
 
-def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, Any]]:
+def describe_costs(runs: Mapping[ComparedRow, Sequence[Run]]) -> list[dict[str, Any]]:
     """By row, over all its calls: tokens, takeovers and passes, null for other model types, and seconds of generation."""
     costs = []
     for row, of_row in runs.items():

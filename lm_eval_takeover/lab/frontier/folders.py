@@ -16,7 +16,7 @@ import numpy as np
 
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
 from lm_eval_takeover.commands.compare.kept_rows import read_kept_rows
-from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.rows import ComparedRow
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.frontier.picture import try_to_draw
 from lm_eval_takeover.lab.frontier.study import Frontier, describe_frontier, measure_points
@@ -34,7 +34,7 @@ class ComparedFolder:
     """A folder that `compare` wrote. `pair` names base and guide; `prompts` are digests of the problems of calibrations."""
 
     folder: Path
-    rows: Mapping[PlannedRow, Sequence[Run]]
+    rows: Mapping[ComparedRow, Sequence[Run]]
     pair: str
     prompts: frozenset[str]
 
@@ -96,7 +96,7 @@ def _list_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Sequence[
 
 def _merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> Frontier:
     """The frontier of one pair, with the number of seeds of each row and the spread between them."""
-    by_label: dict[str, dict[Any, tuple[PlannedRow, Sequence[Run]]]] = {}
+    by_label: dict[str, dict[Any, tuple[ComparedRow, Sequence[Run]]]] = {}
     for comparison in comparisons:
         for row, runs in comparison.rows.items():
             first_runs = by_label.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]

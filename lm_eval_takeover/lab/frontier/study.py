@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, TypedDict
 import numpy as np
 
 from lm_eval_takeover.commands._output import write_csv, write_json
-from lm_eval_takeover.commands.compare.rows import DRAFTED, PlannedRow
+from lm_eval_takeover.commands.compare.rows import DRAFTED, ComparedRow
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.curves import Area, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
@@ -48,7 +48,7 @@ class MeasuredEffect(TypedDict):
 class Point:
     """A row with its results by task (of all its calls), and their summaries, with one of the average."""
 
-    row: PlannedRow
+    row: ComparedRow
     results: Mapping[str, TaskResult]
     summaries: Mapping[str, Summary]
 
@@ -95,7 +95,7 @@ class Frontier:
         return self
 
 
-def measure_points(runs: Mapping[PlannedRow, Sequence[Run]]) -> tuple[list[Point], list[str]]:
+def measure_points(runs: Mapping[ComparedRow, Sequence[Run]]) -> tuple[list[Point], list[str]]:
     """The rows with their figures, and the tasks that averages are over."""
     averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
     points = []
@@ -106,7 +106,7 @@ def measure_points(runs: Mapping[PlannedRow, Sequence[Run]]) -> tuple[list[Point
     return points, averaged
 
 
-def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], effects: Path | None = None) -> Frontier:
+def describe_frontier(runs: Mapping[ComparedRow, Sequence[Run]], effects: Path | None = None) -> Frontier:
     """`effects` is what `lm-eval-takeover effects` wrote of one of these rows. Raises ResultsError."""
     points, averaged = measure_points(runs)
     lines = [line for point in points for line in point.describe()]

@@ -1,4 +1,4 @@
-"""The solver of rates on held-out prompts whose texts change by chance: it stops at their noise."""
+"""The solver of rates: it finds the nearest one in few measurements, and stops at the noise of the prompts."""
 
 import itertools
 import statistics
@@ -8,42 +8,75 @@ import numpy as np
 import pytest
 from helpers.calibrations import calibrate_values, small_calibration
 
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TABLE
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.rate_solver import Measured, solve
-from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
+from lm_eval_takeover.commands.calibrate.rollouts import Rollouts
+from lm_eval_takeover.lab.methods import Lossy
 from lm_eval_takeover.method.policies import Disagreement
 
 
-class NoisyPrompts:
-    """40 prompts of 50 tokens that lean to more or fewer takeovers. A quarter of their tokens change with the threshold."""
+class HeldOut:
+    """40 prompts whose rate of takeovers is a function of the parameter. With a seed it is drawn: 50 tokens a prompt, prompts
+    that lean to more or fewer takeovers, and a quarter of the tokens that change with the parameter."""
 
-    method, name = Method(Disagreement()), "noisy"
-    requests = range(40)
+    name, requests = "held out", range(40)
 
-    def __init__(self, rate, seed):
-        self.rate, self.seed, self.asked = rate, seed, []
-        shares = {(rho, rule): rho for rho in (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2) for rule in KAPPA_RULES}
-        held = calibrate_values(np.random.default_rng(0).random(1000)).with_shares(shares)
+    def __init__(self, rate, seed=None, policy=None, scores=None):
+        self.rate, self.seed, self.method, self.asked = rate, seed, Method(policy or Disagreement()), []
+        held = calibrate_values(np.random.default_rng(0).random(1000) if scores is None else scores)
+        held = held.with_shares({(rho, rule): rho for rho in TABLE for rule in KAPPA_RULES})
         self.calibration = replace(small_calibration(), scores={"ce": held})
 
-    def measure(self, rho, label):
-        self.asked.append(rho)
-        common, own = np.random.default_rng(self.seed), np.random.default_rng([self.seed, int(rho * 1e9)])
+    def measure(self, value, label):
+        self.asked.append(value)
+        if self.seed is None:
+            return Measured(round(self.rate(value) * 10**6), 10**6, 0.0)
+        common, own = np.random.default_rng(self.seed), np.random.default_rng([self.seed, int(value * 1e9)])
         leaning, lengths = common.gamma(4, 0.25, 40), common.poisson(50, 40)
         chance, changed, other = common.random((40, 100)), common.random((40, 100)) < 0.25, own.random((40, 100))
-        fires = np.where(changed, other, chance) < (self.rate(rho) * leaning)[:, None]
+        fires = np.where(changed, other, chance) < (self.rate(value) * leaning)[:, None]
         taken = (fires & (np.arange(100) < lengths[:, None])).sum(-1)
         return Measured.of(list(zip(taken.tolist(), lengths.tolist(), strict=True)))
 
 
-def test_four_measurements_do_and_fresh_prompts_are_as_near_as_after_twelve(tmp_path):
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda rho: rho,
+        lambda rho: rho / 3,
+        lambda rho: 3 * rho / (1 + 2 * rho),
+        lambda rho: rho**2,
+        lambda rho: 0.2 * rho + (0.03 if rho > 0.07 else 0.0),
+        lambda rho: min(rho, 0.12),
+    ],
+)
+@pytest.mark.parametrize("wanted", [0.01, 0.02, 0.05, 0.08, 0.1])
+def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, wanted):
+    gated, again = HeldOut(rate), HeldOut(rate)
+    (target,) = solve(gated, [wanted], Rollouts([], tmp_path))
+    grid = np.exp(np.linspace(np.log(0.001), np.log(0.5), 20_000))
+    best = min(abs(rate(rho) - wanted) for rho in grid)
+    assert abs(target.realized_rate - wanted) <= best + 0.0012
+    assert len(gated.asked) <= 12
+    assert list(solve(again, [wanted], Rollouts([], tmp_path))) == [target] and not again.asked  # remembered
+
+
+def test_a_rate_below_all_that_a_budget_parameter_can_reach_takes_few_measurements():
+    """As of `lossy` where the donor all but rules out many of the host's tokens: no leniency lets these pass."""
+    lossy = HeldOut(lambda leniency: 0.015 + 0.2 / (1 + leniency) ** 2, policy=Lossy())
+    (target,) = solve(lossy, [0.005], Rollouts([]))
+    assert target.realized_rate == pytest.approx(0.015, abs=1e-6) and not target.is_reached
+    assert len(lossy.asked) <= 8
+
+
+def test_four_measurements_do_and_fresh_prompts_are_as_near_as_after_twelve():
     """What the thresholds realize beyond these prompts errs by the prompts' own noise: 1.0 points, however long it searches."""
     asked, errors = [], []
     rates = (lambda rho: rho, lambda rho: rho / 3, lambda rho: 3 * rho / (1 + 2 * rho), lambda rho: 1.6 * rho**1.2)
-    for number, (seed, rate, wanted) in enumerate(itertools.product(range(8), rates, (0.05, 0.1))):
-        prompts = NoisyPrompts(rate, seed)
-        (target,) = solve(prompts, [wanted], ScoreParts(tmp_path / str(number), []))
+    for seed, rate, wanted in itertools.product(range(8), rates, (0.05, 0.1)):
+        prompts = HeldOut(rate, seed)
+        (target,) = solve(prompts, [wanted], Rollouts([]))
         asked.append(len(prompts.asked))
         errors.append(rate(target.value) - wanted)
     assert statistics.median(asked) <= 4 and max(asked) <= 12
@@ -58,12 +91,8 @@ def test_the_standard_error_is_that_of_prompts_not_of_tokens():
     assert not Measured(50, 1000, 0.02).is_near(0.056)  # the target would not count as reached
 
 
-def test_equal_gates_are_measured_once(tmp_path):
+def test_equal_gates_are_measured_once():
     """Where all scores are equal, every spike ratio has one threshold."""
-    prompts = NoisyPrompts(lambda rho: rho / 3, 0)
-    held = calibrate_values(np.ones(1000)).with_shares(
-        {(r["rho"], k): r["rho"] for r in calibrate_values(np.ones(9)).table for k in KAPPA_RULES}
-    )
-    prompts.calibration = replace(prompts.calibration, scores={"ce": held})
-    list(solve(prompts, [0.05, 0.1], ScoreParts(tmp_path / "parts", [])))
+    prompts = HeldOut(lambda rho: rho / 3, 0, scores=np.ones(1000))
+    list(solve(prompts, [0.05, 0.1], Rollouts([])))
     assert len(prompts.asked) == 1

@@ -1,25 +1,19 @@
 """Measuring a calibration against an independent slow computation: every score in numpy, the gate in a Python loop."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from helpers import reference
-from helpers.calibrations import calibrate_values, small_calibration
 from helpers.pairs import look_before_passes
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
+from lm_eval_takeover.commands.calibrate.measurement import calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.rate_solver import Measured, solve
-from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
-from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
-from lm_eval_takeover.commands.calibrate.setup import Setup
+from lm_eval_takeover.commands.calibrate.rollouts import Rollout, Rollouts, Setup
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
-from lm_eval_takeover.lab.methods import Lossy
 from lm_eval_takeover.method.policies import Disagreement, Random
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
@@ -129,70 +123,17 @@ def test_other_batches_change_nothing_but_noise_also_where_memory_runs_out(pair,
 
 
 def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
-    work = Work()
-    wanted = [Wanted(Method(Disagreement()), (0.05, 0.9)), Wanted(Method(Random(rate=1.0)), (0.2,))]
-    made = calibrate(short_setup(pair, prompts, batch_size=16), wanted=wanted, work=work)
+    wanted = [(Method(Disagreement()), (0.05, 0.9)), (Method(Random(rate=1.0)), (0.2,))]
+    made = calibrate(short_setup(pair, prompts, batch_size=16), wanted)
     target, out_of_reach, random = made.targets
     assert abs(target.realized_rate - 0.05) <= 0.005
     assert target.prompts == 8
     assert "no spike_ratio of ce realizes 90.0%" in describe_unsolved(out_of_reach) and not out_of_reach.is_reached
-    assert work.tokens == made.tokens
     assert (random.method, random.budget_parameter) == ({"policy": "random"}, "rate") and random.is_reached
-    more = [Wanted(Method(Disagreement()), (0.05, 0.1))]
-    extended = calibrate(short_setup(pair, prompts, batch_size=16), wanted=more, known=made)
+    more = [(Method(Disagreement()), (0.05, 0.1))]
+    extended = calibrate(short_setup(pair, prompts, batch_size=16), more, known=made)
     assert extended.targets[:3] == made.targets and extended.targets[3].target_rate == 0.1
     assert extended.scores == made.scores
-
-
-class Rising:
-    """Rates that rise with rho as `rate(rho)`, measured at no cost."""
-
-    method, name, error = Method(Disagreement()), "of ce", 0.0
-
-    def __init__(self, rate):
-        self.rate, self.asked = rate, []
-        self.requests = [None] * 3
-        shares = {(rho, rule): rho for rho in (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2) for rule in KAPPA_RULES}
-        held = calibrate_values(np.random.default_rng(0).random(1000)).with_shares(shares)
-        self.calibration = replace(small_calibration(), scores={"ce": held})
-
-    def measure(self, rho, label):
-        self.asked.append(rho)
-        assert label == f"{len(self.asked)} of at most 12"
-        return Measured(round(self.rate(rho) * 10**6), 10**6, self.error)
-
-
-@pytest.mark.parametrize(
-    "rate",
-    [
-        lambda rho: rho,
-        lambda rho: rho / 3,
-        lambda rho: 3 * rho / (1 + 2 * rho),
-        lambda rho: rho**2,
-        lambda rho: 0.2 * rho + (0.03 if rho > 0.07 else 0.0),
-        lambda rho: min(rho, 0.12),
-    ],
-)
-@pytest.mark.parametrize("wanted", [0.01, 0.02, 0.05, 0.08, 0.1])
-def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, wanted):
-    gated = Rising(rate)
-    (target,) = solve(gated, [wanted], ScoreParts(tmp_path / "parts", list(registered)))
-    grid = np.exp(np.linspace(np.log(0.001), np.log(0.5), 20_000))
-    best = min(abs(rate(rho) - wanted) for rho in grid)
-    assert abs(target.realized_rate - wanted) <= best + 0.0012
-    assert len(gated.asked) <= 12
-    again = Rising(rate)
-    assert list(solve(again, [wanted], ScoreParts(tmp_path / "parts", list(registered)))) == [target]
-    assert not again.asked  # remembered
-
-
-def test_a_rate_below_all_that_a_budget_parameter_can_reach_takes_few_measurements(tmp_path):
-    """As of `lossy` where the donor all but rules out many of the host's tokens: no leniency lets these pass."""
-    lossy = Rising(lambda leniency: 0.015 + 0.2 / (1 + leniency) ** 2)
-    lossy.method = Method(Lossy())
-    (target,) = solve(lossy, [0.005], ScoreParts(tmp_path / "parts", list(registered)))
-    assert target.realized_rate == pytest.approx(0.015, abs=1e-6) and not target.is_reached
-    assert len(lossy.asked) <= 8
 
 
 def test_an_infinite_score_names_the_prompt(pair, prompts):
@@ -206,19 +147,21 @@ def test_an_infinite_score_names_the_prompt(pair, prompts):
         calibrate(short_setup(pair, prompts, max_gen_toks=5))
 
 
-def test_parts_survive_damage_and_keep_their_order(tmp_path):
-    folder = tmp_path / "parts"
-    parts = ScoreParts(folder, list(registered))
-    one, two = np.arange(3, dtype=np.float32), np.arange(2, dtype=np.float32)
-    parts.add([4, 9], {score: [one, two] for score in SCORES}, [False, True])
-    parts.add([2], {score: [two] for score in SCORES}, [True])
-    assert ScoreParts(folder, list(registered)).done == {2, 4, 9}
-    assert ScoreParts(folder, list(registered)).cut == parts.cut == 2
-    assert [[len(row) for row in part["ce"]] for part in ScoreParts(folder, list(registered)).read()] == [[2], [3, 2]]
-    path = folder / "000000004.npz"
+def test_rollouts_survive_damage_and_what_a_killed_writer_leaves(tmp_path):
+    def read():
+        found = Rollouts(list(registered), tmp_path)
+        return {number: (len(one.scores["ce"]), one.cut) for number, one in found.done.items()}, found.results
+
+    kept = Rollouts(list(registered), tmp_path)
+    one, two = (dict.fromkeys(SCORES, np.arange(length, dtype=np.float32)) for length in (3, 2))
+    kept.add({4: Rollout(one, False), 9: Rollout(two, True)})
+    kept.add({2: Rollout(two, True)})
+    kept.remember("rate", 0.05)
+    assert read() == ({2: (2, True), 4: (3, False), 9: (2, True)}, {"rate": 0.05})
+    assert [len(row) for row in kept.of("ce", cut=True)] == [2, 2]
+    path = tmp_path / "000000004.npz"
     for damage in (b"", path.read_bytes()[:200], b"x" * 5000):
         path.write_bytes(damage)
-        left = ScoreParts(folder, list(registered))
-        assert (left.done, left.cut, path.exists()) == ({2}, 1, False)
-    (folder / f".{path.name}.k1ll3d").write_bytes(b"unfinished")  # what a killed writer leaves
-    assert ScoreParts(folder, list(registered)).done == {2}
+        assert (read()[0], path.exists()) == ({2: (2, True)}, False)
+    (tmp_path / f".{path.name}.k1ll3d").write_bytes(b"unfinished")
+    assert read()[0] == {2: (2, True)}
