@@ -84,20 +84,20 @@ def parse_body(data: bytes) -> dict[str, Any]:
         raise ValueError(f"the body is nested deeper than {DEEPEST} levels") from None
     if not isinstance(body, dict):
         raise ValueError(f"the body is {show(body)}; expected a JSON object")
-    level: list[tuple[str, Any]] = [("the body", {name: value for name, value in body.items() if name != "prompt"})]
-    for _ in range(DEEPEST):
-        for name, values in level:
-            if len(values) > MOST_ITEMS:
-                raise ValueError(f"{name[:40]} has {len(values)} items; expected at most {MOST_ITEMS}")
-        level = [
-            (str(inner_name) if isinstance(values, dict) else name, inner)
-            for name, values in level
-            for inner_name, inner in (values.items() if isinstance(values, dict) else enumerate(values))
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return body
-    raise ValueError(f"the body is nested deeper than {DEEPEST} levels")
+    _check_items("the body", {name: value for name, value in body.items() if name != "prompt"})
+    return body
+
+
+def _check_items(name: str, values: Any, depth: int = 1) -> None:
+    """Raises ValueError for a long list or object in this field, and for deep nesting."""
+    if not isinstance(values, (dict, list)):
+        return
+    if depth > DEEPEST:
+        raise ValueError(f"the body is nested deeper than {DEEPEST} levels")
+    if len(values) > MOST_ITEMS:
+        raise ValueError(f"{name[:40]} has {len(values)} items; expected at most {MOST_ITEMS}")
+    for inner_name, inner in values.items() if isinstance(values, dict) else ((name, each) for each in values):
+        _check_items(inner_name, inner, depth + 1)
 
 
 def _parse_float(text: str) -> float:

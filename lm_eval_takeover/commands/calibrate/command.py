@@ -6,7 +6,7 @@ from pathlib import Path
 from lm_eval_takeover.commands import _options
 from lm_eval_takeover.commands._options import ENGINE, LOADING, add_shared
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
-from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.errors import ArgumentError
 
 HELP = "find the thresholds of the gate for a pair"
 DESCRIPTION = """\
@@ -59,31 +59,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
     add("--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure rates on (default: 100)")
     add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve and print (default: ce)")
-    rules = "threshold_to_mean or tail_to_mean, for --target_rate (default: threshold_to_mean)"
-    add("--kappa_rule", default="threshold_to_mean", metavar="RULE", help=rules)
+    rules = ("threshold_to_mean", "tail_to_mean")
+    add("--kappa_rule", choices=rules, default=rules[0], help="for --target_rate (default: threshold_to_mean)")
     add_shared(group, "plugins", plugins={"help": "files or modules with your own scores; they are collected too"})
     add("--window", type=int, default=10, metavar="N", help="window of the gate for --target_rate (default: 10)")
 
 
 def run(options: argparse.Namespace) -> int:
     _check_measurement(options)
-    _check_gate(options)
+    _check_scores(options)
     from lm_eval_takeover.commands.calibrate.measurement import measure
 
     return measure(options)
 
 
-def _check_gate(options: argparse.Namespace) -> None:
-    """Raise ArgumentError for a score or a kappa rule that is not known."""
-    from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+def _check_scores(options: argparse.Namespace) -> None:
+    """Raise ArgumentError for a score that is not known."""
     from lm_eval_takeover.method.registry import load_plugins, scores
 
     load_plugins(options.plugins)
     for score in options.score:
         if score not in scores:
             raise ArgumentError(f"--score '{score}' is not known; {scores.describe(score)}")
-    if (rule := options.kappa_rule) not in KAPPA_RULES:
-        raise ArgumentError(f"--kappa_rule '{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
 
 
 def _check_measurement(options: argparse.Namespace) -> None:

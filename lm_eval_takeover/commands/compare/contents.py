@@ -7,11 +7,12 @@ ours and other packages by their code or versions. What cannot be known is never
 import functools
 import hashlib
 import importlib.util
+import inspect
 import itertools
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from os.path import expanduser
 from pathlib import Path
@@ -125,15 +126,26 @@ def _find_version(package: str) -> str | None:
         return None
 
 
-def identify_task(task: Any, limit: int, include_path: Path | None) -> tuple[str, str]:
-    """Of a task of lm-eval: its configuration and the code beside it; and these with so many documents and their answers."""
+def identify_task(task: Any, limit: int) -> tuple[str, str]:
+    """Of a task of lm-eval: its configuration and the code that it names; and these with so many documents and their answers."""
     config = task.config.to_dict(keep_callable=True)
     config["metadata"] = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
-    root = include_path or _PACKAGE / "task_configs"
-    code = [[str(path.relative_to(root)), digest_path(path)] for path in sorted(root.rglob("*.py"))]
+    sources = {inspect.getsourcefile(function) for function in [type(task), *_list_functions(config)]}
+    files = {file for source in filter(None, sources) for file in Path(source).parent.glob("*.py")}
+    code = sorted((file.name, digest_path(file)) for file in files)
     shots = list(task.fewshot_docs()) if config.get("num_fewshot") else []
     form = digest_of([_name_functions(config), code])
     return form, digest_of([form, list(itertools.islice(task.eval_docs, limit)), shots])
+
+
+def _list_functions(value: Any) -> Iterator[Any]:
+    if isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _list_functions(each)
+    elif inspect.isfunction(value) or inspect.isclass(value):
+        yield value
 
 
 def _name_functions(value: Any) -> Any:

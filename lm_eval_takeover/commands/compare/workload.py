@@ -52,7 +52,7 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
         settings = {**(task.config.generation_kwargs or {}), **given}
         sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
         problems = min(len(task.eval_docs), get_sample_size(task, options.limit) or len(task.eval_docs))
-        own = identify_task(task, problems, options.include_path)
+        own = identify_task(task, problems)
         loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling, *own))
     return loads
 

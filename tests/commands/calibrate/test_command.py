@@ -120,7 +120,6 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path):
         ("--task takeover_demo", "--prompts is missing"),
         ("--prompts WRONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
         ("--prompts WRONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
-        ("--prompts WRONG --kappa_rule tail", "--kappa_rule 'tail' is not known"),
         ("--prompts WRONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),
         ("--prompts WRONG --include_path .", "--include_path goes with --task"),
         ("--prompts WRONG --num_prompts 0", "--num_prompts 0 is not at least 1"),
