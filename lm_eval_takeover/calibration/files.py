@@ -25,11 +25,6 @@ from lm_eval_takeover.storage.whole_files import write_text
 # Fields of a file that `Calibration` leaves untyped.
 
 
-class _VocabularyFields(TypedDict):
-    size: Positive
-    digest: str
-
-
 class _PromptsFields(TypedDict):
     chat_template: bool
     enable_thinking: bool | None
@@ -43,19 +38,11 @@ class _Decoding(TypedDict):
     top_k: Count
 
 
-class _Dtypes(TypedDict):
-    base: str
-    guide: str
-
-
 class _MeasuredFields(TypedDict):
-    vocabulary: _VocabularyFields
+    vocabulary: dict[str, Any]
     prompts: _PromptsFields
     decoding: _Decoding
-    dtypes: _Dtypes
-    rollouts: Positive
     tokens: Positive
-    cut: Count
 
 
 class _MethodFields(TypedDict):

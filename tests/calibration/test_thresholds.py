@@ -41,18 +41,6 @@ def test_rho_outside_the_file_is_refused(rho):
         CALIBRATED.threshold(rho)
 
 
-def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
-    """A choice among six synonyms: a tenth of all scores within 1e-5 nats of ln 6 still splits at the rank asked for."""
-    rng = np.random.default_rng(1)
-    values = np.concatenate([rng.uniform(0, 0.1, 45_000), np.log(6) + rng.uniform(-1e-5, 1e-5, 5_000)])
-    values = values.astype(np.float32)
-    calibrated = calibrate_values(values)
-    for rho in (0.02, 0.05, 0.08):
-        tau = calibrated.threshold(rho).tau
-        assert (values > tau).mean() <= rho + 0.001
-        assert (values >= np.float32(tau)).mean() >= rho - 0.001
-
-
 def test_a_target_is_found_by_its_whole_gate(made):
     assert find_target(made, 0.08, METHOD, str) == TARGET
     for rate, method, word in (

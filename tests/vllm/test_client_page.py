@@ -1,7 +1,6 @@
 """The page at `/`, in a real browser against a scripted engine."""
 
 import asyncio
-import os
 import re
 import shutil
 import subprocess
@@ -120,19 +119,3 @@ def test_the_key_goes_with_the_prompt(open_page, monkeypatch):
     page.evaluate("document.querySelector('#key').value = 'secret'")
     page.evaluate(SEND.format("one"))
     page.wait_for(f"{DONE} && {MARKS}.length")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_the_page_is_as_wide_as_the_screen(open_page, width, height, theme):
-    """Pictures of it are kept in the folder PAGE_PICTURES, where that is set."""
-    page = open_page
-    page.look(width, height, theme)
-    page.evaluate("document.querySelector('#max-tokens').value = 200")
-    page.evaluate(SEND.format("long"))
-    page.wait_for(f"{DONE} && {MARKS}.length == 10")
-    page.evaluate("document.querySelectorAll('#answer mark')[1].focus()")
-    page.wait_for("document.querySelector('#fact').textContent")
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    if "PAGE_PICTURES" in os.environ:
-        page.save_picture(Path(os.environ["PAGE_PICTURES"]) / f"page-{width}-{theme}.png")

@@ -8,8 +8,6 @@ from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, LOWEST, Calibra
 from lm_eval_takeover.commands._output import Table, write_markdown
 
 _LONG = ("indices", "held_out_indices", "template_digest", "problems")  # of prompts; left to the file
-
-
 _SPREAD = 0.6  # below, a pair differs in form: 0.86 of a pair of one form, measured in docs/real-model.md
 
 
@@ -53,7 +51,7 @@ def list_limits(calibration: Calibration) -> list[str]:
         lines.append(f"Measured on problems of {', '.join(calibration.diagnostic)}; runs on these refuse it.")
     if calibration.tokens and (least := 30 / calibration.tokens) > LOWEST:
         lines.append(f"few tokens: below a spike ratio of {least:.2g}, fewer than 30 of them lie above tau")
-    if calibration.source == "measured" and (held := peak_share(calibration)) < _SPREAD:
+    if (held := peak_share(calibration)) < _SPREAD:
         lines.append(
             f"ce is spread over the text: the tenth of the tokens with the highest ce holds {held:.0%} of it. Base and guide may "
             f"write different forms, and then few takeovers help little (docs/real-model.md)"
@@ -76,30 +74,19 @@ def describe_pair(calibration: Calibration) -> str:
 
 
 def render_page(calibration: Calibration, path: str | None = None) -> str:
-    """The page as Markdown; `path` is that of the file."""
-    measured = calibration.source == "measured"
-    made = "made by `lm-eval-takeover calibrate`" if measured else "read off a published table"
+    """The page of a measured calibration as Markdown; `path` is that of the file."""
     file = path or (calibration.name if calibration.name in packaged_calibrations() else f"{calibration.name}.json")
     parts = [
         f"# Calibration `{calibration.name}`",
-        f"Thresholds of the takeover gate for one pair of models, {made}.",
-        f"Use it as the model argument `calibration={file}{'' if measured else ':1'}`{_with_rate(calibration)}.",
+        "Thresholds of the takeover gate for one pair of models, made by `lm-eval-takeover calibrate`.",
+        f"Use it as the model argument `calibration={file}`{_with_rate(calibration)}.",
         write_markdown(Table(["", ""], _list_facts(calibration), list_limits(calibration), names=2)),
         "## Rates",
+        f"`spike ratio` is the share of these tokens above `tau`. `takeovers` is the share at which the gate fires on these "
+        f"rollouts, with its test against the last {calibration.window} scores. `tail` is `kappa_rule=tail_to_mean`. A run "
+        f"realizes another rate: each takeover changes what follows.",
+        write_markdown(rate_table(calibration)),
     ]
-    if measured:
-        parts += [
-            f"`spike ratio` is the share of these tokens above `tau`. `takeovers` is the share at which the gate fires on these "
-            f"rollouts, with its test against the last {calibration.window} scores. `tail` is `kappa_rule=tail_to_mean`. A run "
-            f"realizes another rate: each takeover changes what follows.",
-            write_markdown(rate_table(calibration)),
-        ]
-    else:
-        parts += map(write_markdown, published_tables(calibration))
-        parts.append(
-            "The cells are `tau` in nats / `kappa`. Column 1 is the strictest; `calibration=NAME:2` chooses the second. Their "
-            "spike ratios are not known, so calibrate your own pair where you can."
-        )
     if calibration.targets:
         parts += ["Rates solved for on held-out prompts (`target_rate=…`):", write_markdown(target_table(calibration))]
     if calibration.notes:
@@ -117,20 +104,9 @@ def _with_rate(calibration: Calibration) -> str:
 
 def _list_facts(calibration: Calibration) -> list[list[str]]:
     """Facts of the measurement, by their names in the file."""
-    prompts = {name: value for name, value in calibration.prompts.items() if name not in _LONG}
-    groups = {"vocabulary": calibration.vocabulary or {}, "prompts": prompts, "decoding": calibration.decoding}
-    groups |= {"dtypes": calibration.dtypes}
     facts: dict[str, Any] = {"base": calibration.base, "guide": calibration.guide, "direction": calibration.direction}
-    facts |= {f"{group} {name}": value for group, values in groups.items() for name, value in values.items()}
-    facts |= {"rollouts": describe_rollouts(calibration)} if calibration.rollouts else {}
+    for group in ("vocabulary", "prompts", "decoding", "dtypes"):
+        facts |= {f"{group} {name}": value for name, value in getattr(calibration, group).items() if name not in _LONG}
+    facts["rollouts"] = describe_rollouts(calibration)
     shown = {name: ", ".join(value) if isinstance(value, list) else value for name, value in facts.items()}
     return [[name, str(value)] for name, value in shown.items() if value not in (None, "")]
-
-
-def published_tables(calibration: Calibration) -> list[Table]:
-    """By score the printed cells, `tau` in nats / `kappa`."""
-    tables = []
-    for score, printed in calibration.columns.items():
-        rows = [[name, *(f"{cell['tau']:.3f} / {cell['kappa']:.3f}" for cell in cells)] for name, cells in printed.items()]
-        tables.append(Table([score, *(f"column {number}" for number in range(1, len(rows[0])))], rows))
-    return tables

@@ -17,7 +17,7 @@ from lm_eval_takeover.calibration.files import (
 )
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
 from lm_eval_takeover.commands.calibrate.rate_solver import MOST
-from lm_eval_takeover.commands.compare.contents import identify_arguments, identify_words
+from lm_eval_takeover.commands.compare.contents import digest_path, identify_arguments
 from lm_eval_takeover.commands.compare.rows import PlannedRow, join_arguments, read_pair, select_loading, write_options
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, prompts_for
@@ -67,7 +67,8 @@ def plan_calibration(options: argparse.Namespace, rows: Sequence[PlannedRow], lo
     words = _calibrate_words(options, sampling, max_gen_toks, task)
     models = {name: str(value) for name, value in ({**DEMO} | asked).items() if KINDS[name].key}
     models |= {name: options.model_args[name] for name in ("plugins",) if name in options.model_args}
-    read = [identify_words(words), identify_arguments(models), load.form]
+    contents = [digest_path(Path(word)) if Path(word).is_file() else word for word in words]
+    read = [contents, identify_arguments(models), load.form]
     out = Path(options.run_dir) / f"calibration-{digest_of(read)[:8]}.json"
     if out.exists() and fits(read_calibration(out)):
         return CalibrationPlan(str(out))

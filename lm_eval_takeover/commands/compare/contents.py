@@ -61,11 +61,6 @@ def _identify_calibration(name: str, rate: str | None) -> Any:
     return digest_of(content | {"targets": targets, "checksum": None})
 
 
-def identify_words(words: Sequence[str]) -> list[str]:
-    """Words of a command; files by content."""
-    return [digest_path(Path(word)) if Path(word).is_file() else word for word in words]
-
-
 def _identify_plugin(name: str) -> str:
     path = Path(expanduser(name))
     if path.exists():
@@ -92,7 +87,10 @@ def digest_path(path: Path) -> str:
     """Of a file, or of all files in a folder, but for hidden ones and Python's caches."""
     files = [path]
     if path.is_dir():
-        files = sorted(each for each in path.rglob("*") if each.is_file() and not _is_passed_over(each.relative_to(path)))
+        files = [each for each in sorted(path.rglob("*")) if each.is_file()]
+        files = [
+            each for each in files if not any(part[0] == "." or part == "__pycache__" for part in each.relative_to(path).parts)
+        ]
     return _digest_files(path, tuple((file, (at := file.stat()).st_size, at.st_mtime_ns, at.st_ino) for file in files))
 
 
@@ -104,10 +102,6 @@ def _digest_files(path: Path, files: Sequence[tuple[Any, ...]]) -> str:
         with file.open("rb") as stream:
             digest.update(f"{file.relative_to(path)}\0".encode() + hashlib.file_digest(stream, "blake2b").digest())
     return digest.hexdigest()
-
-
-def _is_passed_over(path: Path) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
 
 
 @functools.cache

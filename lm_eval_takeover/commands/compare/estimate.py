@@ -38,8 +38,11 @@ def print_estimate(options: argparse.Namespace) -> int:
 
 def lay_out_tasks(loads: Sequence[TaskLoad], plan: CalibrationPlan) -> Table:
     """The work of each row by task, and that of the calibration."""
-    names = ("problems", "samples", "requests", "most_tokens")
-    lines = [[load.task, *(f"{getattr(load, name):,}" for name in names)] for load in loads]
+    lines = []
+    for load in loads:
+        requests = load.problems * load.samples
+        counts = load.problems, load.samples, requests, requests * load.tokens
+        lines.append([load.task, *(f"{count:,}" for count in counts)])
     notes = ["Each row does all of these tasks. Tokens at most: every sample at the task's limit."]
     if plan.words:
         lines.append(["calibration", "", "", f"{plan.rollouts:,}", f"{plan.rollouts * plan.max_gen_toks:,}"])

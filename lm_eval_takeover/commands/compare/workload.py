@@ -29,14 +29,6 @@ class TaskLoad:
     form: str = ""  # digest of its configuration and code
     digest: str = ""  # the same with its documents
 
-    @property
-    def requests(self) -> int:
-        return self.problems * self.samples
-
-    @property
-    def most_tokens(self) -> int:
-        return self.requests * self.tokens
-
 
 def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be loaded."""

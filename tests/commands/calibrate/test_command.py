@@ -191,19 +191,6 @@ def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, t
     assert sorted(path.name for path in killed.parent.iterdir()) == ["out.json", "out.md"]
 
 
-def test_the_same_model_twice_is_calibrated_with_a_warning(tmp_path, caplog):
-    out = tmp_path / "same.json"
-    pair = ["--base", str(DEMO["base"]), "--guide", str(DEMO["base"]), "--prompts", str(CALIBRATION_PROMPTS)]
-    size = ["--num_prompts", "4", "--max_gen_toks", "40", "--out", str(out)]
-    assert main(["calibrate", *pair, *size]) == 0
-    assert "base and guide are the same model: every ce equals the entropy" in caplog.text
-    assert "all rkl scores are 0: its gate fires on every score above 0" in caplog.text
-    made = read_calibration(out)
-    assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
-    assert made.score("rkl").mean == 0
-    assert made.score("js").mean < 1e-6
-
-
 def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(calibration, tmp_path):
     out = tmp_path / "out.json"
     options = ["--num_prompts", "10", "--num_held_out", "5", "--max_gen_toks", "60", "--target_rate", "0.05", "0.99"]

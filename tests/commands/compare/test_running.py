@@ -6,13 +6,11 @@ import signal
 import sqlite3
 import sys
 from contextlib import closing, suppress
-from pathlib import Path
 from shlex import split
 from types import SimpleNamespace
 
 import pytest
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
-from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 
 from lm_eval_takeover.cli import main
@@ -75,28 +73,6 @@ def test_done_rows_stay_and_the_table_is_the_same(harness, tmp_path, capsys):
     assert again.err.count("done before") == 4
     main([*words, "--limit", "1"])  # another setting is another result
     assert len(harness.started) == 8
-
-
-def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness, tmp_path, capsys):
-    def die(words):
-        write_results(Path(value_of(words, "--output_path")), {"takeover_demo": [0, 0]}, run=takeover("guide"))
-        raise KeyboardInterrupt
-
-    words = [*WORDS, "--format", "json", "--run_dir"]
-    assert main([*words, str(tmp_path / "whole")]) == 0
-    whole = json.loads(capsys.readouterr().out)
-    harness.started.clear()
-    harness.faults[3] = die
-    assert main([*words, str(tmp_path / "cut")]) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
-    harness.started.clear()
-    assert main([*words, str(tmp_path / "cut")]) == 0
-    assert [arguments_of(call)["policy"] for call in harness.started] == ["guide", "random"]
-    resumed = json.loads(capsys.readouterr().out)
-    for board in (whole, resumed):
-        for row in board["rows"]:
-            del row["results"]
-    assert resumed == whole
 
 
 def test_a_rate_that_is_out_of_reach_is_covered_by_a_row_of_its_own_method(monkeypatch, capsys):
