@@ -10,6 +10,7 @@ import os
 import sys
 from functools import cache
 from html import escape
+from ipaddress import ip_address
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -23,14 +24,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lm_eval_takeover.escaping import make_page_policy
 from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.serve.client_request import MOST_BYTES, OneSample, Repeats, check_fields, parse_body, split_request
-from lm_eval_takeover.serve.connections import is_own_name, limit_headers
 from lm_eval_takeover.serve.served_engine import REQUESTS, EngineEnded, ServedEngine, sum_up, sum_usages
 from lm_eval_takeover.serve.stream import Stream, answer, ask, hide_ids, refuse, watch
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 _HELPERS = ("/tokenize", "/detokenize")  # nothing is generated
 _READING = ("GET", "HEAD", "OPTIONS")  # methods
-_BODY_WITHIN = 60.0  # seconds
+_HEADERS_WITHIN, _BODY_WITHIN = 30.0, 60.0  # seconds
 _GONE = 499  # status in the metrics of a client that has disconnected
 _FOLDER = Path(__file__).parent / "page"  # the page loads nothing, and talks to this server only
 _TOKENS = 200  # the page's first setting
@@ -40,7 +40,7 @@ class TakeoverMiddleware:
     """ASGI middleware for `vllm serve --middleware`."""
 
     def __init__(self, app: ASGIApp) -> None:
-        limit_headers()
+        _limit_headers()
         self.app = app
         self._repeats = Repeats()
         self._engine: ServedEngine | None = None
@@ -53,7 +53,7 @@ class TakeoverMiddleware:
             await self.app(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path != "/health" and not _list_keys(scope) and not is_own_name(scope):
+        if path != "/health" and not _list_keys(scope) and not _is_own_name(scope):
             text = "without --api-key this server answers to addresses and localhost only, not to the name in Host"
             await refuse(403, text)(scope, receive, send)
         elif scope["method"] in ("GET", "HEAD") and path == "/":
@@ -139,6 +139,47 @@ class TakeoverMiddleware:
         if gone.is_set():
             return _GONE, {}
         return refused or (200, _merge([body for _, body in done]))
+
+
+def _is_own_name(scope: Scope) -> bool:
+    """Whether `Host` is an address, localhost or the server's --host. A page can point any other name at this machine."""
+    name = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "localhost")
+    name = name.rpartition("]")[0].lstrip("[") if name.startswith("[") else name.partition(":")[0]
+    arguments = getattr(scope["app"].state, "args", None)
+    if name.lower() in ("localhost", getattr(arguments, "host", None)):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _limit_headers() -> None:
+    """Make uvicorn close a connection whose request has no end of its headers in time; it has no limit itself."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol as Protocol
+
+    if hasattr(Protocol, "awaits_after"):
+        return
+    made, received = Protocol.connection_made, Protocol.data_received
+    Protocol.awaits_after = Protocol  # the request before the one that is awaited; none yet
+
+    def wait(self: Any) -> None:
+        last = self.cycle
+        if self.awaits_after is not last:  # the clock of each request starts once
+            self.awaits_after = last
+            self.loop.call_later(_HEADERS_WITHIN, lambda: self.transport.close() if self.cycle is last else None)
+
+    def connection_made(self: Any, transport: Any) -> None:
+        made(self, transport)
+        wait(self)
+
+    def data_received(self: Any, data: bytes) -> None:
+        received(self, data)
+        if self.cycle is None or self.cycle.response_complete:
+            wait(self)
+
+    Protocol.connection_made, Protocol.data_received = connection_made, data_received
 
 
 async def _read_body(request: Request) -> bytes:

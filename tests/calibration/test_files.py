@@ -79,15 +79,6 @@ def test_an_edited_file_is_refused(made, tmp_path, edit):
         read_calibration(path)
 
 
-def test_a_calibration_has_a_bounded_size(tmp_path):
-    path = tmp_path / "huge.json"
-    with path.open("wb") as stream:
-        stream.truncate(2**40)
-    told = r"huge\.json' cannot be read: .*it has more than 64 MB.*; make a new one"
-    with pytest.raises(CalibrationError, match=told):
-        read_calibration(path)
-
-
 def test_notes_may_be_edited(made, tmp_path):
     path = tmp_path / "made.json"
     write_calibration(made, path)

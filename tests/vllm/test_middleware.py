@@ -8,7 +8,6 @@ from helpers.asgi import serve, talk
 from helpers.foreign_bodies import post
 from helpers.scripted_vllm import ScriptedVllm
 
-from lm_eval_takeover.serve import connections
 from lm_eval_takeover.vllm.settings import CLIENT, PREFIX, RequestSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
@@ -101,7 +100,7 @@ def test_fields_that_change_no_text_are_taken():
 
 
 def test_a_connection_without_the_end_of_its_headers_is_closed(monkeypatch):
-    monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.5)
+    monkeypatch.setattr("lm_eval_takeover.serve.server._HEADERS_WITHIN", 0.5)
     asked = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{"prompt": "one"}'
     with serve(ScriptedVllm()) as url:
         for before in (b"", asked):  # the first request of a connection, and a later one

@@ -5,7 +5,7 @@ import json
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,12 @@ def read_prompts(
     `diagnostic` allows these. Raises ArgumentError for what cannot be read or is a test problem.
     """
     rows = _open_rows(source, split, field, task)
-    drawn = _draw_rows(rows, task, count + held_out, seed)
-    order = list(drawn)
-    held_out = min(held_out, max(len(order) - count, len(order) // 5))
-    indices = sorted(order[: min(count, len(order) - held_out)])
-    others = sorted(order[len(indices) : len(indices) + held_out])
-    raw = [drawn[index][0] for index in (*indices, *others)]
-    texts = [(chat or str)(drawn[index][1]) for index in (*indices, *others)]
-    numbered = {index + 1: pair for index, *pair in zip((*indices, *others), raw, texts, strict=True)}
-    checked, test_sets = _check_problems(rows.option, numbered, task if source else None, diagnostic)
+    drawn = _draw_rows(rows, task, chat or str, count + held_out, seed)
+    held_out = min(held_out, max(len(drawn) - count, len(drawn) // 5))
+    kept = min(count, len(drawn) - held_out)
+    drawn = [*sorted(drawn[:kept]), *sorted(drawn[kept : kept + held_out])]
+    indices, raw, texts = zip(*drawn, strict=True)
+    checked, test_sets = _check_problems(rows.option, drawn, task if source else None, diagnostic)
     benchmarks = dict.fromkeys([*test_sets, *([task.name] if task and source is None else [])])
     described = {
         "dataset": rows.name,
@@ -113,14 +110,14 @@ def read_prompts(
         "enable_thinking": enable_thinking if chat else None,
         "seed": seed,
         "asked": count,
-        "indices": indices,
-        "digest": f"sha256:{hashlib.sha256(json.dumps(texts[: len(indices)]).encode()).hexdigest()}",
-        "held_out_indices": others,
+        "indices": list(indices[:kept]),
+        "digest": f"sha256:{hashlib.sha256(json.dumps(texts[:kept]).encode()).hexdigest()}",
+        "held_out_indices": list(indices[kept:]),
         "template_digest": digest_template(texts),
         "problems": [problem_digest(text) for text in strip_template(raw)],
         "checked_against": checked,
     }
-    return Prompts(tuple(texts[: len(indices)]), tuple(texts[len(indices) :]), described, tuple(benchmarks))
+    return Prompts(texts[:kept], texts[kept:], described, tuple(benchmarks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +153,13 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
     return rows
 
 
-def _draw_rows(rows: _Rows, task: TaskForm | None, count: int, seed: int) -> dict[int, tuple[str, str]]:
-    """`(text, prompt)` of up to `count` rows by number, in the order of the draw; no two have one prompt."""
+def _draw_rows(
+    rows: _Rows, task: TaskForm | None, chat: Callable[[str], str], count: int, seed: int
+) -> list[tuple[int, str, str]]:
+    """`(number, text, prompt)` of up to `count` rows, in the order of the draw; no two have one prompt."""
     shuffled = list(range(len(rows.rows)))
     random.Random(seed).shuffle(shuffled)
-    drawn: dict[int, tuple[str, str]] = {}
+    drawn: list[tuple[int, str, str]] = []
     prompts: set[str] = set()
     repeated = 0
     for index in shuffled:
@@ -181,7 +180,7 @@ def _draw_rows(rows: _Rows, task: TaskForm | None, count: int, seed: int) -> dic
             repeated += 1
             continue
         prompts.add(prompt)
-        drawn[index] = text, prompt
+        drawn.append((index, text, chat(prompt)))
     if repeated:
         logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, rows.option)
     return drawn
@@ -210,15 +209,15 @@ def _render_task(task: TaskForm, row: dict[str, Any]) -> str:
 
 
 def _check_problems(
-    option: str, drawn: Mapping[int, Sequence[str]], task: TaskForm | None, diagnostic: bool
+    option: str, drawn: Sequence[tuple[int, str, str]], task: TaskForm | None, diagnostic: bool
 ) -> tuple[list[str], list[str]]:
-    """Which benchmarks `(text, prompt)` by row are checked against, and which they are of; ArgumentError unless `diagnostic`."""
+    """Which benchmarks these rows are checked against, and which they are of; ArgumentError unless `diagnostic`."""
     own = {task.name: [problem_digest(_render_task(task, row)) for row in task.documents]} if task else {}
     problems = KnownProblems.load(**own)
     test_rows: dict[str, list[int]] = defaultdict(list)
-    for number, (text, prompt) in drawn.items():
+    for index, text, prompt in drawn:
         if benchmark := problems.held_by(text, prompt):
-            test_rows[benchmark].append(number)
+            test_rows[benchmark].append(index + 1)
     if test_rows and not diagnostic:
         listed = "; ".join(
             f"{name}: row{'s' * (len(at) > 1)} {', '.join(map(str, at[:5]))}{' …' * (len(at) > 5)}"

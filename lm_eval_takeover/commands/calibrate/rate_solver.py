@@ -4,8 +4,6 @@ Each takeover changes what the host writes next, so the rate is measured on roll
 numbers, so the rate is nearly monotone in the parameter.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -18,6 +16,7 @@ from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands.calibrate.rollouts import Rollouts, Setup
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.progress import Progress
+from lm_eval_takeover.storage.digests import digest_of
 
 MOST = 12  # measurements of one target
 _NEAR = 0.001  # of a rate: fresh prompts add more noise
@@ -60,8 +59,7 @@ class HeldOutRollouts:
     @property
     def name(self) -> str:
         """A key of all that a measured rate depends on, without the value."""
-        digest = hashlib.sha256(json.dumps(self.setup.prompts.held_out).encode()).hexdigest()
-        return f"{digest} {json.dumps(self.method.settings, sort_keys=True)}"
+        return digest_of([self.setup.prompts.held_out, self.method.settings])
 
     def measure(self, value: float, label: str) -> Measured:
         """The rate at this value of the budget parameter."""

@@ -6,7 +6,6 @@ and its prompts are done again. All scores are in memory, four bytes each: 33 MB
 """
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import logging
@@ -38,6 +37,7 @@ from lm_eval_takeover.pair.load_options import text_settings
 from lm_eval_takeover.pair.loading import load_weights
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.progress import Progress
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_whole
 
@@ -181,7 +181,6 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
 
     Raises ArgumentError where another process is at work there.
     """
-    described = setup.describe()
     measured = {
         **{m.role: [str(m.id), str(m.dtype), text_settings(m.given)] for m in setup.pair.members},
         "draw": "race",
@@ -189,12 +188,9 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
         "direction": setup.direction,
         "prompts": setup.prompts.source["digest"],
         "plugins": {score.name: score.source.digest for score in scores if score.source.digest is not None},
-        **described["decoding"],
+        **setup.describe()["decoding"],
     }
-    key = hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()
-    folder = out.with_name(f".{out.name}.{key[:12]}.partial")
-    if others := [other.name for other in out.parent.glob(f".{out.name}.*.partial") if other != folder]:
-        logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
+    folder = out.with_name(f".{out.name}.{digest_of(measured)[:12]}.partial")
     make_folder(folder)
     try:
         lock = Lock(folder / "lock")

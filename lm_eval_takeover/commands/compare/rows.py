@@ -1,18 +1,24 @@
-"""The rows of a comparison: models alone, and methods at realized rates."""
+"""The rows of a comparison: models alone, and methods at realized rates; and ROWS, the file that `frontier` reads them from."""
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands._options import LOADING, PAIR
+from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
 from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
-from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.results.fields import read_rows
+from lm_eval_takeover.results.runs import Run, find_results, read_run
+from lm_eval_takeover.runs.layout import ROWS
+from lm_eval_takeover.storage.paths import join_inside, make_component
+from lm_eval_takeover.storage.whole_files import write_text
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 _ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
@@ -157,3 +163,30 @@ def _write_word(named: Named, own: dict[str, Any], shared: dict[str, Any]) -> st
     name = own.get("score", "ce") if own["policy"] == DEFAULT_POLICY else own["policy"]
     pairs = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
     return ":".join([name, *(f"{key}={value}" for key, value in pairs.items())])
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRow(ComparedRow):
+    """A row with the folders of its results in the comparison's own."""
+
+    results: list[str] = field(default_factory=list)
+
+
+def write_kept_rows(run_dir: Path, rows: Mapping[ComparedRow, Sequence[Run]]) -> None:
+    paths = {row: [str(run.source.parent.relative_to(run_dir)) for run in runs] for row, runs in rows.items()}
+    kept = [
+        {each.name: getattr(row, each.name) for each in fields(ComparedRow)} | {"results": own} for row, own in paths.items()
+    ]
+    write_text(run_dir / ROWS, write_json(kept))
+
+
+def read_kept_rows(folder: Path) -> dict[ComparedRow, list[Run]]:
+    """The rows that `compare` left in this folder, with the runs of their calls. Raises ResultsError, ArgumentError."""
+    if not (folder / ROWS).exists():
+        raise ArgumentError(f"'{folder}' has no {ROWS}; give the compare command that made it again")
+    rows: list[KeptRow] = read_rows(folder / ROWS, "`lm-eval-takeover compare`", KeptRow)
+    try:
+        paths = {row: [join_inside(folder, path) for path in row.results] for row in rows}
+    except ValueError as error:
+        raise ArgumentError(f"'{folder}': {error}") from None
+    return {row: [read_run(find_results(path)[-1]) for path in own] for row, own in paths.items()}

@@ -14,8 +14,7 @@ from lm_eval_takeover.calibration.files import find_calibration, note_tasks
 from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
-from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
-from lm_eval_takeover.commands.compare.rows import DRAFTED, LEADERS, ComparedRow, PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.rows import DRAFTED, LEADERS, ComparedRow, PlannedRow, plan_rows, write_kept_rows
 from lm_eval_takeover.commands.compare.tables import describe_costs, write_costs
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
@@ -62,9 +61,6 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     board = build_board(list(labels), thinking, None, labels)
     places = {folder.resolve(): place for place, folder in enumerate(labels)}  # tables have the order of --rows
     board = replace(board, rows=sorted(board.rows, key=lambda row: places[row.results.resolve().parent] if row.results else 0))
-    for row, runs in done.items():
-        if row.donor and not any(run.counts.takeovers for run in runs):
-            _say(options, f"{row.label}: {row.donor} wrote nothing")
     costs = describe_costs(done)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(options.run_dir / "leaderboard.json", described)

@@ -44,13 +44,12 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
     name = task or run.tasks[0]
     if name not in run.tasks:
         raise ArgumentError(f"--task '{name}' is not in the run, which has {', '.join(run.tasks)}")
-    docs = sorted({row.doc_id for row in run.answered if row.task == name})
-    if not docs:
+    known = {(row.doc_id, row.sample): row for row in run.answered if row.task == name}
+    if not known:
         raise ArgumentError(f"task {name} has no finished sample in '{run.folder}'; wait for it, or run the same command again")
-    rows = [row for row in run.answered if row.name == (name, doc_id, sample)]
-    if rows:
-        return rows[0]
-    samples = sorted({row.sample for row in run.answered if (row.task, row.doc_id) == (name, doc_id)})
+    if found := known.get((doc_id, sample)):
+        return found
+    docs, samples = sorted({doc for doc, _ in known}), sorted(number for doc, number in known if doc == doc_id)
     if samples:
         raise ArgumentError(f"--sample {sample} is not there; doc {doc_id} has {samples[0]} to {samples[-1]}")
     raise ArgumentError(f"--doc {doc_id} is not there; task {name} has {len(docs)} from {docs[0]} to {docs[-1]}")

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
-from lm_eval_takeover.commands.compare.kept_rows import read_kept_rows
-from lm_eval_takeover.commands.compare.rows import ComparedRow
+from lm_eval_takeover.commands.compare.rows import ComparedRow, read_kept_rows
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.frontier.picture import try_to_draw
 from lm_eval_takeover.lab.frontier.study import Frontier, describe_frontier, measure_points

@@ -54,13 +54,6 @@ def test_rows_that_repeat_a_prompt_are_left_out(write, caplog):
     assert "27 rows of" in caplog.text
 
 
-def test_lines_end_at_line_feeds_only(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    rows = [{"prompt": "one\u2028two\x85three\x0cfour"}, {"prompt": "five"}]
-    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode())
-    assert set(read_prompts(str(path)).texts) == {row["prompt"] for row in rows}
-
-
 @pytest.mark.parametrize(
     "wrap", [str.upper, "Problem: {}\nSolution:".format, lambda p: f"You are a careful solver.  {p.replace(' ', '  ')}  Think."]
 )

@@ -36,18 +36,16 @@ def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_
     assert f"{one.stored.takeovers} takeovers" in text and f"gold: {gold}" in text
 
 
-def test_a_takeover_by_a_space_is_shown_as_a_space():
-    trace = pa.table({"token_id": [1, 2], "host_token_id": [1, 0], "chosen_from": ["base", "guide"]})
-    words = [" fox", "The", " "]
-    marked = mark_takeovers(lambda ids: "".join(words[token] for token in ids), trace, "guide")
-    assert marked.plain == "The[ |fox]"
-
-
-def test_a_takeover_that_ends_a_line_breaks_it_and_an_answers_own_brackets_are_no_marks():
-    trace = pa.table({"token_id": [0, 1, 2], "host_token_id": [0, 2, 2], "chosen_from": ["base", "guide", "base"]})
-    for first, expected in (("Sum.", "Sum.[\\n|Then]\nThen"), ("x[0].", "x[0].⟦\\n|Then⟧\nThen")):
-        words = [first, "\n", "Then"]
-        assert mark_takeovers(lambda ids, words=words: "".join(words[i] for i in ids), trace, "guide").plain == expected
+@pytest.mark.parametrize(("words", "hosts", "marked"), [
+    (["The", " "], [0, " fox"], "The[ |fox]"),
+    (["Sum.", "\n", "Then"], [0, "Then", 0], "Sum.[\\n|Then]\nThen"),
+    (["x[0].", "\n", "Then"], [0, "Then", 0], "x[0].⟦\\n|Then⟧\nThen"),
+])  # fmt: skip
+def test_a_mark_shows_spaces_and_line_breaks_and_is_no_bracket_of_the_answer(words, hosts, marked):
+    known = [*words, *filter(None, hosts)]
+    columns = {"token_id": [*range(len(words))], "host_token_id": [known.index(host) if host else 0 for host in hosts]}
+    trace = pa.table({**columns, "chosen_from": ["base", "guide", "base"][: len(words)]})
+    assert mark_takeovers(lambda ids: "".join(known[i] for i in ids), trace, "guide").plain == marked
 
 
 def test_the_fast_decoder_writes_what_the_run_s_tokenizer_writes(demo_runs):

@@ -11,8 +11,7 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
-from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.rows import PlannedRow, write_kept_rows
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.lab.frontier.study import describe_frontier
 from lm_eval_takeover.results.runs import read_run

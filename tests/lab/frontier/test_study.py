@@ -13,8 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.kept_rows import write_kept_rows
-from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.rows import PlannedRow, write_kept_rows
 from lm_eval_takeover.commands.compare.tables import describe_costs, write_costs
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.lab.frontier import picture
