@@ -4,8 +4,7 @@
 
 First so many draws, of all kinds of logits and settings, in Triton's interpreter and by numpy. Near ties are races whose second
 token is within a share of the first, in `E / p`. Within 1e-6 they may end otherwise on a GPU, which rounds differently.
-Then a draw of a real vocabulary: operations that torch is asked for and the bytes that they read and write, counted by a dispatch
-mode, for the same draw in plain torch and for the kernels, whose loads and stores the interpreter counts.
+Then a draw of a real vocabulary: launches, and the bytes of their loads and stores, which the interpreter counts.
 """
 
 import argparse
@@ -19,13 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import helpers.interpreter  # type: ignore[import-not-found]  # noqa: F401  # makes it fast
-from helpers.torch_kernels import draw_in_torch  # type: ignore[import-not-found]
 
 from lm_eval_takeover.kernels import draws, operations
 from lm_eval_takeover.method.request import Sampling
@@ -131,39 +128,14 @@ def count_near_ties(logits: np.ndarray[Any, Any], at: np.ndarray[Any, Any], how:
     return np.array([int((second - first < share).sum()) for share in NEAR])
 
 
-class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operations, those over a vocabulary, and bytes of what they read and write; views are none."""
-
-    def __init__(self, vocab: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.vocab, self.operations, self.large, self.bytes = vocab, 0, 0, 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = function(*args, **(kwargs or {}))
-        made = found if isinstance(found, tuple) else (found,)
-        if not any(told.alias_info is not None and not told.alias_info.is_write for told in function._schema.returns):
-            touched = [one for one in (*args, *made) if isinstance(one, Tensor)]
-            self.operations += 1
-            self.large += any(one.numel() >= self.vocab for one in touched)
-            self.bytes += sum(one.nbytes for one in touched)
-        return found
-
-
 def count(vocab: int) -> None:
     logits = (torch.randn(1, vocab, generator=torch.Generator().manual_seed(1)) * 3).bfloat16()
-    print(
-        f"one draw of {vocab} bfloat16 logits, mean of {len(WORDS)}: operations, those over all tokens, launches, bytes a token"
-    )
-    for how in (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.6, 0.95, 20)):
-        with Counted(vocab) as mode:
-            draw_in_torch(logits, torch.tensor(WORDS[:1]), how)
+    print(f"one draw of {vocab} bfloat16 logits, mean of {len(WORDS)}: launches, bytes a token")
+    for how in (Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.6, 0.95, 20)):
         with count_traffic() as traffic:
             for word in WORDS:
                 draws.draw(logits[:, None], torch.tensor([word]), *place_rules(how), None)
-        launches, read = traffic.launches // len(WORDS), traffic.bytes / len(WORDS)
-        print(how)
-        print(f"    torch    {mode.operations:5} {mode.large:5} {mode.operations:5} {mode.bytes / vocab:8.1f}")
-        print(f"    kernels  {1:5} {1:5} {launches:5} {read / vocab:8.1f}")
+        print(f"{how}: {traffic.launches // len(WORDS)}, {traffic.bytes / len(WORDS) / vocab:.1f}")
 
 
 if __name__ == "__main__":

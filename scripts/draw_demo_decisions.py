@@ -37,12 +37,12 @@ def measure_enrichment(run_dir: Path) -> dict[str, float]:
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.demo import DEMO
-    from lm_eval_takeover.lab.analysis.tokens import list_parts, read_scored_samples
+    from lm_eval_takeover.lab.analysis.tokens import read_scored_samples
     from lm_eval_takeover.runs.scores import list_score_files
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     counts = {score: np.zeros(4) for score in SCORES}  # decisions and tokens in the top, decisions and tokens
-    for sample in read_scored_samples(list_parts(list_score_files(run_dir)), SCORES):
+    for sample in read_scored_samples(list_score_files(run_dir), SCORES):
         decisions = np.zeros(len(sample), dtype=bool)
         decisions[decision_positions([tokenizer.decode([token]) for token in sample.columns["token_id"]])] = True
         for score, count in counts.items():

@@ -1,6 +1,5 @@
 """A real Chromium without a window, spoken to over its debugging pipe (the DevTools protocol; messages end in a zero byte)."""
 
-import base64
 import contextlib
 import fcntl
 import json
@@ -83,10 +82,6 @@ class Page:
         media = {"prefers-color-scheme": theme, "prefers-reduced-motion": "reduce"}
         features = [{"name": name, "value": value} for name, value in media.items()]
         self.call("Emulation.setEmulatedMedia", features=features)
-
-    def save_picture(self, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 
 @contextlib.contextmanager

@@ -100,26 +100,22 @@ def write_random_scores(folder: Path, seed: int = 0, files: int = 1) -> None:
 
 
 def _spoil_file(path: Path, rng: random.Random, sign=lambda content: content) -> None:
-    if rng.random() < 0.25:
-        path.write_bytes(spoil_bytes(path.read_bytes(), rng))
-        return
-    content = spoil_json(json.loads(path.read_text()), rng)
-    with contextlib.suppress(Exception):
-        content = sign(content)
-    path.write_text(json.dumps(content))
-
-
-def _spoil_results(folder, rng):
-    paths = sorted((folder / "results").iterdir())
-    path = rng.choice(paths)
-    if path.suffix == ".json":
-        return _spoil_file(path, rng)
+    """Its bytes; or a value of it, or of one of its lines, signed again."""
+    if path.suffix == ".parquet":
+        return spoil_parquet(path, rng)
     if rng.random() < 0.25:
         return path.write_bytes(spoil_bytes(path.read_bytes(), rng))
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     at = rng.randrange(len(lines))
-    lines[at] = spoil_json(lines[at], rng)
-    return path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    content = spoil_json(json.loads(lines[at]), rng)
+    with contextlib.suppress(Exception):
+        content = sign(content)
+    lines[at] = json.dumps(content)
+    return path.write_text("\n".join(lines))
+
+
+def _any_of(pattern, *sign):
+    return lambda folder, rng: _spoil_file(rng.choice(sorted(folder.glob(pattern))), rng, *sign)
 
 
 _CELLS = (None, 0, -1, 7, 2**62, 0.5, float("inf"), "", "x", "../../x.parquet", "000-000099.parquet", "\x1b[31m", "\U000e0041",
@@ -260,33 +256,22 @@ def _read_analysis(folder):
     _ = found.base, found.guide, found.compared, found.problems
 
 
-def _any_of(pattern):
-    return lambda folder, rng: spoil_parquet(rng.choice(sorted(folder.glob(pattern))), rng)
-
-
-def _json(name, sign=lambda content: content):
-    return lambda folder, rng: _spoil_file(folder / name, rng, sign)
-
-
 KINDS = {
-    "results": (_spoil_results, _read_results),
-    "calibration": (_json("calibration.json", lambda c: c | {"checksum": compute_checksum(c)}), _read_calibration),
+    "results": (_any_of("results/*"), _read_results),
+    "calibration": (_any_of("calibration.json", lambda c: c | {"checksum": compute_checksum(c)}), _read_calibration),
     "journal": (_spoil_journal, _read_runs),
     "trace": (_spoil_trace, _read_traces),
     "scores": (_any_of("base/scores/*.parquet"), _read_runs),
     "prompts": (_any_of("base/prompts.parquet"), _read_runs),
     "baseline": (
-        _json("baseline.json", lambda c: c | {"checksum": digest_of(c | {"checksum": ""})}),
+        _any_of("baseline.json", lambda c: c | {"checksum": digest_of(c | {"checksum": ""})}),
         lambda folder: main(
             ["regress", str(folder / "results"), "--baseline", str(folder / "baseline.json"), "--format", "json"]
         ),
     ),
     "svg": (_spoil_svg, lambda folder: read_figure(folder / "analysis" / "budget.svg")),
-    "effects": (_json(f"effects/{EXAMPLES}"), lambda folder: read_effects(folder / "effects")),
-    "analysis": (
-        lambda folder, rng: _json(f"analysis/{rng.choice(('analysis.json', 'budget.json'))}")(folder, rng),
-        _read_analysis,
-    ),
+    "effects": (_any_of(f"effects/{EXAMPLES}"), lambda folder: read_effects(folder / "effects")),
+    "analysis": (_any_of("analysis/*.json"), _read_analysis),
 }
 
 

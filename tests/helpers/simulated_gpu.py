@@ -15,11 +15,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from helpers.simulated_capture import list_tensors, simulate_captures
-from helpers.torch_kernels import draw_in_torch, read_in_torch
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.kernels import operations
+from lm_eval_takeover.kernels.operations import ModelRead
+from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import draw_rows, drawing
 
 CUDA, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 ASKS = {
@@ -141,15 +143,21 @@ def draw(logits, words, table, truncates, selects, rows):
     flat = logits.flatten(0, 1)
     asked = flat if rows is None else flat[rows.clamp(min=0)]
     samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
-    if len(samplings) == 1:
-        return draw_in_torch(asked, words, samplings[0])
-    drawn = [draw_in_torch(asked[i : i + 1], words[i : i + 1], samplings[i]) for i in range(len(words))]
+    with drawing():
+        if len(samplings) == 1:
+            return draw_rows(asked, words, samplings[0])
+        drawn = [draw_rows(asked[i : i + 1], words[i : i + 1], samplings[i]) for i in range(len(words))]
     return tuple(torch.cat(part) for part in zip(*drawn, strict=True))
 
 
 def _read(host, donor, tokens):
-    ce, rkl, *models = read_in_torch(host.flatten(0, 1), None if donor is None else donor.flatten(0, 1), tokens)
-    return torch.stack([ce, rkl, *(column for model in models for column in model)], -1)
+    read = PairReading(host.flatten(0, 1), None if donor is None else donor.flatten(0, 1), tokens)
+    none = torch.full(read.host_logits.shape[:1], torch.nan)
+    columns = [none, none] if donor is None else [read.ce, read.rkl]
+    for model in (read.host, None if donor is None else read.donor):
+        known = {name for name in ModelRead._fields if model and (tokens is not None or name not in ("logprob", "rank"))}
+        columns += [getattr(model, name) if name in known else none for name in ModelRead._fields]
+    return torch.stack([column.float() for column in columns], -1)
 
 
 def _diverge(host, donor):

@@ -1,4 +1,4 @@
-"""What analyses measure on the scored samples of a run, a part of its files after the other: on all cores where there is much."""
+"""What analyses measure on the scored samples of a run, one of its files after the other: on all cores where there is much."""
 
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,7 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import forkserver, get_all_start_methods, get_context
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,12 +17,10 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.lab.analysis.catalogue import SCORED
 from lm_eval_takeover.lab.analysis.planning import Vocabulary, classify_text
 from lm_eval_takeover.lab.analysis.pooling import make_frame
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, ScoreFile, read_scored_samples
+from lm_eval_takeover.lab.analysis.tokens import SampleTokens, read_scored_samples
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 
-_ROWS = 10**7  # from so many on, worker processes are worth their start of some seconds
-# Not `fork`: pyarrow and polars have threads by then. `spawn`, where there is nothing else, imports once for each worker.
-_METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+MANY = 10**7  # tokens from which on worker processes are worth their start of some seconds
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class Measuring:
     places: Mapping[Name, Sequence[Name]]
     codes: Vocabulary | None = None
 
-    def measure(self, part: ScoreFile) -> dict[str, pl.DataFrame]:
-        """A table by analysis, of the samples that begin in this part."""
+    def measure(self, path: Path) -> dict[str, pl.DataFrame]:
+        """A table by analysis, of the samples of this file."""
         columns = [column for name in self.names for column in SCORED[name].columns]
-        return self.measure_samples(read_scored_samples([part], self.scores, columns))
+        return self.measure_samples(read_scored_samples([path], self.scores, columns))
 
     def measure_samples(self, samples: Iterable[SampleTokens]) -> dict[str, pl.DataFrame]:
         """By analysis a row per place of a sample and score: `task, doc_id, sample, score` and what is measured."""
@@ -56,42 +55,17 @@ class Measuring:
         return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
 
 
-def count_workers(parts: Sequence[ScoreFile]) -> int:
-    """How many processes measure these parts; 1 is this one."""
-    return min(count_cores(), len(parts)) if sum(part.rows for part in parts) >= _ROWS else 1
-
-
-def warm_up(parts: Sequence[ScoreFile]) -> None:
-    """Where worker processes will measure these parts, begin to import what they need, beside what this one has still to read."""
-    if count_workers(parts) > 1 and _METHOD == "forkserver":
-        get_context(_METHOD).set_forkserver_preload([__name__])
-        forkserver.ensure_running()
-
-
-def measure_parts(measuring: Measuring, parts: Sequence[ScoreFile], workers: int) -> Iterator[dict[str, pl.DataFrame]]:
-    """`Measuring.measure` of each part, in their order. Raises RunDirError where a worker process was killed."""
-    if workers <= 1:
-        yield from map(measuring.measure, parts)
+def measure_files(measuring: Measuring, paths: Sequence[Path], tokens: int) -> Iterator[dict[str, pl.DataFrame]]:
+    """`Measuring.measure` of each file, in their order. Raises RunDirError where a worker process was killed."""
+    if tokens < MANY:
+        yield from map(measuring.measure, paths)
         return
-    pool = ProcessPoolExecutor(workers, get_context(_METHOD), _begin_worker, (measuring,))
+    workers = min(count_cores(), len(paths))
+    # Not `fork`: pyarrow and polars have threads by then. Ctrl-C is for the process that waits for these.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     try:
-        yield from pool.map(_measure, parts)
+        yield from pool.map(measuring.measure, paths, chunksize=-(-len(paths) // (4 * workers)))
     except BrokenProcessPool as error:
         raise RunDirError("a worker process of the analysis was killed; was there enough memory?") from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-_of_worker: Measuring | None = None
-
-
-def _begin_worker(measuring: Measuring) -> None:
-    """Ctrl-C is for the process that waits for this one."""
-    global _of_worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _of_worker = measuring
-
-
-def _measure(part: ScoreFile) -> dict[str, pl.DataFrame]:
-    assert _of_worker is not None
-    return _of_worker.measure(part)

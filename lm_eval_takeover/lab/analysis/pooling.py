@@ -23,20 +23,16 @@ Labels = Sequence[Mapping[str, Any]]
 _SCORE = ("score",)
 
 
+@lru_cache(maxsize=8)
 def draw_weights(problems: int, name: str) -> Values:
     """How often each problem is in each resample: `[RESAMPLES, problems]`. The same for one name, others are independent.
 
     NaN for a single problem, whose resamples say nothing of others.
     """
-    return _draw_weights(problems, name, RESAMPLES)
-
-
-@lru_cache(maxsize=8)
-def _draw_weights(problems: int, name: str, resamples: int) -> Values:
     if problems < 2:
-        return np.full((resamples, problems), np.nan)
+        return np.full((RESAMPLES, problems), np.nan)
     seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-    return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), resamples).astype(float)
+    return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), RESAMPLES).astype(float)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, open_parquet, read_table, reading
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
 from lm_eval_takeover.runs.run_reader import split_samples
 from lm_eval_takeover.runs.scores import column_of, make_schema
 
@@ -80,36 +80,17 @@ def ceil_percent(count: int, percent: int) -> int:
     return -(-count * percent // 100)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreFile:
-    """A scores file, which has whole samples."""
+def read_scored_samples(paths: Iterable[Path], scores: Sequence[str], more: Sequence[str] = ()) -> Iterator[SampleTokens]:
+    """The samples of scores files, each of which has whole ones, with these scores and columns.
 
-    path: Path
-    rows: int
-
-
-def list_parts(paths: Iterable[Path]) -> list[ScoreFile]:
-    """These scores files with their rows, empty ones left out. Raises RunDirError for a file that cannot be read."""
-    parts = []
-    for path in paths:
-        with reading(path, "scores"), open_parquet(path) as file:
-            parts.append(ScoreFile(path, file.metadata.num_rows))
-    return [part for part in parts if part.rows]
-
-
-def read_scored_samples(files: Iterable[ScoreFile], scores: Sequence[str], more: Sequence[str] = ()) -> Iterator[SampleTokens]:
-    """The samples of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
+    Raises RunDirError for a file that cannot be read.
+    """
     columns = list(dict.fromkeys(["token_id", *map(column_of, scores), *more]))
-    for file in files:
-        with reading(file.path, "scores"):
-            yield from read_samples(file.path, columns)
-
-
-def read_samples(path: Path, columns: Sequence[str]) -> Iterator[SampleTokens]:
-    """The samples of one file. To be used under `reading`."""
-    table = read_table(path, SCHEMA, [*NAME_COLUMNS, *columns])
-    for name, start, stop in split_samples(table):
-        yield make_sample(name, table.slice(start, stop - start), columns)
+    for path in paths:
+        with reading(path, "scores"):
+            table = read_table(path, SCHEMA, [*NAME_COLUMNS, *columns])
+            for name, start, stop in split_samples(table):
+                yield make_sample(name, table.slice(start, stop - start), columns)
 
 
 def make_sample(name: Name, table: pa.Table, columns: Sequence[str]) -> SampleTokens:

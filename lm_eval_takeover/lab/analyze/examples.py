@@ -12,7 +12,7 @@ import polars as pl
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
 from lm_eval_takeover.lab.analysis.contexts import HIGH, LOW, SETS, Words, count_words, draw_contexts
 from lm_eval_takeover.lab.analysis.takeovers import find_changed
-from lm_eval_takeover.lab.analysis.tokens import list_parts, read_scored_samples
+from lm_eval_takeover.lab.analysis.tokens import read_scored_samples
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
@@ -65,8 +65,8 @@ def _describe(inputs: Inputs, run: RunReader, sample: Answered, at: int | None =
 
 def make_contexts(inputs: Inputs) -> pl.DataFrame:
     """One word at low and at high scores, by js where it is scored."""
-    parts, score = list_parts(inputs.score_files), "js" if "js" in inputs.scores else inputs.scores[0]
-    read = partial(read_scored_samples, parts, [score])
+    score = "js" if "js" in inputs.scores else inputs.scores[0]
+    read = partial(read_scored_samples, inputs.score_files, [score])
     words = Words.read(inputs.pieces.list_names())
     counts = count_words(read(), words, score)
     if inputs.word is None:

@@ -19,16 +19,14 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analysis.catalogue import COLUMNS, SCORED
 from lm_eval_takeover.lab.analysis.figures import DRAWN, SIZE, draw
-from lm_eval_takeover.lab.analysis.measuring import Measuring, count_workers, measure_parts, warm_up
+from lm_eval_takeover.lab.analysis.measuring import Measuring, measure_files
 from lm_eval_takeover.lab.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.lab.analysis.planning import TokenClasses, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.analysis.pooling import make_frame
 from lm_eval_takeover.lab.analysis.takeovers import measure_cross, measure_ranks, tabulate_cross, tabulate_ranks
-from lm_eval_takeover.lab.analysis.tokens import list_parts
 from lm_eval_takeover.lab.analyze.examples import make_contexts, make_examples
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs, split_pairs
 from lm_eval_takeover.lab.extra import draw_svg
-from lm_eval_takeover.results.summary import choose_averaged
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.storage.whole_files import write_text
@@ -135,19 +133,17 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
 def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | None = None) -> dict[str, pl.DataFrame]:
     """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
-    parts = list_parts(files or inputs.score_files)
-    warm_up(parts)
+    files = files or inputs.score_files
     places: dict[Name, list[Name]] = {}
     for sample in inputs.scored.answered:
         places.setdefault(sample.stored_name, []).append(sample.name)
     codes = inputs.codes if "planning" in names else None
     measuring = Measuring(names, inputs.scores, places, codes)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    with tqdm(total=sum(part.rows for part in parts), desc="Reading scores", unit="token", unit_scale=True) as bar:
-        for part, measured in zip(parts, measure_parts(measuring, parts, count_workers(parts)), strict=True):
-            bar.update(part.rows)
-            for name, frame in measured.items():
-                frames[name].append(frame)
+    tokens = sum(sample.stored.tokens for sample in inputs.scored.stored_samples())
+    for measured in tqdm(measure_files(measuring, files, tokens), "Reading scores", len(files), unit="file"):
+        for name, frame in measured.items():
+            frames[name].append(frame)
     return {name: pl.concat(parts).sort("task", maintain_order=True) for name, parts in frames.items() if parts}
 
 
@@ -264,15 +260,6 @@ def list_notices(inputs: Inputs) -> Iterator[str]:
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     if len(tasks) == 1:
         yield f"one task: the rows `mean` are those of {next(iter(tasks))}"
-    averaged = choose_averaged(sorted(tasks))
-    for name, run in inputs.runs.items():
-        if lacking := [task for task in averaged if task not in run.tasks]:
-            yield f"'{name}' is without {', '.join(lacking)}: it has no row `mean` in budget"
-        problems = len({(sample.task, sample.doc_id) for sample in run.answered})
-        if problems == len(run.answered):
-            yield f"'{name}' has one sample of each problem: pass8 is Acc, and a flip may be chance"
-        if problems == 1:
-            yield f"'{name}' has one problem: no interval can be given"
 
 
 def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:

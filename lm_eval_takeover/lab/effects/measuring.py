@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from lm_eval.api.instance import Instance
 
@@ -37,7 +37,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     where = f"run_dir='{run.folder}'"
     if run.written_by is not None:
         raise ArgumentError(f"{where} was written by the {run.written_by} alone; effects need a guided run")
-    form = Form(run, {task: read_form(run, task) for task in run.tasks})
+    form = Form.of(run)
     greedy = all(request.sampling.temperature == 0 for request in form.tasks.values())
     if greedy and options.continuations > 1:
         print("decoding is greedy: one continuation after each token is enough")
@@ -85,6 +85,19 @@ class Form:
     tasks: Mapping[str, Request]
     room: int = sys.maxsize
 
+    @classmethod
+    def of(cls, run: RunReader) -> Self:
+        """Raises ArgumentError where the run does not say how a task's samples were drawn."""
+        tasks, default = {}, int(run.arguments.get("max_gen_toks") or TASK_MAX_GEN_TOKS)
+        for task in run.tasks:
+            if (settings := run.decoding.get(task)) is None:
+                raise ArgumentError(
+                    f"run_dir='{run.folder}' does not say how task '{task}' was decoded, or says it in two ways"
+                )
+            sampling, until, most = read_generation_settings(settings, default)
+            tasks[task] = Request((0,), 0, most, sampling, until, task)
+        return cls(run, tasks)
+
     def limit(self, sample: Answered) -> int:
         """Tokens of the whole text, at most."""
         prompt = len(self.run.find_prompt(sample)["prompt_ids"])
@@ -126,15 +139,6 @@ def _choose(
                 f"the {donor} would draw another token at few of the {host}'s tokens"
             )
     return chosen
-
-
-def read_form(run: RunReader, task: str) -> Request:
-    """How a task's samples are drawn: a request without its prompt. Raises ArgumentError where the run does not say."""
-    settings = run.decoding.get(task)
-    if settings is None:
-        raise ArgumentError(f"run_dir='{run.folder}' does not say how task '{task}' was decoded, or says it in two ways")
-    sampling, until, most = read_generation_settings(settings, int(run.arguments.get("max_gen_toks") or TASK_MAX_GEN_TOKS))
-    return Request((0,), 0, most, sampling, until, task)
 
 
 def load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:

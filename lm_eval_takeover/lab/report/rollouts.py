@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample, read_samples
+from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample, read_scored_samples
 from lm_eval_takeover.lab.report.inputs import Analysis
 from lm_eval_takeover.pair.pieces import Pieces
-from lm_eval_takeover.runs.parquet import open_parquet, reading
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.runs.scores import column_of, list_score_files, read_header
 
@@ -84,43 +83,33 @@ def _pack_chunk(
         scored = read_scores(run, samples, score) if run.written_by == "base" else {}
         for sample, table in run.read_traces(_TRACED, list(samples.values())):
             tokens = make_sample(sample.stored_name, table, _TRACED)
-            packed[name, sample.stored.key] = pack(run, tokens, scored.get(sample.stored.key), pieces[name])
+            packed[name, sample.stored.key] = pack(run, tokens, scored.get(sample.stored.key), score, pieces[name])
     return packed
 
 
 def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -> dict[bytes, SampleTokens]:
     """By key what `lm-eval-takeover score` found of these texts: `score` and both models' probabilities."""
-    column = column_of(score)
     by_name = {sample.stored_name: key for key, sample in samples.items()}
-    scored = {}
-    for path in list_score_files(run.folder):
-        if not read_header(path)[1] & samples.keys():
-            continue
-        with reading(path, "scores"):
-            with open_parquet(path) as file:
-                if column not in file.schema_arrow.names:
-                    continue
-            for tokens in read_samples(path, ["token_id", column, "base_logprob", "guide_logprob", "base_rank"]):
-                if tokens.name in by_name:
-                    arrays = dict(tokens.columns) | {"score": tokens.columns[column]}
-                    scored[by_name[tokens.name]] = SampleTokens(tokens.name, arrays)
-    return scored
+    headers = {path: read_header(path) for path in list_score_files(run.folder)}
+    files = [path for path, (header, keys) in headers.items() if score in header.scores and keys & samples.keys()]
+    found = read_scored_samples(files, [score], ["base_logprob", "guide_logprob", "base_rank"])
+    return {by_name[tokens.name]: tokens for tokens in found if tokens.name in by_name}
 
 
-def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, pieces: Pieces) -> str:
-    """One rollout, as this module's docstring has it; `scored` is what was measured on it afterwards."""
+def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, score: str, pieces: Pieces) -> str:
+    """One rollout, as this module's docstring has it; `scored` is what was measured on it afterwards, by this score."""
     columns = tokens.columns
     measured = [columns[name] for name in ("score", "host_logprob", "donor_logprob", "donor_rank")]
     if scored is not None:
-        measured = [scored.columns[name] for name in ("score", "base_logprob", "guide_logprob", "base_rank")]
+        measured = [scored.columns[name] for name in (column_of(score), "base_logprob", "guide_logprob", "base_rank")]
     taken = np.flatnonzero(columns["chosen_from"] == run.donor) if run.written_by is None else np.empty(0, dtype=int)
     ids, hosts = columns["token_id"], columns["host_token_id"]
     replaced = {int(i): pieces.name(int(hosts[i])) for i in taken if hosts[i] >= 0 and hosts[i] != ids[i]}
     same = [int(i) for i in taken if hosts[i] == ids[i]]
     header = {"text": pieces.split(ids.tolist()), "taken": taken.tolist(), "host": replaced, "same": same}
     text = json.dumps(header, separators=(",", ":")).encode()
-    score, host, donor_logprob, rank = measured
-    planes = [*(_pack(nats, 1000) for nats in (score, -host, -donor_logprob)), _pack(np.where(rank < 0, np.nan, rank), 1)]
+    values, host, donor, rank = measured
+    planes = [*(_pack(nats, 1000) for nats in (values, -host, -donor)), _pack(np.where(rank < 0, np.nan, rank), 1)]
     return base64.b64encode(zlib.compress(struct.pack("<I", len(text)) + text + b"".join(planes), 9)).decode()
 
 

@@ -71,9 +71,10 @@ def tell_story(
     score = run.takeover.get("score")
     found = read_takeovers(run, pieces[name])
     rows = {table: _read_rows(analysis, table) for table in ("budget", "rates", "planning", "flips")}
+    places = _clean("places", lambda figure: draw_places(figure, found.places)) if found.places else None
     panels = {
         "good": {"budget": _draw("budget", rows["budget"])},
-        "where": {"rates": _draw("rates", rows["rates"], run=name), "places": _draw_places(found.places)},
+        "where": {"rates": _draw("rates", rows["rates"], run=name), "places": places},
         "words": {"planning": _draw("planning", rows["planning"], score=score)},
         "changed": {"flips": _draw("flips", rows["flips"])},
     }
@@ -118,10 +119,6 @@ def _draw(name: str, rows: Sequence[dict[str, Any]], **only: Any) -> Markup | No
     wanted = {column: value for column, value in only.items() if value is not None}
     kept = [row for row in rows if all(row[column] == value for column, value in wanted.items())]
     return _clean(name, lambda figure: draw(name, pl.DataFrame(kept, infer_schema_length=None), figure)) if kept else None
-
-
-def _draw_places(places: Sequence[float]) -> Markup | None:
-    return _clean("places", lambda figure: draw_places(figure, places)) if places else None
 
 
 def _clean(name: str, draw_it: Callable[[Any], None]) -> Markup:

@@ -9,13 +9,10 @@ import polars as pl
 import pytest
 from helpers.pairs import look_before_passes
 from helpers.printed_numbers import check_numbers
-from puzzle import CONNECTIVES, decision_positions
-from transformers import AutoTokenizer
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.decoding import lockstep
 from lm_eval_takeover.decoding.backend import TransformersBackend
-from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.analysis.effects import AUROC, BY_SCORE, SUMMARY
 from lm_eval_takeover.lab.effects import measuring
@@ -55,6 +52,8 @@ def test_writes_tables_and_figures(measured):
     for _, group in effects.group_by("kind"):  # single effects are drawn together, their mean stays
         means = [np.average(group[name], weights=1 / group["inclusion"]) for name in ("effect", "shrunk")]
         assert means[0] == pytest.approx(means[1], abs=0.05) and group["shrunk"].std() < group["effect"].std()
+    summary = {row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)}
+    assert summary["takeover"]["low"] > 0 and summary["takeover"]["helpful"] > 0.15
     texts = pl.read_parquet(measured / "effect_texts.parquet")
     assert len(texts) == 2 * 4 * 60
     first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(pl.col("token_ids").list.first().unique())
@@ -62,22 +61,6 @@ def test_writes_tables_and_figures(measured):
     for row in effects.rows(named=True):
         name = row["task"], row["doc_id"], row["sample"], row["position"]
         assert [tokens[*name, writer] for writer in ("host", "donor")] == [[row["host_token_id"]], [row["donor_token_id"]]]
-
-
-def test_both_kinds_stand_at_true_decisions_and_hardly_ever_at_synonyms(measured, strict_run):
-    """With the same numbers both models draw the same synonym, though each is unsure: the score there is no effect."""
-    tokenizer, run = AutoTokenizer.from_pretrained(DEMO["base"]), read_run_folder(strict_run)
-    decisions = {
-        one.name: set(decision_positions([tokenizer.decode([token]) for token in table["token_id"].to_pylist()]))
-        for one, table in run.read_traces(["token_id"])
-    }
-    effects = pl.read_csv(measured / "effects.csv")
-    true = [row[3] in decisions[row[:3]] for row in effects.rows()]
-    assert np.mean(true) > 0.7
-    tokens = [tokenizer.decode([row[place]]).strip() for row in effects.rows() for place in (5, 6)]
-    assert any(map(str.isalpha, tokens)) and np.mean([token in CONNECTIVES for token in tokens]) < 0.05
-    summary = {row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)}
-    assert summary["takeover"]["low"] > 0 and summary["takeover"]["helpful"] > 0.15
 
 
 def test_a_continuation_is_a_plain_run_from_the_same_prefix(measured, strict_run, demo_pair):

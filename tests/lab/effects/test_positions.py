@@ -6,7 +6,7 @@ from helpers.demo_runs import run_demo
 
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.lab.effects.continuing import Writer
-from lm_eval_takeover.lab.effects.measuring import Form, read_form
+from lm_eval_takeover.lab.effects.measuring import Form
 from lm_eval_takeover.lab.effects.positions import choose_evenly, list_candidates
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -48,7 +48,7 @@ def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_r
     """Asked again at the takeovers of a gate, both models draw what its trace says; at random takeovers the host is asked."""
     run_demo(tmp_path / "random", 3, {"policy": "random", "rate": 0.1})
     run = read_run_folder(strict_run)
-    form = Form(run, {task: read_form(run, task) for task in run.tasks})
+    form = Form.of(run)
     candidates = list_candidates(run, form.limit)
     taken = candidates["takeover"].choose(20, 0, None)
     readers = Readers(restore_arguments(run, {"batch_size": "64"}))
@@ -62,7 +62,7 @@ def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_r
     assert len(controls) == 6 and all(one.host_token != one.donor_token for one in controls)
     assert sum(1 / one.inclusion for one in controls) == pytest.approx(candidates["control"].expected, rel=0.8)
     random = read_run_folder(tmp_path / "random")
-    form = Form(random, {task: read_form(random, task) for task in random.tasks})
+    form = Form.of(random)
     takeovers = list_candidates(random, form.limit)["takeover"]
     found = takeovers.choose(400, 0, lambda them: writer.draw(ALONE[run.host](), [form.next_token(one) for one in them]))
     assert np.isnan(takeovers.expected) and 0 < len(found) < len(takeovers.rows) / 3

@@ -21,17 +21,14 @@ from lm_eval_takeover.lab.pairs.writing import choose_texts, write_as_text
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
 
-def export(run, effects, folder):
-    """By form, the folder of its pairs."""
-    forms = {"whole": ["--effects", str(effects), "--confidence", "0.6"], "tokens": ["--tokens_only"]}
-    for form, options in forms.items():
-        assert main(["pairs", str(run), *options, "--out", str(folder / form)]) == 0
-    return {form: folder / form for form in forms}
-
-
 @pytest.fixture(scope="module")
 def exported(strict_run, measured, tmp_path_factory):
-    return export(strict_run, measured, tmp_path_factory.mktemp("pairs"))
+    """By form, the folder of its pairs."""
+    folder = tmp_path_factory.mktemp("pairs")
+    forms = {"whole": ["--effects", str(measured), "--confidence", "0.6"], "tokens": ["--tokens_only"]}
+    for form, options in forms.items():
+        assert main(["pairs", str(strict_run), *options, "--out", str(folder / form)]) == 0
+    return {form: folder / form for form in forms}
 
 
 def read(folder):
@@ -158,14 +155,11 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     (tmp_path / "puzzles.jsonl").write_text("\n".join(rows))
     (tmp_path / "puzzles.yaml").write_text(TASK.format(tmp_path / "puzzles.jsonl"))
     run_demo(tmp_path / "run", 30, {"tau": 3.0, "kappa": 0.0}, task="puzzles", task_folder=tmp_path)
-    size = ["--takeovers", "60", "--controls", "0", "--continuations", "4", "--include_path", str(tmp_path)]
-    assert main(["effects", str(tmp_path / "run"), "--out", str(tmp_path / "effects"), *size]) == 0
+    assert main(["pairs", str(tmp_path / "run"), "--tokens_only", "--out", str(tmp_path)]) == 0
     tokenizer, base = (kind.from_pretrained(DEMO["base"]) for kind in (AutoTokenizer, AutoModelForCausalLM))
     options = {"per_device_train_batch_size": 4, "beta": 0.3, "learning_rate": 1e-3, "use_cpu": True, "report_to": []}
     options |= {"max_steps": 60, "save_strategy": "no", "bf16": False, "gradient_checkpointing": False}
-    trained = {"before": base}
-    for form, folder in export(tmp_path / "run", tmp_path / "effects", tmp_path).items():
-        train = runpy.run_path(str(folder / "train_pairs.py"))["train"]
-        trained[form] = train(str(DEMO["base"]), folder / "pairs.parquet", str(folder), **options)
-    found = {form: float(right_decisions(model.eval(), tokenizer, puzzles[30:50])) for form, model in trained.items()}
-    assert found["before"] + 0.05 < found["whole"] and found["before"] + 0.2 < found["tokens"]
+    train = runpy.run_path(str(tmp_path / "train_pairs.py"))["train"]
+    trained = train(str(DEMO["base"]), tmp_path / "pairs.parquet", str(tmp_path / "trained"), **options)
+    before, after = (float(right_decisions(model.eval(), tokenizer, puzzles[30:50])) for model in (base, trained))
+    assert before + 0.2 < after

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import shutil
 import struct
@@ -262,10 +261,8 @@ def test_hostile_texts_are_texts(page, hostile):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
 def test_the_page_is_as_wide_as_the_screen(page, small, width, height, theme):
-    """Pictures of it are kept in the folder REPORT_PICTURES, where that is set."""
     page.look(width, height, theme)
     page.open(small.as_uri())
-    pictures = Path(os.environ["REPORT_PICTURES"]) if "REPORT_PICTURES" in os.environ else None
     for part, go in {
         "top": "scrollTo(0, 0)",
         "problems": "document.querySelector('#show').scrollIntoView()",
@@ -274,5 +271,3 @@ def test_the_page_is_as_wide_as_the_screen(page, small, width, height, theme):
         page.evaluate(go)
         page.wait_for("!rollout.hidden" if part == "rollout" else "true")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        if pictures:
-            page.save_picture(pictures / f"{part}-{width}-{theme}.png")

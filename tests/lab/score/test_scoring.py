@@ -157,8 +157,3 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     with pytest.raises(ArgumentError, match=r"guide_peft=their/adapter, which is not taken .* give --model_args guide_peft="):
         main(["score", str(run)])
     assert restore_arguments(read_run_folder(run), {"guide_peft": "mine"}).guide_peft == "mine"
-
-
-def test_what_is_no_run_is_said(tmp_path):
-    with pytest.raises(RunDirError, match="holds no journal"):
-        main(["score", str(tmp_path)])
