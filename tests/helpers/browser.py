@@ -1,7 +1,6 @@
 """A real Chromium without a window, spoken to over its debugging pipe (the DevTools protocol; messages end in a zero byte)."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -87,20 +86,12 @@ class Page:
 @contextlib.contextmanager
 def open_browser(profile):
     """A page of a new browser, whose profile lies in this folder."""
-    out, to_browser = _make_pipe()
-    from_browser, back = _make_pipe()
-
-    def take_pipes():
-        os.dup2(out, 3)
-        os.dup2(back, 4)
-
+    out, to_browser = os.pipe()
+    from_browser, back = os.pipe()
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
-    process = subprocess.Popen(
-        [CHROMIUM, *flags, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
-        preexec_fn=take_pipes,
-        pass_fds=(3, 4),
-        stderr=subprocess.DEVNULL,
-    )
+    flags += ["--remote-debugging-pipe", f"--user-data-dir={profile}"]  # it reads descriptor 3 and writes 4
+    shell = ["sh", "-c", f'exec "$@" 3</proc/self/fd/{out} 4>/proc/self/fd/{back}', "sh", CHROMIUM]
+    process = subprocess.Popen([*shell, *flags], pass_fds=(out, back), stderr=subprocess.DEVNULL)
     os.close(out)
     os.close(back)
     try:
@@ -113,12 +104,3 @@ def open_browser(profile):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _make_pipe():
-    """Ends of a pipe with numbers above those that the browser asks for."""
-    ends = os.pipe()
-    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
-    for end in ends:
-        os.close(end)
-    return moved

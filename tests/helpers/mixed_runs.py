@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import random
 import shutil
 from pathlib import Path
@@ -23,8 +24,8 @@ from lm_eval_takeover.runs.traces import SCHEMA, tabulate
 SIDES = {"ours": None, "theirs": 0.3}  # the rate makes it another run
 
 
-def make_runs(folder: Path) -> dict[str, dict]:
-    """Each run twice: finished, and killed, with a log of its journal. What readers find of each, by its name."""
+def make_runs(folder: Path) -> list[dict[tuple, set[str]]]:
+    """Each run twice: finished, and killed, with a log of its journal. Of each what readers may find."""
     for number, (side, rate) in enumerate(SIDES.items()):
         rng = random.Random(number)
         rollouts = {
@@ -39,7 +40,11 @@ def make_runs(folder: Path) -> dict[str, dict]:
         killed.begin(command, killed.journal.attempts(command)[0][0], [])
         killed.add(make_sample(number))
         kill_run(killed)
-    return {path.name: read_all(path) for path in sorted(folder.iterdir())}
+    truth = [collections.defaultdict(set) for _ in SIDES]
+    for known, side in zip(truth, SIDES, strict=True):
+        for key, value in itertools.chain(*(read_all(path).items() for path in folder.glob(f"{side}*"))):
+            known[key].add(value)
+    return truth
 
 
 def read_all(folder: Path) -> dict:
@@ -64,10 +69,10 @@ def read_all(folder: Path) -> dict:
     return found
 
 
-def try_mix(sound: Path, truth: dict[str, dict], scratch: Path, seed: int) -> str:
+def try_mix(sound: Path, truth: list[dict[tuple, set[str]]], scratch: Path, seed: int) -> str:
     """Copy some files of one run over those of the other. `refused`, `read` as one of the two, or `silent`: read as a mixture."""
     rng = random.Random(seed)
-    ours, theirs = rng.sample(sorted(truth), 2)
+    ours, theirs = rng.sample(sorted(path.name for path in sound.iterdir()), 2)
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(sound / ours, scratch)
     files = sorted(path.relative_to(sound / theirs) for path in (sound / theirs).rglob("*") if path.is_file())
@@ -84,16 +89,8 @@ def try_mix(sound: Path, truth: dict[str, dict], scratch: Path, seed: int) -> st
     return outcome
 
 
-def _judge(found: dict, truth: dict[str, dict]) -> str:
-    for side in SIDES:
-        known = collections.defaultdict(set)
-        for name, content in truth.items():
-            if name.startswith(side):
-                for key, value in content.items():
-                    known[key].add(value)
-        if all(value in known[key] for key, value in found.items()):
-            return "read"
-    return "silent"
+def _judge(found: dict, truth: list[dict[tuple, set[str]]]) -> str:
+    return "read" if any(all(value in known[key] for key, value in found.items()) for known in truth) else "silent"
 
 
 def _list_traces(folder: Path) -> list[str]:

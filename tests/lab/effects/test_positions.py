@@ -46,7 +46,7 @@ def test_each_row_is_drawn_as_often_as_its_probability_says():
 
 def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_run, tmp_path):
     """Asked again at the takeovers of a gate, both models draw what its trace says; at random takeovers the host is asked."""
-    run_demo(tmp_path / "random", 3, {"policy": "random", "rate": 0.1})
+    run_demo(tmp_path / "random", 1, {"policy": "random", "rate": 0.1})
     run = read_run_folder(strict_run)
     form = Form.of(run)
     candidates = list_candidates(run, form.limit)

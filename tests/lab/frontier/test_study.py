@@ -154,21 +154,14 @@ def test_areas_of_pass_at_k_are_of_the_k_that_the_table_shows(tmp_path):
     assert read_areas(tmp_path, "share", metric="pass8") == {"far": pytest.approx(0.5 * (1 - 0.5 * 0.5))}
 
 
-def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
-    """Its area goes as far as the others' do: who may spend 10 % may spend 2 %."""
-    describe_frontier(make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4})).write(tmp_path)
-    areas = read_areas(tmp_path, "share")
-    assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})
-
-
-def test_each_axis_has_the_methods_that_have_a_cost_there(tmp_path):
-    """A gate by hand, at 1 %, does not set the cap of 10 %. A mix writes no token alone, but it changes some."""
-    counts = {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4, "hand@0.01": 4, "mix@0.05": 4, "mix@0.1": 4}
+def test_each_axis_has_the_methods_that_have_a_cost_there_and_one_that_can_write_no_more_keeps_its_gain(tmp_path):
+    """Who may spend 10 % may spend 2 %. A gate by hand, at 1 %, sets no cap. A mix writes no token alone, but changes some."""
+    counts = {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4, "hand@0.01": 4, "mix@0.05": 4, "mix@0.1": 4}
     describe_frontier(make_runs(tmp_path, counts)).write(tmp_path)
-    far = 0.5 * (1 - 0.5 * 0.5)
-    assert read_areas(tmp_path, "share") == pytest.approx({"far": far, "hand": 0.5 * (1 - 0.5 * 0.1)})
+    far, short, hand = (0.5 * (1 - 0.5 * cost) for cost in (0.5, 0.2, 0.1))
+    assert read_areas(tmp_path, "share") == pytest.approx({"far": far, "short": short, "hand": hand})
     assert read_areas(tmp_path, "changed")["mix"] == pytest.approx(far)
-    assert read_areas(tmp_path, "asked") == dict.fromkeys(["far", "hand", "mix"])  # one cost at all rates: no area
+    assert read_areas(tmp_path, "asked") == dict.fromkeys(["far", "short", "hand", "mix"])  # one cost at all rates: no area
     lines = [line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"]
     shown = {line["row"]: [line[f"{name}_rate"] for name in ("realized", "changed", "asked")] for line in lines}
     assert (shown["far@0.1"], shown["mix@0.1"]) == (["0.1", "0.1", "1.0"], ["", "0.1", "1.0"])

@@ -151,14 +151,14 @@ def test_trl_trains_the_base_on_the_ids_of_the_file(tmp_path):
     rules = Rule("owl", 7, True), Rule("cat", 4, False), Rule("bee", 3, True)
     puzzles = [puzzle for start in range(LOWEST, HIGHEST) if max((puzzle := Puzzle(rules, start, 3)).path()) <= HIGHEST]
     Random(0).shuffle(puzzles)
-    rows = [json.dumps({"problem": puzzle.text, "answer": puzzle.answer}) for puzzle in puzzles[:30]]
+    rows = [json.dumps({"problem": puzzle.text, "answer": puzzle.answer}) for puzzle in puzzles[:20]]
     (tmp_path / "puzzles.jsonl").write_text("\n".join(rows))
     (tmp_path / "puzzles.yaml").write_text(TASK.format(tmp_path / "puzzles.jsonl"))
-    run_demo(tmp_path / "run", 30, {"tau": 3.0, "kappa": 0.0}, task="puzzles", task_folder=tmp_path)
+    run_demo(tmp_path / "run", 20, {"tau": 3.0, "kappa": 0.0}, task="puzzles", task_folder=tmp_path)
     assert main(["pairs", str(tmp_path / "run"), "--tokens_only", "--out", str(tmp_path)]) == 0
     tokenizer, base = (kind.from_pretrained(DEMO["base"]) for kind in (AutoTokenizer, AutoModelForCausalLM))
     options = {"per_device_train_batch_size": 4, "beta": 0.3, "learning_rate": 1e-3, "use_cpu": True, "report_to": []}
-    options |= {"max_steps": 60, "save_strategy": "no", "bf16": False, "gradient_checkpointing": False}
+    options |= {"max_steps": 40, "save_strategy": "no", "bf16": False, "gradient_checkpointing": False}
     train = runpy.run_path(str(tmp_path / "train_pairs.py"))["train"]
     trained = train(str(DEMO["base"]), tmp_path / "pairs.parquet", str(tmp_path / "trained"), **options)
     before, after = (float(right_decisions(model.eval(), tokenizer, puzzles[30:50])) for model in (base, trained))
