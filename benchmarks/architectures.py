@@ -35,7 +35,6 @@ from lm_eval_takeover.forward.self_check import Reading, choose_reading, verify_
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.reading import log_probs
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -258,7 +257,7 @@ def check_log_likelihoods(row: Row, pair: Pair, policy: Policy) -> None:
     for prompt, text in zip(prompts, texts, strict=True):
         ids = torch.tensor([[*prompt, *text]])
         logits = member.compute_logits(ids, torch.ones_like(ids), keep=ids.shape[1])[0, -len(text) - 1 : -1, : pair.vocab_size]
-        expected.append(float(log_probs(logits).gather(-1, torch.tensor(text)[:, None]).sum()))
+        expected.append(float(logits.float().log_softmax(-1).gather(-1, torch.tensor(text)[:, None]).sum()))
     row.expect(
         "log-likelihoods",
         [round(float(one.log_probs.sum()), 2) for one in made],

@@ -18,20 +18,19 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
-from lm_eval_takeover.decoding.failures import Failures
+from lm_eval_takeover.decoding.failures import blame
 from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN, emit
-from lm_eval_takeover.decoding.rows import build_block, stack_windows, upload_words
+from lm_eval_takeover.decoding.rows import Row, build_block, list_rows, stack_windows, upload_words
 from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.forward.transfers import HostCopy, upload
-from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import drawing
+from lm_eval_takeover.method.sampling import drawing, place_rules
 from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.pair.pair import Pair
 
@@ -78,10 +77,6 @@ class Blocks(Stepwise):
     def bonus(self) -> bool:
         """Whether a whole draft gives one token more. Not under a gate, whose score needs the host's distribution."""
         return self.policy.host is None
-
-    def _restart(self, size: int) -> None:
-        self._logits = None
-        super()._restart(size)
 
     def advance(self, slots: Sequence[int], finished: list[int]) -> None:
         if self.policy.host is None and not self._drafts_pay(slots):
@@ -187,10 +182,6 @@ class Blocks(Stepwise):
 
     # Verify
 
-    @cached_property
-    def _rules(self) -> Rules:
-        return Rules.of([astuple(self.sampling)], self.device)
-
     def _verify(self, draft: Draft, drafted: Tensor, lengths: Tensor, donor: Tensor) -> list[Tensor]:
         """Decide each row up to the first token that differs from the draft. The only wait of a verification.
 
@@ -199,9 +190,10 @@ class Blocks(Stepwise):
         """
         rows, places = self.rows(draft.slots), torch.arange(drafted.shape[1], device=self.device)
         host = draft.logits[:, : len(places)] if self.policy.host else None
+        rules = place_rules(self.sampling, self.device)
         emitted = emit(
             self.policy,
-            self._rules._replace(table=self._rules.table.expand(len(rows), -1)),
+            rules._replace(table=rules.table.expand(len(rows), -1)),
             host,
             donor,
             build_block(self.policy, rows, drafted.float(), drafted, stack_windows(rows)),
@@ -220,7 +212,10 @@ class Blocks(Stepwise):
         *verdict, is_sound = HostCopy(emitted.tokens, emitted.records, counts, ended, (sound | ~stands).all()).fetch()
         if not bool(is_sound):  # an infinite score of finite logits is a spike
             for role, logits in models:
-                self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
+                broken = (~logits.amax(-1).isfinite() & stands).any(1)
+                if bool(broken.any()):
+                    row = rows[int(broken.byte().argmax())]
+                    raise blame(self.passes[role].member.refuse_logits(row.name), [row.index])
             self.policy.refuse_nan(scores[stands])
         return [*verdict, scores]
 
@@ -252,15 +247,15 @@ def generate(
     policy: Policy,
     requests: Sequence[Request],
     *,
+    begun: Sequence[Generation] | None = None,
     batch_size: int = 1,
     block_size: int | None = None,
-    failures: Failures | None = None,
+    traced: bool = False,
     **options: Any,
 ) -> Iterator[tuple[int, Generation]]:
     """As `lockstep.generate`: `(index into requests, generation)` as samples finish, with the same tokens.
 
-    block_size: the length of a draft; None takes it from costs and rates. failures: collects requests that a model cannot answer;
-    without it, the first is raised after all others are finished. options: `seed`, `traced` and `count_tokens`, as there.
+    block_size: the length of a draft; None takes it from costs and rates. options: `seed` and `count_tokens`, as there.
     """
     drafted = policy.drafts or (
         policy.host is None and block_size != 1 and _drafts_for_guide(pair, requests, batch_size, block_size)
@@ -268,18 +263,15 @@ def generate(
     roles = ("base", "guide") if drafted else policy.roles
     passes = {role: prepare_pass(pair.member(role)) for role in roles}
 
-    def settings(item: tuple[int, Request]) -> tuple[float, ...]:
-        return astuple(item[1].sampling)
+    def settings(row: Row) -> tuple[float, ...]:
+        return astuple(row.request.sampling)
 
+    rows = list_rows(pair, requests, begun, traced)
     # Samples of one prompt stay together. The longest prompts come first, so that buffers grow once.
-    ordered = sorted(enumerate(requests), key=lambda item: (settings(item), -len(item[1].text), item[1].text, item[0]))
+    rows.sort(key=lambda row: (settings(row), -len(row.request.text), row.request.text, row.index))
     kind = Blocks if drafted else Stepwise
-    failed = Failures(len(requests)) if failures is None else failures
-    for _, group in groupby(ordered, key=settings):
-        options |= {"batch_size": batch_size, "block_size": block_size, "failures": failed}
-        yield from kind(pair, policy, passes, list(group), **options).run()
-    if failures is None:
-        failed.check()
+    for _, group in groupby(rows, key=settings):
+        yield from kind(pair, policy, passes, list(group), batch_size=batch_size, block_size=block_size, **options).run()
 
 
 def _drafts_for_guide(pair: Pair, requests: Sequence[Request], batch_size: int, block_size: int | None) -> bool:

@@ -82,13 +82,13 @@ class PassCost:
     @classmethod
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
         """From the shape and dtype of a model, and the kind of its device."""
-        model = forward.model
-        machine = find_machine(forward.member.device, model.dtype)
-        return cls.of_model(model, machine, layers=forward.layers, padded=isinstance(forward, ForwardPass))
+        machine = find_machine(forward.member.device, forward.model.dtype)
+        return cls.of_model(forward.model, machine, padded=isinstance(forward, ForwardPass))
 
     @classmethod
-    def of_model(cls, model: Any, machine: Machine, *, layers: int, padded: bool) -> "PassCost":
+    def of_model(cls, model: Any, machine: Machine, *, padded: bool) -> "PassCost":
         """Of transformers' model, which may be without weights, in its dtype."""
+        config, itemsize = model.config.get_text_config(), model.dtype.itemsize
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
         tied = head is None or head.weight is embedding  # if not, a pass reads a row of the embedding per token
         sizes = [p.numel() for p in model.parameters() if tied or p is not embedding]
@@ -96,9 +96,9 @@ class PassCost:
         return cls.on(
             replace(machine, several=machine.several * large / parameters),
             parameters=parameters,
-            layers=layers,
-            itemsize=model.dtype.itemsize,
-            column_bytes=count_column_bytes(model.config.get_text_config(), layers, model.dtype.itemsize),
+            layers=config.num_hidden_layers,
+            itemsize=itemsize,
+            column_bytes=count_column_bytes(config, config.num_hidden_layers, itemsize),
             vocab=len(embedding),
             padded=padded,
         )

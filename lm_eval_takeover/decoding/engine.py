@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from lm_eval_takeover.decoding import blockwise, lockstep
-from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
+from lm_eval_takeover.decoding.failures import Failures, isolate
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.self_check import check_member, verify_pass
 from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.policies import ALONE
@@ -51,23 +51,18 @@ def generate(
     def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
         count = count_tokens
         if count_tokens is not None and policy.needs_donor_length:  # the donor's own answers are no takeovers
-            count = partial(_count_only, count_tokens)
+            count = lambda count, _: count_tokens(count, None)  # noqa: E731
         options: dict[str, Any] = {"seed": seed, "count_tokens": count, "traced": traced}
         if in_blocks:
-            options |= {"batch_size": batch_size, "block_size": None if block_size == "auto" else block_size}
-            return blockwise.generate(pair, by, asked, failures=failures, **options)
-        begun = [Generation.begin(request, traced) for request in asked]
-        return _isolate(partial(lockstep.generate, pair, by, **options), asked, begun, failures, batch_size)
+            options["block_size"] = None if block_size == "auto" else block_size
+        run = partial((blockwise if in_blocks else lockstep).generate, pair, by, **options)
+        return isolate(run, asked, [Generation.begin(request, traced) for request in asked], failures, batch_size)
 
     if policy.needs_donor_length:
         yield from write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)
     else:
         yield from write(policy, requests, traced)
     failures.check()
-
-
-def _count_only(count_tokens: CountTokens, count: int, taken: int | None) -> None:
-    count_tokens(count, None)
 
 
 def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size: int) -> bool:
@@ -102,44 +97,3 @@ def write_after_donor(
             generation.guide_passes += own[place].guide_passes
             generation.donor_answer = len(own[place].tokens)
             yield start + place, generation
-
-
-def _isolate(
-    write: Callable[..., Iterator[tuple[int, Generation]]],
-    requests: Sequence[Request],
-    begun: Sequence[Generation],
-    failures: Failures,
-    batch_size: int,
-) -> Iterator[tuple[int, Generation]]:
-    """The samples of `write(requests, begun=…, batch_size=…)`. After a failure, unfinished rows go on from their last token.
-
-    If memory runs out, the batch size is halved until the rows that were too many are finished. After another failure the rest
-    is halved until the failing request is alone.
-    """
-    parts = [(list(range(len(requests))), batch_size)]  # unfinished requests and their batch size, the next part last
-    at_once = batch_size
-    while parts:
-        part, size = parts.pop()
-        if size > at_once:
-            logger.info("trying batch size %d again", size)
-        at_once, left = size, dict.fromkeys(part)
-        try:
-            batch, texts = [requests[i] for i in part], [begun[i] for i in part]
-            for place, generation in write(batch, begun=texts, batch_size=size):
-                del left[part[place]]
-                failures.succeeded()
-                yield part[place], generation
-        except PluginError:
-            raise
-        except Exception as error:
-            rest = list(left)
-            if not rest:
-                raise
-            if is_out_of_memory(error) and size > 1:
-                logger.warning("out of memory; continuing with batch size %d", size // 2)
-                rest.sort(key=lambda i: len(begun[i].tokens) == len(requests[i].begun))  # rows in flight come first
-                parts += [(more, size) for more in [rest[size:]] if more] + [(rest[:size], size // 2)]
-            elif len(rest) == 1:
-                failures.add(requests[rest[0]], error)
-            else:
-                parts += [(rest[len(rest) // 2 :], size), (rest[: len(rest) // 2], size)]

@@ -1,14 +1,13 @@
 """Algorithm 1 as a plain loop: both models read every token, one of them writes it. Faster engines are compared with it."""
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache, partial
-from itertools import groupby
+from itertools import compress, groupby
 
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.decoding.rows import Row, build_block, stack_windows, upload_words
-from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.decoding.failures import blame
+from lm_eval_takeover.decoding.rows import Row, build_block, list_rows, stack_windows, upload_words
 from lm_eval_takeover.forward.padded_cache import Sequences
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.forward.transfers import HostCopy, choose_device
@@ -34,27 +33,25 @@ def generate(
     count_tokens: CountTokens | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, but without `early` with a rate. begun: generations to continue, one for each request."""
-    vocab, stops = pair.vocab_size, cache(partial(StopStrings, pair.tokenizer))
-    begun = begun or [Generation.begin(request, traced) for request in requests]
-    waiting = [
-        Row(i, request, stops(request.until), generation)
-        for i, (request, generation) in enumerate(zip(requests, begun, strict=True))
-    ]
     readings = {role: choose_reading(pair.member(role)) for role in policy.roles}
     padded = all(reading.padded for reading in readings.values())
-    for group in _whole_prompts(waiting, batch_size, padded=padded):
-        prompts = list(dict.fromkeys(row.text for row in group))
-        prefilled = {
-            role: Sequences.prefill(pair.member(role), vocab, prompts, cached=reading.cached)
-            for role, reading in readings.items()
-        }
-        for start in range(0, len(group), batch_size):
-            rows = group[start : start + batch_size]
-            for row in rows:
-                row.begin(policy, seed, _device_of(prefilled))
-            places = [prompts.index(row.text) for row in rows]
-            read = {role: sequences.select(places) for role, sequences in prefilled.items()}
-            yield from _decode(policy, rows, read, pair.eos_ids, count_tokens)
+    for group in _whole_prompts(list_rows(pair, requests, begun, traced), batch_size, padded=padded):
+        try:
+            prompts = list(dict.fromkeys(row.text for row in group))
+            prefilled = {
+                role: Sequences.prefill(pair.member(role), pair.vocab_size, prompts, cached=reading.cached)
+                for role, reading in readings.items()
+            }
+            for start in range(0, len(group), batch_size):
+                rows = group[start : start + batch_size]
+                for row in rows:
+                    row.begin(policy, seed, _device_of(prefilled))
+                places = [prompts.index(row.text) for row in rows]
+                read = {role: sequences.select(places) for role, sequences in prefilled.items()}
+                yield from _decode(policy, rows, read, pair.eos_ids, count_tokens)
+        except Exception as error:
+            blame(error, (row.index for row in group))
+            raise
 
 
 def _decode(
@@ -66,18 +63,15 @@ def _decode(
 ) -> Iterator[tuple[int, Generation]]:
     """Algorithm 1, lines 5-14, on rows that share their sampling. read: each model's cache of all texts."""
     while True:
-        tokens = _write_token(policy, rows, read)
+        tokens, ended = _write_tokens(policy, rows, read, ends)
         if count_tokens is not None:
             count_tokens(len(rows), sum(row.generation.taken_over[-1] for row in rows))
-        alive = []
-        for place, row in enumerate(rows):
-            if row.is_ended(ends):
-                passes = row.position - 1 - len(row.request.begun)  # each model has read all its tokens but the last
-                row.generation.base_passes = passes * ("base" in policy.roles)
-                row.generation.guide_passes = passes * ("guide" in policy.roles)
-                yield row.index, row.generation
-            else:
-                alive.append(place)
+        for row in compress(rows, ended):
+            passes = row.position - 1 - len(row.request.begun)  # each model has read all its tokens but the last
+            row.generation.base_passes = passes * ("base" in policy.roles)
+            row.generation.guide_passes = passes * ("guide" in policy.roles)
+            yield row.index, row.generation
+        alive = [place for place, end in enumerate(ended) if not end]
         if not alive:
             return
         if len(alive) < len(rows):
@@ -88,8 +82,10 @@ def _decode(
             sequences.append(tokens)
 
 
-def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) -> Tensor:
-    """Append the next token of each row to its generation; the tokens `[rows]` stay on the device."""
+def _write_tokens(
+    policy: Policy, rows: list[Row], read: dict[str, Sequences], ends: Collection[int]
+) -> tuple[Tensor, list[bool]]:
+    """Append the next token of each row: the tokens `[rows]`, which stay on the device, and whether they end the texts."""
     device, sampling = _device_of(read), rows[0].request.sampling
     traced = rows[0].generation.observed is not None
     host, donor = (read[role].logits.to(device) if role else None for role in (policy.host, policy.donor))
@@ -99,7 +95,9 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
     score = policy.scores(host, donor, drawn)  # equation (2)
     proposed = None if drawn is None else drawn[:, None]
     fire = policy.decide(build_block(policy, rows, score[:, None], proposed, window))[:, 0]  # equation (5)
-    tokens = draw(policy.choose_logits(fire, host, donor), policy.choose_words(words, fire), sampling)  # equation (6)
+    chosen = donor if host is None else host if donor is None else policy.mix(host, donor).where(fire[:, None], host)
+    assert chosen is not None
+    tokens = draw(chosen, policy.choose_words(words, fire), sampling)  # equation (6)
     if policy.mixes and drawn is not None:
         fire = fire & (tokens != drawn)
     window = push(window, score)
@@ -111,13 +109,15 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
     written, fired, scores, *rest = HostCopy(tokens, fire, score, *sound, *observed).fetch()
     for sequences, is_sound in zip(read.values(), rest, strict=False):
         if not bool(is_sound.all()):
-            raise sequences.member.refuse_logits(rows[int(is_sound.byte().argmin())].name)
+            broken = rows[int(is_sound.byte().argmin())]
+            raise blame(sequences.member.refuse_logits(broken.name), [broken.index])
     policy.refuse_nan(scores)
-    columns = (written.tolist(), fired.tolist(), scores.tolist())
-    for place, (row, token, taken_over, value) in enumerate(zip(rows, *columns, strict=True)):
-        row.append(token, taken_over, value, rest[-1][place] if traced else None)
-        row.window = window[place]
-    return tokens
+    ended = []
+    for place, row in enumerate(rows):
+        row.window, now = window[place], slice(place, place + 1)
+        seen = rest[-1][now].numpy() if traced else None
+        ended.append(row.emit(written[now].tolist(), fired[now].tolist(), scores[now].tolist(), seen, ends)[1])
+    return tokens, ended
 
 
 def _device_of(read: dict[str, Sequences]) -> torch.device:

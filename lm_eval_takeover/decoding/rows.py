@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import Words, chances, request_digest, words
+from lm_eval_takeover.pair.pair import Pair
 
 
 @dataclass(slots=True)
@@ -36,19 +38,17 @@ class Row:
     generation: Generation = field(default_factory=Generation)
     words: Words = field(default_factory=lambda: np.empty(0, np.uint64))
     chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    window: Tensor | None = None  # `[window]`, the last scores
+    window: Tensor = field(default_factory=lambda: torch.empty(0))  # `[window]`, the last scores
     due: Decision | None = None  # a takeover that the donor has not drawn yet
 
     def begin(self, policy: Policy, seed: int, device: torch.device) -> None:
-        """Set random numbers and window before the first token. A row that begins again keeps them."""
-        if self.window is None:
-            window = torch.zeros(policy.window, device=device)
-            digest, count = request_digest(self.request.prompt), self.request.max_new_tokens
-            self.words = words(seed, digest, self.request.sample, count)
-            if policy.uses_chance:
-                self.chances = chances(seed, digest, self.request.sample, count)
-            begun = self.generation.scores[-len(window) :]  # of a text that goes on
-            self.window = torch.cat([window[len(begun) :], window.new_tensor(begun)])
+        """Set random numbers and window before the first token."""
+        digest, count = request_digest(self.request.prompt), self.request.max_new_tokens
+        self.words = words(seed, digest, self.request.sample, count)
+        if policy.uses_chance:
+            self.chances = chances(seed, digest, self.request.sample, count)
+        begun = self.generation.scores[-policy.window :]  # of a text that goes on
+        self.window = torch.tensor([*[0.0] * (policy.window - len(begun)), *begun], device=device)
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -78,28 +78,42 @@ class Row:
         prompt = self.request.prompt
         return prompt[place] if place < len(prompt) else self.generation.tokens[place - len(prompt)]
 
-    def append(self, token: int, taken_over: bool, score: float, observed: Tensor | None = None) -> None:
-        """One more token; `observed` `[OBSERVED]` goes into the trace, where there is one."""
-        self.generation.tokens.append(token)
-        self.generation.taken_over.append(taken_over)
-        self.generation.scores.append(score)
-        if self.generation.observed is not None and observed is not None:
-            self.generation.observed.extend(observed.tolist())
+    def emit(
+        self,
+        tokens: Sequence[int],
+        taken: Sequence[bool],
+        scores: Sequence[float],
+        observed: NDArray[np.float32] | None,
+        ends: Collection[int],
+    ) -> tuple[int, bool]:
+        """Append tokens until one ends the text: the number of appended tokens, and whether the text has ended.
+
+        observed: `[tokens or more, OBSERVED]`, for the trace, if there is one.
+        """
+        generation = self.generation
+        count, ended = self.stop.extend(generation.tokens, tokens, self.request.max_new_tokens, ends)
+        generation.taken_over += taken[:count]
+        generation.scores += scores[:count]
+        if generation.observed is not None and observed is not None:
+            generation.observed.frombytes(observed[:count].tobytes())
+        return count, ended
 
     @property
     def name(self) -> str:
         """The name of its next token in errors."""
         return f"token {self.position} of {self.request.label}"
 
-    def is_ended(self, ends: Collection[int]) -> bool:
-        """Whether its last token ends the text."""
-        tokens = self.generation.tokens
-        return self.remaining == 0 or tokens[-1] in ends or self.stop.found(tokens)
+
+def list_rows(pair: Pair, requests: Sequence[Request], begun: Sequence[Generation] | None, traced: bool) -> list[Row]:
+    """A row for each request. begun: generations to continue, one for each."""
+    stops = cache(partial(StopStrings, pair.tokenizer))
+    begun = begun or [Generation.begin(request, traced) for request in requests]
+    return [Row(i, request, stops(request.until), own) for i, (request, own) in enumerate(zip(requests, begun, strict=True))]
 
 
 def stack_windows(rows: Sequence[Row]) -> Tensor:
     """The last scores of these rows: `[rows, window]`."""
-    return torch.stack([row.window for row in rows if row.window is not None])
+    return torch.stack([row.window for row in rows])
 
 
 def upload_words(rows: Sequence[Row], count: int, device: torch.device) -> Tensor:

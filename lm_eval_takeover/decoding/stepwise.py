@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
+from lm_eval_takeover.decoding.failures import blame
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Decision, build_block, stack_windows, upload_words
 from lm_eval_takeover.forward.ragged_cache import LONGEST
@@ -143,7 +144,7 @@ class Stepwise(Pool):
                 continue
             row = self.slots[slot]
             if not math.isfinite(masses[place]):
-                raise self.passes[role].member.refuse_logits(row.name)
+                raise blame(self.passes[role].member.refuse_logits(row.name), [row.index])
             row.generation.count_passes(role, 1)
             score = math.nan
             if judged:

@@ -37,7 +37,6 @@ class StatePass:
 
     def __init__(self, member: Member) -> None:
         self.member, self.model = member, member.model
-        self.layers: int = member.model.config.get_text_config().num_hidden_layers
         self.left_reader: Any = None
 
 
@@ -60,7 +59,6 @@ class ForwardPass:
         if member.device.type == "cpu" and self.model.dtype == torch.bfloat16 and not computes_bfloat16():
             advice = f"{member.argument('dtype')}=float32 reads several tokens at once in less time, in up to twice the memory"
             logger.warning("%s is loaded in bfloat16, in which this CPU cannot compute: %s", name, advice)
-        self.layers = len(self.windows)
         self._no_masks: list[Tensor | None] = [None] * len(self.windows)
         rotary = getattr(config.get_text_config(), "rope_parameters", None) is not None
         # A table of positions has an end. Most rotations have none.

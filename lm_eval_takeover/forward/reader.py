@@ -107,12 +107,6 @@ class Reader:
         self.cache.copy_row(source.cache, row, slot, source.lengths[row])
         self.lengths[slot] = source.lengths[row]
 
-    def erase(self, slot: int) -> None:
-        """Forget what a row has left: NaN in it would spoil the slot's next row, since hidden columns are multiplied, too."""
-        for layer in self.cache.layers:
-            for buffer in layer.buffers or ():
-                buffer[slot] = 0
-
 
 class StateReader(Reader):
     """A `Reader` of one slot for a model whose layers keep a state.
@@ -170,9 +164,6 @@ class StateReader(Reader):
     def copy_row(self, source: Any, row: int, slot: int) -> None:
         self.cache, self._read, self.lengths = copy_cache(source.cache), list(source._read), list(source.lengths)
         self._copy, self._kept = source.cache, len(source._read)
-
-    def erase(self, slot: int) -> None:
-        """Do nothing: the next row brings its own cache."""
 
 
 def take_reader(forward: ForwardPass | StatePass, slots: int, vocab: int, columns: int = 2**31) -> Reader:

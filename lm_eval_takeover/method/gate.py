@@ -31,10 +31,6 @@ class Gate:
         if self.window < 1:
             raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
 
-    def empty(self, rows: int, device: torch.device | str = "cpu") -> Tensor:
-        """The window before the first token: zeros `[rows, window]`."""
-        return torch.zeros(rows, self.window, device=device)
-
 
 def fires(gate: Gate, score: Tensor, recent: Tensor, position: Tensor | int) -> Tensor:
     """Equation (5).

@@ -168,14 +168,6 @@ class Policy(ABC):
         """How many scores it is shown."""
         return self.gate.window if self.gate is not None else WINDOW
 
-    def choose_logits(self, fire: "Tensor", host_logits: "Asked", donor_logits: "Asked") -> "Tensor":
-        """The logits `[rows, vocab]` that tokens are drawn from, given which rows are takeovers `[rows]`: equation (6)."""
-        if host_logits is None or donor_logits is None:
-            logits = donor_logits if host_logits is None else host_logits
-            assert logits is not None
-            return logits
-        return self.mix(host_logits, donor_logits).where(fire[:, None], host_logits)
-
     def choose_base(self, host_logits: "Asked", donor_logits: "Asked") -> "Tensor | None":
         """The base's; None where it is not asked."""
         return host_logits if self.host == "base" else donor_logits if self.donor == "base" else None
@@ -232,7 +224,7 @@ def register_policy(name: str) -> Callable[[Kind], Kind]:
 
     def register(kind: Kind) -> Kind:
         kind.name, kind.source = name, Source.of(kind)
-        policies.add(name, kind, kind.source)
+        policies.add(name, kind)
         return kind
 
     return register

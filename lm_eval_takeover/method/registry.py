@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os.path import expanduser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory, nearest
 
@@ -111,17 +111,10 @@ class Score:
 
     def of(self, reading: "PairReading", *, top_p: float = 1.0) -> "Tensor":
         """`s_t` `[...]` of a reading that other scores may share. Raises PluginError where a plug-in fails."""
-        arguments: list[Any] = [reading.host_logits]
-        inputs = (self.needs_donor, reading.donor_logits, "donor's logits"), (self.needs_token, reading.tokens, "host's tokens")
-        for needs, argument, label in inputs:
-            if needs and argument is None:
-                raise ValueError(f"score '{self.name}' needs the {label}")
-            if needs:
-                arguments.append(argument)
-        if "reading" in self.parameters:
-            arguments = [reading]
-        else:
-            arguments[: 1 + self.needs_donor] = [logits.float() for logits in arguments[: 1 + self.needs_donor]]
+        arguments: list[Any] = [reading]
+        if "reading" not in self.parameters:
+            models = (reading.host_logits, reading.donor_logits)[: 1 + self.needs_donor]
+            arguments = [*(logits.float() for logits in models if logits is not None), *[reading.tokens] * self.needs_token]
         options = {"top_p": top_p} if self.reads_top_p else {}
         from lm_eval_takeover.method.sampling import flush_denormals
 
@@ -160,7 +153,14 @@ def check_shape(where: str, values: Any, shape: Any) -> None:
         raise PluginError(f"{where} returned {actual_kind}, not one {list(shape)}")
 
 
-Entry = TypeVar("Entry")
+class Registered(Protocol):
+    """A score, or the class of a policy."""
+
+    @property
+    def source(self) -> Source: ...
+
+
+Entry = TypeVar("Entry", bound=Registered)
 
 
 @functools.cache
@@ -176,24 +176,25 @@ class Registry(Generic[Entry]):
 
     def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
-        self.entries: dict[str, tuple[Entry, Source]] = {}
+        self.entries: dict[str, Entry] = {}
         self.skipped: set[str] = set()  # names of installed packages that cannot be loaded
 
-    def add(self, name: str, entry: Entry, source: Source) -> None:
+    def add(self, name: str, entry: Entry) -> None:
         """Register an entry; the same code may do so again. Raises PluginError if other code has the name."""
+        source = entry.source
         if source.digest is not None:  # a plug-in cannot take one of our names first
             self._load_ours()
             if (point := self.installed().get(name)) is not None and _is_ours(point.module):
                 point.load()
         present = self.entries.get(name)
-        if present is not None and present[1].name != source.name:
-            raise PluginError(f"{self.kind} '{name}' of {source.name} is {present[1].name}'s already; choose another name")
-        self.entries[name] = entry, source
+        if present is not None and present.source.name != source.name:
+            raise PluginError(f"{self.kind} '{name}' of {source.name} is {present.source.name}'s already; choose another name")
+        self.entries[name] = entry
 
     def get(self, name: str) -> Entry:
         """The entry of a name. Raises ArgumentError that lists all names and their sources, PluginError for a broken package."""
         if name in self.entries:
-            return self.entries[name][0]
+            return self.entries[name]
         self._load_ours()
         if name not in self.entries and (point := self.installed().get(name)) is not None:
             call_plugin(f"{self.kind} '{name}' (entry point {point.value})", point.load)
@@ -201,7 +202,7 @@ class Registry(Generic[Entry]):
                 raise PluginError(f"entry point {point.value} registers no {self.kind} '{name}'")
         if name not in self.entries:
             raise ArgumentError(f"{self.kind}='{name}' is not known; {self.describe(name)}")
-        return self.entries[name][0]
+        return self.entries[name]
 
     def names(self) -> list[str]:
         """All names, ours first. Installed packages are loaded; a broken one is skipped with a warning."""
@@ -216,11 +217,7 @@ class Registry(Generic[Entry]):
 
     def _sorted(self) -> list[str]:
         """The loaded names in one order in all processes, whichever loads what first: ours, those of `lab`, plug-ins."""
-        return sorted(self.entries, key=lambda name: (self.entries[name][1].digest is not None, name in self.installed()))
-
-    def source(self, name: str) -> Source:
-        self.get(name)
-        return self.entries[name][1]
+        return sorted(self.entries, key=lambda name: (self.entries[name].source.digest is not None, name in self.installed()))
 
     def __contains__(self, name: str) -> bool:
         """Whether there is such a name. Raises PluginError for that of a package that is broken."""
@@ -245,7 +242,7 @@ class Registry(Generic[Entry]):
         """The nearest name, and every name by its source."""
         places: dict[str, list[str]] = {}
         for entry in self._sorted():
-            places.setdefault(self.entries[entry][1].name, []).append(entry)
+            places.setdefault(self.entries[entry].source.name, []).append(entry)
         for entry, point in self.installed().items():
             if entry not in self.entries:
                 places.setdefault(PACKAGE if _is_ours(point.module) else point.module, []).append(entry)
@@ -265,8 +262,7 @@ def register_score(
     """Register `(reading)` or `(host_logits[, donor_logits][, tokens]) -> scores` `[...]`; options as in `Score`."""
 
     def register(function: Function) -> Function:
-        source = Source.of(function)
-        scores.add(name, Score(name, function, needs_donor, source, needs_token, signed, binary), source)
+        scores.add(name, Score(name, function, needs_donor, Source.of(function), needs_token, signed, binary))
         return function
 
     return register

@@ -40,8 +40,7 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
         speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
         if member.device.type == "cuda":  # the table has what `hf` took there; vLLM has kernels of its own
             speeds |= {"cache": speeds["weights"], "several": 0.0}
-        layers = member.config.get_text_config().num_hidden_layers
-        return PassCost.of_model(model, replace(machine, launch=launch, **speeds), layers=layers, padded=False)
+        return PassCost.of_model(model, replace(machine, launch=launch, **speeds), padded=False)
 
     length = int(arguments.max_length or engine_arguments.get("max_model_len") or pair.max_length or 4 * _COLUMNS)
     alone = policy.host is None

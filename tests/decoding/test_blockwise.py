@@ -157,7 +157,7 @@ def test_logits_that_are_no_distribution_name_the_request(prompts, role, value, 
 def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, monkeypatch, name):
     requests = [Request(prompts[0], j, 30, SAMPLED) for j in range(3)] + [Request(prompts[1], 0, 30, SAMPLED)]
     options = {"batch_size": 4, "block_size": 4, "traced": True}
-    expected = dict(blockwise.generate(small_pair, POLICIES[name], requests, **options))
+    expected = dict(engine.generate(small_pair, POLICIES[name], requests, **options))
     passes = itertools.count()
 
     def look(role, ids, reads_prompt):
@@ -167,23 +167,13 @@ def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, mon
     look_before_passes(monkeypatch, look)
     for at in range(2, 38, 5):
         passes, fails = itertools.count(), {at}
-        made = dict(blockwise.generate(small_pair, POLICIES[name], requests, **options))
+        made = dict(engine.generate(small_pair, POLICIES[name], requests, **options))
         for i, generation in made.items():
             assert generation.tokens == expected[i].tokens, at
             np.testing.assert_allclose(generation.observed, expected[i].observed, rtol=1e-3, atol=1e-3)
     fails = range(10**6)
     with pytest.raises(ArgumentError, match="not enough memory for one sample"):
-        list(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=4))
-
-
-@pytest.mark.parametrize("name", ["disagreement", "entropy", "random"])
-def test_graphed_passes_write_the_same(small_pair, prompts, monkeypatch, name):
-    """What a GPU replays, run eagerly. Of prompts of one token nothing is read before the first pass."""
-    pass_as_on_a_gpu(small_pair, monkeypatch)
-    requests = [Request(p, 0, 20 + 9 * i, SAMPLED, until=("Step 1",)) for i, p in enumerate(prompts)]
-    assert_equal(small_pair, POLICIES[name], requests, [(5, None)])
-    single = [Request((65,), j, 12, SAMPLED) for j in range(3)]
-    assert_equal(small_pair, POLICIES[name], single, [(2, None)])
+        list(engine.generate(small_pair, POLICIES[name], requests, batch_size=4))
 
 
 @pytest.mark.parametrize("name", ["entropy", "random", "early"])

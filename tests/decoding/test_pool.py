@@ -48,7 +48,7 @@ def test_where_memory_runs_out_caches_go_before_new_ones_come(small_pair, prompt
 
     look_before_passes(monkeypatch, look)
     held.append(count_caches())  # of other tests
-    list(blockwise.generate(small_pair, POLICIES["disagreement"], requests, batch_size=12, block_size=4))
+    list(engine.generate(small_pair, POLICIES["disagreement"], requests, batch_size=12, block_size=4))
     assert held[2] - held[0] <= 3  # two for the slots, and one that is being prefilled
 
 
@@ -109,19 +109,18 @@ def test_a_batch_that_was_halved_for_memory_goes_on_and_grows_back(
         assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-3, abs=1e-3, nan_ok=True)
 
 
-def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(small_pair, prompts, monkeypatch):
-    """A pass fails, its first half ends two texts, and the second half finds no memory."""
+def test_what_ends_in_a_step_that_fails_is_kept(small_pair, prompts, monkeypatch):
     requests = [Request(prompts[0], j, 1 if j < 2 else 6, SAMPLED) for j in range(4)]
-    expected = texts(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4))
-    errors, plain = {4: RuntimeError("all at once"), 2: torch.OutOfMemoryError("CUDA out of memory")}, Stepwise.advance
+    expected = texts(engine.generate(small_pair, BaseAlone(), requests, batch_size=4))
+    errors, plain = [RuntimeError("all at once"), torch.OutOfMemoryError("CUDA out of memory")], Stepwise.advance
 
     def advance(self, slots, finished):
-        if slots[-1] == 3 and len(slots) in errors:
-            raise errors.pop(len(slots))
         plain(self, slots, finished)
+        if finished and errors:
+            raise errors.pop()
 
     monkeypatch.setattr(Stepwise, "advance", advance)
-    made = list(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4))
+    made = list(engine.generate(small_pair, BaseAlone(), requests, batch_size=4))
     assert not errors
     assert sorted(i for i, _ in made) == [0, 1, 2, 3]
     assert {i: g.tokens for i, g in made} == expected

@@ -22,7 +22,7 @@ def plain(gate, scores):
 
 
 def step_by_step(gate, scores):
-    recent, fired = gate.empty(1), []
+    recent, fired = torch.zeros(1, gate.window), []
     for t, s in enumerate(scores):
         score = torch.tensor([s])
         fired.append(bool(fires(gate, score, recent, t)))

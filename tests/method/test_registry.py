@@ -53,8 +53,8 @@ def test_a_file_and_a_module_register_and_may_be_loaded_again(tmp_path, monkeypa
     first, second = host.softmax(-1)[0, 0, :2]
     for name, source in (("file_margin", "my_gate.py"), ("module_margin", "margin_module.py")):
         assert scores.get(name)(host).tolist() == [[pytest.approx(float(1 - first + second))]]
-        assert scores.source(name).name == source
-        assert len(scores.source(name).digest) == 32
+        assert scores.get(name).source.name == source
+        assert len(scores.get(name).source.digest) == 32
         assert not Gated(score=name).drafts  # whether the donor is asked follows from the score
 
 
@@ -64,7 +64,7 @@ def test_an_entry_point_is_loaded_when_its_name_is_asked_for(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     assert "acme_gate.gates" not in sys.modules
     assert scores.get("acme").source.name == "acme_gate/gates.py"
-    before = scores.source("acme").digest
+    before = scores.get("acme").source.digest
     with pytest.raises(PluginError, match=r"entry point acme_gate\.gates registers no score 'lost'"):
         scores.get("lost")
     # The digest is of the whole package: a helper's change is a change.

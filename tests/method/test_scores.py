@@ -1,7 +1,6 @@
 """Scores: hand-computed values, the plain numpy definition, and the properties that hold for any two distributions."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lm_eval_takeover.decoding.gate_step import by_positions, score_all
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
@@ -86,13 +84,6 @@ def test_js_top_p_truncates_and_renormalises_both_sides():
     assert jensen_shannon(host, donor, top_p=1.0).item() < jensen_shannon(host, donor, top_p=0.8).item()
 
 
-def test_a_score_without_the_logits_or_tokens_that_it_reads_is_refused():
-    with pytest.raises(ValueError, match="score 'ce' needs the donor's logits"):
-        scores.get("ce")(torch.zeros(1, 2), None)
-    with pytest.raises(ValueError, match="score 'surprise' needs the host's tokens"):
-        scores.get("surprise")(torch.zeros(1, 2), torch.zeros(1, 2))
-
-
 @pytest.mark.parametrize("scale", [1.0, 8.0, 40.0])
 def test_scores_of_other_papers_equal_float64(scale):
     """Also where one token is all but certain: relative to the score, not to 1."""
@@ -116,27 +107,3 @@ def test_a_score_that_cannot_be_negative_has_no_negative_threshold():
     with pytest.raises(ArgumentError, match=r"kappa=2\.0 needs scores above 0, not score="):
         Disagreement(score="log_ratio", gate=Gate(-0.1, 2.0))
     assert Disagreement(score="log_ratio", gate=Gate(-0.1)).gate.tau == -0.1
-
-
-def test_all_scores_of_a_real_vocabulary_cost_a_few_passes_over_it():
-    """Beside one log-softmax of each model: about 10 of them, where each score by itself took 60."""
-    generator = torch.Generator().manual_seed(0)
-    host, donor = (4 * torch.randn(1, 40, 49_152, generator=generator) for _ in range(2))
-    tokens = host.argmax(-1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        spent = {}
-        for name, work in {
-            "once": lambda: [one.log_softmax(-1) for one in (host[:, :5], donor[:, :5]) for _ in range(8)],
-            "all": lambda: by_positions(score_all, host, donor, tokens),
-        }.items():
-            times = []
-            for _ in range(4):
-                started = time.process_time()
-                work()
-                times.append(time.process_time() - started)
-            spent[name] = min(times)
-    finally:
-        torch.set_num_threads(threads)
-    assert spent["all"] < 25 * spent["once"]

@@ -58,7 +58,7 @@ def _list_registered(kind: str, registry: Registry[Any]) -> Iterable[Row]:
     for name in registry.names():
         entry = registry.get(name)
         text = (getattr(entry, "function", entry).__doc__ or "").strip().split("\n\n")[0]
-        source = registry.source(name).name
+        source = entry.source.name
         yield _row(kind, name, _PACKAGE if source.startswith("lm_eval_takeover") else source, " ".join(text.split()))
 
 
