@@ -7,13 +7,15 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from lm_eval_takeover.errors import nearest
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.storage.schema import show
-from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy, read_client_settings
+from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy
 
 MOST_BYTES = 2**23
 MOST_SAMPLES = 256  # prompts times `n`
@@ -27,6 +29,16 @@ _DRAWS: dict[str, tuple[Any, type, float, float]] = {
     "top_p": (1.0, float, 0.0, 1.0),
     "top_k": (0, int, -1, 2**31),
     "seed": (None, int, -(2**63), 2**63 - 1),
+}
+_LARGEST = 2**31 - 1
+# What a client may set with the prefix `takeover_`: its type, and the least and largest value.
+CLIENT: dict[str, tuple[type, float, float]] = {
+    "tau": (float, -1e9, 1e9),
+    "kappa": (float, 0.0, 1e9),
+    "window": (int, 1, 4096),
+    "rate": (float, 0.0, 1.0),
+    "early_tokens": (int, 0, _LARGEST),
+    "sample": (int, 0, _LARGEST),
 }
 # Options that change vLLM's own draws, and the values at which they change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -120,7 +132,7 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
         raise ValueError(f"echo=true goes without {PREFIX}trace: a trace tells of the tokens that are written")
     if not isinstance(run, str | int) or len(str(run)) > _LONGEST_RUN:
         raise ValueError(f"{PREFIX}run={show(run)}; expected a text of at most {_LONGEST_RUN} characters")
-    given = read_client_settings(extra)
+    given = _read_settings(extra)
     others = {name: value for name, value in extra.items() if not name.startswith(PREFIX)}
     draws = _read_draws(body, engine)
     _ = RequestSettings(**given, **draws).choose_policy(build_policy(engine.policy))
@@ -171,6 +183,21 @@ def _read_draws(body: dict[str, Any], engine: EngineSettings) -> dict[str, Any]:
         draws[name] = default if value is None else _read_number(name, value, kind, low, high)
     draws["top_k"] = max(draws["top_k"], 0)  # vLLM's -1 is 0 here
     return draws | {"seed": engine.seed if draws["seed"] is None else draws["seed"]}
+
+
+def _read_settings(extra: dict[str, Any]) -> dict[str, Any]:
+    """A client's settings. Ignores names without our prefix. Raises ValueError for unknown names, wrong types and ranges."""
+    settings = {}
+    for prefixed, value in extra.items():
+        if not prefixed.lower().replace("-", "_").startswith(PREFIX):
+            continue
+        name = prefixed.removeprefix(PREFIX)
+        if name not in CLIENT:
+            raise ValueError(f"unknown setting '{prefixed[:80]}'; {nearest(name, CLIENT)}")
+        with suppress(ValueError):  # clients may send numbers as texts
+            value = float(value) if isinstance(value, str) else value
+        settings[name] = _read_number(prefixed, value, *CLIENT[name])
+    return settings
 
 
 def _read_number(name: str, value: Any, kind: type, low: float, high: float) -> Any:

@@ -106,16 +106,12 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         overrides["vocab_size"] = rows[0]
     if block == 1:
         return options | engine_options | {"hf_overrides": overrides, "worker_extension_cls": EXTENSION}
-    ranges = drafts.ranges if arguments.block_size == "auto" else None
-    draft = _describe_drafter(pair.member(drafting), block, ranges, engine_options.get("tensor_parallel_size", 1))
+    drafter, ranks = pair.member(drafting), engine_options.get("tensor_parallel_size", 1)
+    draft: dict[str, Any] = {"method": "draft_model", "model": drafter.path, "revision": drafter.revision}
+    draft |= {"num_speculative_tokens": block, "draft_tensor_parallel_size": ranks}
+    if arguments.block_size == "auto":
+        draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
     return options | engine_options | {"hf_overrides": overrides, "worker_cls": WORKER, "speculative_config": draft}
-
-
-def _describe_drafter(member: Member, block: int, ranges: Any, devices: int) -> dict[str, Any]:
-    """vLLM's `speculative_config` for this draft model. ranges: lengths by the number of requests."""
-    names = {"method": "draft_model", "model": member.path, "revision": member.revision}
-    sizes = {"num_speculative_tokens": block, "draft_tensor_parallel_size": devices}
-    return names | sizes | ({} if ranges is None else {"num_speculative_tokens_per_batch_size": ranges})
 
 
 def choose_runner() -> bool:

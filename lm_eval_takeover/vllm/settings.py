@@ -1,19 +1,17 @@
 """Settings for vLLM's workers: plain values, since they travel between processes.
 
 `EngineSettings` describe an engine. They travel as `takeover` in vLLM's `hf_overrides`. `RequestSettings` describe a sample. They
-travel in `SamplingParams.extra_args` as one sealed text that no client can forge. A client's own settings (`CLIENT`) have the
-prefix `takeover_`, a type and a range.
+travel in `SamplingParams.extra_args` as one sealed text that no client can forge.
 """
 
 import hmac
 import json
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
-from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policy import Policy, policies
 from lm_eval_takeover.method.registry import load_plugins
@@ -127,23 +125,16 @@ class RequestSettings:
         return {SEALED: text, SEAL: _seal(text)}
 
     @classmethod
-    def read(cls, params: Any, seed: int = 0) -> Self:
-        """Read vLLM's `SamplingParams`. seed: the engine's. Without our settings, vLLM's own sampling counts.
+    def read(cls, params: Any) -> Self:
+        """Read vLLM's `SamplingParams`. `check_params` has checked the seal in the process that made it."""
+        values: dict[str, Any] = json.loads(params.extra_args[SEALED])
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values | lists)
 
-        Raises ArgumentError for settings that no client may set. `check_params` checks the seal in the process that made it.
-        """
-        extra = params.extra_args or {}
-        if SEALED in extra:
-            values: dict[str, Any] = json.loads(extra[SEALED])
-            lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-            return cls(**values | lists)
-        own = {"temperature": params.temperature, "top_p": params.top_p, "top_k": max(params.top_k, 0)}
-        return cls(seed=seed if params.seed is None else params.seed, **own, **read_client_settings(extra))
-
-    def choose_policy(self, engine: Policy, *, strict: bool = True) -> Policy:
+    def choose_policy(self, engine: Policy) -> Policy:
         """The engine's policy with this request's settings, or another policy of the same models.
 
-        Raises ArgumentError for settings that the policy does not read or refuses. Without `strict` they are ignored.
+        Raises ArgumentError for settings that the policy does not read or refuses.
         """
         if self.policy:
             other = build_policy(json.loads(self.policy))
@@ -153,36 +144,19 @@ class RequestSettings:
             return other
         names = {field.name for field in fields(engine)} | (set(GATE) if engine.gate is not None else set())
         changed = {name: value for name in (*_RATES, *GATE) if (value := getattr(self, name)) is not None}
-        for name in [name for name in changed if name not in names]:
-            if strict:
-                raise ArgumentError(f"{PREFIX}{name}={changed[name]} is not read by policy={engine.name}")
-            del changed[name]
+        for name in changed.keys() - names:
+            raise ArgumentError(f"{PREFIX}{name}={changed[name]} is not read by policy={engine.name}")
         gate = {name: changed.pop(name) for name in GATE if name in changed}
         if gate:
             assert engine.gate is not None
             changed["gate"] = replace(engine.gate, **gate)
-        try:
-            return replace(engine, **changed) if changed else engine
-        except ArgumentError:  # settings that do not go together, such as a window test of a signed score
-            if strict:
-                raise
-            return engine
+        return replace(engine, **changed) if changed else engine
 
 
 _DEFAULT = RequestSettings()
 _KEY = secrets.token_bytes(32)  # of this process, which seals and checks; workers get checked settings
-_LARGEST = 2**31 - 1
 # What vLLM changes in the guide's logits alone; the gate compares those of both models.
 _ONE_SIDED = ("min_tokens", "structured_outputs", "thinking_token_budget", "logit_bias", "allowed_token_ids", "bad_words")
-# What a client may set, by name: its type, and the least and largest value.
-CLIENT: Mapping[str, tuple[type, float, float]] = {
-    "tau": (float, -1e9, 1e9),
-    "kappa": (float, 0.0, 1e9),
-    "window": (int, 1, 4096),
-    "rate": (float, 0.0, 1.0),
-    "early_tokens": (int, 0, _LARGEST),
-    "sample": (int, 0, _LARGEST),
-}
 
 
 def _seal(text: str) -> str:
@@ -195,30 +169,5 @@ def check_params(params: Any) -> None:
         if getattr(params, name, None):
             raise ArgumentError(f"{name}: guided texts are drawn without it; leave it out")
     extra = params.extra_args or {}
-    if SEALED in extra:
-        if not hmac.compare_digest(str(extra.get(SEAL)), _seal(str(extra[SEALED]))):
-            raise ArgumentError(f"'{SEALED}' is none of a client's settings; those are {', '.join(PREFIX + n for n in CLIENT)}")
-        return
-    read_client_settings(extra)
-
-
-def read_client_settings(extra_args: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's settings. Ignores names without our prefix. Raises ArgumentError for unknown names, wrong types and ranges."""
-    settings = {}
-    for prefixed, value in extra_args.items():
-        if not prefixed.lower().replace("-", "_").startswith(PREFIX):
-            continue
-        name = prefixed.removeprefix(PREFIX)
-        if name not in CLIENT:
-            raise ArgumentError(f"unknown setting '{prefixed[:80]}'; {nearest(name, CLIENT)}")
-        kind, low, high = CLIENT[name]
-        try:  # clients may send numbers as texts
-            number = kind(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
-            number = math.nan if isinstance(value, float) and number != value else number
-        except (ValueError, OverflowError):
-            number = math.nan
-        if not low <= number <= high:
-            whole = "whole " if kind is int else ""
-            raise ArgumentError(f"{prefixed}={str(value)[:40]!r} is not a {whole}number from {low:g} to {high:g}")
-        settings[name] = number
-    return settings
+    if not hmac.compare_digest(str(extra.get(SEAL)), _seal(str(extra.get(SEALED)))):
+        raise ArgumentError("a request without this package's seal: ask by lm_eval, or by the routes of `serve`")

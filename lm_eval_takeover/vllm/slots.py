@@ -31,8 +31,8 @@ from lm_eval_takeover.method.request import GREEDY
 from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 
-# Numbers that a request outside the batch counts for, at least. The oldest records are dropped, since a plain vLLM user fetches
-# none. As many requests as fill a batch keep theirs: vLLM may have preempted them.
+# Numbers that a request outside the batch counts for, at least. The oldest records are dropped, since nobody fetches those of a
+# request that was aborted. As many requests as fill a batch keep theirs: vLLM may have preempted them.
 LEAST_PARKED = 2**11
 _RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
 _STREAMS = ("token", CHANCE)
@@ -140,7 +140,7 @@ class Slots:
         records = np.zeros((begun, columns), np.float32)
         if scores := settings.begun_scores[-begun:] if begun else ():
             records[begun - len(scores) :, SCORE] = scores
-        policy = settings.choose_policy(self.policy, strict=False)
+        policy = settings.choose_policy(self.policy)
         track = Track(key, settings, policy, request_digest(prompt[: len(prompt) - begun]), records, begun)
         if settings.forced:
             track.forced = place_numbers(settings.forced, self.device)
@@ -199,10 +199,11 @@ class Slots:
         self._tracks.pop(track.key, None)
         self._by_id.pop(track.settings.id, None)
 
-    def read(self, request_id: str, start: int, stop: int) -> tuple[bytes, dict[str, int]] | None:
+    def read(self, request_id: str, start: int, stop: int, last: bool = False) -> tuple[bytes, dict[str, int]] | None:
         """Records of positions `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes of drafts until then.
 
-        A draft costs one pass of the verifier, and one of the drafter for each token. None for an unknown request.
+        A draft costs one pass of the verifier, and one of the drafter for each token. last: forgets the request. None for an
+        unknown request.
         """
         track = self._by_id.get(request_id)
         if track is None:
@@ -210,15 +211,9 @@ class Slots:
         self._collect(wait=True)
         drafting, verifying = DIRECTIONS[self.policy.direction]
         drafts = [count for position, count in track.drafts.items() if position < stop]
-        records = np.ascontiguousarray(track.records[start:stop])
-        return records.tobytes(), {drafting: sum(drafts), verifying: len(drafts)}
-
-    def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
-        """`read` the first `count` positions and forget the request."""
-        records = self.read(request_id, 0, count)
-        if records is not None:
-            self._forget(self._by_id[request_id])
-        return records
+        if last:
+            self._forget(track)
+        return track.records[start:stop].tobytes(), {drafting: sum(drafts), verifying: len(drafts)}
 
     def _collect(self, *, wait: bool = False) -> None:
         """Store the records that have arrived. wait: all of them."""
@@ -380,6 +375,6 @@ class WorkerExtension:
     vllm_config: Any
 
     def read_takeover_records(self, wishes: list[tuple[str, int, int, bool]]) -> list[tuple[bytes, dict[str, int]] | None]:
-        """`Slots.read` for each `(request, start, stop, last)`. `last` forgets the request."""
+        """`Slots.read` for each `(request, start, stop, last)`."""
         slots = Slots._opened[EngineSettings.of(self.vllm_config.model_config).key]
-        return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]
+        return [slots.read(*wish) for wish in wishes]

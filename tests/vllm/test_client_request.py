@@ -42,7 +42,13 @@ def test_log_probabilities_of_drafts_are_refused(asked):
         ({"vllm_xargs": {"takeover_run": "x" * 300}}, "expected a text of at most 200"),
         ({"vllm_xargs": {"Takeover_tau": 1}}, "unknown setting 'Takeover_tau'"),
         ({"vllm_xargs": {"takeover-tau": 1}}, "unknown setting 'takeover-tau'"),
-        ({"vllm_xargs": {"takeover_tau": True}}, "takeover_tau='True' is not a number"),
+        ({"vllm_xargs": {"takeover_tua": 1}}, "unknown setting 'takeover_tua'; did you mean 'tau'"),
+        ({"vllm_xargs": {"takeover_tau": True}}, "takeover_tau=true; expected a number from -1e"),
+        ({"vllm_xargs": {"takeover_tau": "high"}}, 'takeover_tau="high"; expected a number from -1e'),
+        ({"vllm_xargs": {"takeover_kappa": "nan"}}, "takeover_kappa=.*; expected a number from 0 to"),
+        ({"vllm_xargs": {"takeover_window": "2.5"}}, "takeover_window=2.5; expected a whole number from 1 to 4096"),
+        ({"vllm_xargs": {"takeover_sample": [1]}}, "takeover_sample=.*; expected a whole number"),
+        ({"vllm_xargs": {"takeover_rate": 10**400}}, "takeover_rate=.*; expected a number from 0 to 1"),
         ({"temperature": True}, "temperature=true; expected a number"),
         ({"vllm_xargs": {"takeover_sealed": "{}"}}, "unknown setting 'takeover_sealed'"),
         ({"vllm_xargs": {"takeover_trace": 2}}, "takeover_trace=2; expected 0 or 1"),
@@ -62,6 +68,12 @@ def test_what_is_out_of_bounds_is_one_line(body, message):
     with pytest.raises(ValueError, match=message) as error:
         split(PLAIN | body)
     assert len(str(error.value)) < 250
+
+
+def test_numbers_may_be_texts_and_what_is_not_ours_passes():
+    (one,) = split(PLAIN | {"vllm_xargs": {"takeover_tau": "2.5", "takeover_window": 7, "session_id": "another's"}})
+    settings = json.loads(one.body["vllm_xargs"].pop("takeover_sealed"))
+    assert (settings["tau"], settings["window"], one.body["vllm_xargs"]["session_id"]) == (2.5, 7, "another's")
 
 
 def test_the_example_of_the_page_is_a_request():

@@ -43,7 +43,7 @@ def write(policy, device, place, steps=30, drafts=1):
         place(positions)
         written.append(slots.decide(tracks, positions, logits, drafted=drafted).tokens)
     for one in REQUESTS:
-        read.append(np.frombuffer(slots.take(one.id, 20)[0], np.float32))
+        read.append(np.frombuffer(slots.read(one.id, 0, 20, last=True)[0], np.float32))
     return written, read
 
 
@@ -132,7 +132,7 @@ def test_a_request_has_its_own_window_which_may_be_long():
                 tracks.append(slots.enter("n", REQUESTS[1], (2,)))
             part = {role: logits[: len(tracks)] for role, logits in one.items()}
             found.append(bool(slots.decide(tracks, torch.full((len(tracks),), step), part).taken[0]))
-        scores = np.frombuffer(slots.take("w", 120)[0], np.float32).reshape(120, -1)[:, 0]
+        scores = np.frombuffer(slots.read("w", 0, 120, last=True)[0], np.float32).reshape(120, -1)[:, 0]
         return found, scores
 
     found, scores = fires(late=True)

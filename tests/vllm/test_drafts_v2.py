@@ -146,7 +146,7 @@ def step(policy, device, place, monkeypatch, gpu=None):
     if gpu is not None:
         gpu.counts = False
     tokens = [text[:many] for text, many in zip(out.sampled_token_ids.tolist(), out.num_sampled.tolist(), strict=True)]
-    passes = [state.slots.take(str(index), 20)[1]["guide"] for index in range(4)]
+    passes = [state.slots.read(str(index), 0, 20, last=True)[1]["guide"] for index in range(4)]
     return tokens, drafted.tolist(), passes, kept.sum((1, 2)).tolist()
 
 

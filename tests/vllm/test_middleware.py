@@ -8,7 +8,8 @@ from helpers.asgi import serve, talk
 from helpers.foreign_bodies import post
 from helpers.scripted_vllm import ScriptedVllm
 
-from lm_eval_takeover.vllm.settings import CLIENT, PREFIX, RequestSettings
+from lm_eval_takeover.serve.client_request import CLIENT
+from lm_eval_takeover.vllm.settings import PREFIX, RequestSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 INTERNAL = [*(set(RequestSettings().__slots__) - set(CLIENT)), "sealed", "seal"]

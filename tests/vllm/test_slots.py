@@ -31,7 +31,7 @@ def write_alone(logits):
     slots = new_slots()
     track = slots.enter("a", SAMPLED, (1, 2, 3))
     tokens = [slots.decide([track], torch.tensor([t]), logits[t]).tokens.item() for t in range(24)]
-    return tokens, np.frombuffer(slots.take("a", 24)[0], np.float32)
+    return tokens, np.frombuffer(slots.read("a", 0, 24, last=True)[0], np.float32)
 
 
 def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
@@ -56,7 +56,7 @@ def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
         both = {role: torch.cat([logits[(t + 3) % 24][role], one]) for role, one in logits[t].items()}
         again.append(slots.decide([neighbour, track], torch.tensor([t, t]), both).tokens[1].item())
     assert again == tokens
-    np.testing.assert_array_equal(np.frombuffer(slots.take("a", 24)[0], np.float32), want)
+    np.testing.assert_array_equal(np.frombuffer(slots.read("a", 0, 24, last=True)[0], np.float32), want)
 
 
 def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
@@ -69,14 +69,14 @@ def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
         emitted = slots.decide([neighbour, track], torch.tensor([t, t]), both)
         assert emitted.tokens[1].item() == 7 + t
         slots.leave(track)
-    table = np.frombuffer(slots.take("a", 2)[0], np.float32).reshape(2, -1)
+    table = np.frombuffer(slots.read("a", 0, 2, last=True)[0], np.float32).reshape(2, -1)
     found = dict(zip([*registered.names(), *COMPARED], table[:, REST:].T, strict=True))
     for t in range(2):
         base, guide = (logits[t][role][0, 0] for role in ("base", "guide"))
         assert found["base_logprob"][t] == pytest.approx(base.log_softmax(-1)[7 + t].item(), abs=1e-5)
         assert found["guide_rank"][t] == (guide > guide[7 + t]).sum() + 1
         assert found["ce"][t] == pytest.approx(registered.get("ce")(base, guide).item(), abs=1e-5)
-    assert len(np.frombuffer(slots.take(OTHERS[1].id, 2)[0], np.float32)) == 2 * COLUMNS
+    assert len(np.frombuffer(slots.read(OTHERS[1].id, 0, 2, last=True)[0], np.float32)) == 2 * COLUMNS
 
 
 def test_records_that_nobody_takes_do_not_pile_up(logits):
@@ -86,7 +86,7 @@ def test_records_that_nobody_takes_do_not_pile_up(logits):
         slots.decide([track], torch.tensor([0]), logits[0])
         slots.leave(track)
     assert [i for i in range(100) if slots.read(str(i), 0, 1) is not None] == list(range(80, 100))
-    assert slots.take("99", 1) is not None and slots.take("99", 1) is None
+    assert slots.read("99", 0, 1, last=True) is not None and slots.read("99", 0, 1, last=True) is None
 
 
 def test_a_whole_batch_that_is_preempted_keeps_its_records(logits):

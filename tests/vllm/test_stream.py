@@ -7,6 +7,7 @@ import pytest
 from helpers.asgi import talk
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, tell
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 TRACED = {"vllm_xargs": {"takeover_trace": 1}}
 HOSTS = [{"id": 7, "text": " London"}, {"id": 8, "text": " a"}]
 
