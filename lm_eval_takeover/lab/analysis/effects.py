@@ -177,8 +177,8 @@ class Positions:
         values = np.stack([shares, low, high], axis=1).ravel().tolist()
         return dict(zip(_HELPFUL, values, strict=True))
 
-    def share_of_gain(self, gain: float = GAIN) -> float | None:
-        """The smallest share of positions whose effects add up to `gain` of the total; None where the total is not positive.
+    def share_of_gain(self) -> float | None:
+        """The smallest share of positions whose effects add up to 80 % of the total; None where the total is not positive.
 
         Half of the continuations put the positions in order, the other half adds up, and the other way round: an effect that is
         large by chance would otherwise count as large.
@@ -193,7 +193,7 @@ class Positions:
             sums = (weights * measured[order]).cumsum()
             if sums[-1] <= 0:
                 return None
-            shares.append(weights.cumsum()[np.argmax(sums >= gain * sums[-1])] / weights.sum())
+            shares.append(weights.cumsum()[np.argmax(sums >= GAIN * sums[-1])] / weights.sum())
         return float(np.mean(shares))
 
 

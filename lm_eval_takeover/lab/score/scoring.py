@@ -26,6 +26,7 @@ from lm_eval_takeover.runs.scores import (
     ScoredSample,
     Scorer,
     ScoresHeader,
+    find_scored,
     list_score_files,
     place_scores,
     read_header,
@@ -54,7 +55,7 @@ class UnscoredSample:
         return len(self.prompt) + len(self.tokens)
 
 
-def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool, name: str = "") -> int:
+def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool, name: str) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
     unscored = []
@@ -77,13 +78,19 @@ def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: 
     return 0
 
 
-def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False, name: str = "") -> int:
+def score_run(run: RunReader, readers: Readers, *, overwrite: bool, name: str) -> int:
     """Score the texts of one folder that have no scores. Returns their number. Raises RunDirError, VocabularyError."""
     pair = readers.pair
     scores = list(registered)
     header = _describe(pair, scores)
-    done = set() if overwrite else _find_scored(run.folder, header, name)
     samples = run.stored_samples()
+    files = [] if overwrite else list_score_files(run.folder, name)
+    if files and (written := read_header(files[0])[0]) != header:
+        raise RunDirError(
+            f"'{files[0]}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it, "
+            "or --name to keep both"
+        )
+    done = find_scored(files, {sample.stored.key for sample in samples})
     if len(run.answered) < run.asked:
         logger.warning(
             "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again later",
@@ -142,20 +149,6 @@ def _describe(pair: Pair, scores: Sequence[Score]) -> ScoresHeader:
         return Scorer(id=member.id.id, revision=member.id.revision, dtype=str(member.dtype))
 
     return ScoresHeader(describe("base"), describe("guide"), {score.name: score.source.digest for score in scores})
-
-
-def _find_scored(folder: Path, header: ScoresHeader, name: str) -> set[bytes]:
-    """Keys of the texts that these models have read. Raises RunDirError where others have."""
-    done: set[bytes] = set()
-    for path in list_score_files(folder, name):
-        written, keys = read_header(path)
-        if written != header:
-            raise RunDirError(
-                f"'{path}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it, "
-                "or --name to keep both"
-            )
-        done |= keys
-    return done
 
 
 def read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSample]:
