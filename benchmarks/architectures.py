@@ -24,10 +24,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding import engine, lockstep
+from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError
@@ -269,7 +271,8 @@ def check_calibration(row: Row, pair: Pair) -> None:
     """The mean score of a calibration in one batch, against one by one and plainly."""
     texts = tuple(text[:length] for text, length in zip(calibration_prompts(), (60, 25, 90), strict=False))
     prompts = Prompts(texts, (), {"indices": [0, 1, 2]})
-    setup = Setup(pair=pair, prompts=prompts, max_gen_toks=NEW, sampling=Sampling(1.0), batch_size=3, progress=False)
+    backend = TransformersBackend(ModelArguments(), pair, Disagreement())
+    setup = Setup(backend=backend, prompts=prompts, max_gen_toks=NEW, sampling=Sampling(1.0), batch_size=3, progress=False)
     with plain_passes(pair):
         expected = calibrate(replace(setup, batch_size=1))
     made = calibrate(setup)

@@ -21,6 +21,7 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Setup
+from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
@@ -102,10 +103,11 @@ def main() -> None:
         return options.only in (None, name)
 
     pair = load_pair(ModelArguments())
+    backend = TransformersBackend(ModelArguments(), pair, Disagreement())
     if wanted("exact") or wanted("rates"):
         prompts = read_prompts(str(CALIBRATION_PROMPTS), count=options.prompts, held_out=200)
         made = calibrate(
-            Setup(pair=pair, prompts=prompts, sampling=SAMPLING, batch_size=250),
+            Setup(backend=backend, prompts=prompts, sampling=SAMPLING, batch_size=250),
             wanted=[(Method(Disagreement()), options.rates)] if wanted("rates") else [],
         )
         if wanted("exact"):
@@ -115,7 +117,7 @@ def main() -> None:
     if wanted("sets"):
         texts = fresh_prompts(3 * options.prompts, seed=2)
         sets = [
-            calibrate(Setup(pair=pair, prompts=as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250))
+            calibrate(Setup(backend=backend, prompts=as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250))
             for number in range(3)
         ]
         found = [[made.score("ce").threshold(rho) for rho in RHO] for made in sets]

@@ -199,7 +199,7 @@ def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
         with pytest.raises(VocabularyError, match=r"task t, doc 3 holds token 54. .* lies outside the 512 tokens"):
             call([Instance(kind, {}, args, 0, metadata=("t", 3, 1))], disable_tqdm=True)
     with pytest.raises(VocabularyError, match=r"calibration prompt 1 holds token 54. .* lies outside the 512 tokens"):
-        Setup(pair=lm.pair, prompts=None).make_requests(["a <new138>"], [0])
+        Setup(backend=lm.engine, prompts=None).make_requests(["a <new138>"], [0])
 
 
 def test_a_missing_chat_template_is_one_line():

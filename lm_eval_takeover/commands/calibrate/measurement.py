@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
 from lm_eval_takeover.calibration.tuning import Method
@@ -74,11 +75,7 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     usual = form.sampling if form else TASK_SAMPLING
     changes = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
     sampling = replace(usual, **changes)
-    pair, backend = load_pair(arguments), None
-    if arguments.backend == "vllm":
-        from lm_eval_takeover.vllm.backend import VllmBackend
-
-        backend = VllmBackend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0)))
+    pair = load_pair(arguments)
 
     def chat(text: str) -> str:
         return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
@@ -93,16 +90,14 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
         **{name: getattr(options, name) for name in forms},
     )
     return Setup(
-        pair=pair,
+        backend=open_backend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0))),
         prompts=prompts,
-        direction=options.direction,
         sampling=sampling,
         max_gen_toks=options.max_gen_toks or (form.max_gen_toks if form else TASK_MAX_GEN_TOKS),
         until=form.until if form else (),
         seed=options.seed,
-        batch_size=VLLM_GROUP if backend else arguments.rows,
+        batch_size=VLLM_GROUP if arguments.backend == "vllm" else arguments.rows,
         window=options.window,
-        backend=backend,
     )
 
 

@@ -14,15 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
-from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.decoding.gate_step import by_positions
 from lm_eval_takeover.decoding.stop_strings import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
@@ -34,15 +35,11 @@ from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.load_options import text_settings
-from lm_eval_takeover.pair.loading import load_weights
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_whole
-
-if TYPE_CHECKING:
-    from lm_eval_takeover.vllm.backend import VllmBackend
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +50,10 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Rollouts of a pair's host on prompts, to an end token or `until`; `backend` is vLLM's, if it writes."""
+    """Rollouts of a pair's host on prompts, to an end token or `until`. Host and donor are those of the backend's policy."""
 
-    pair: Pair
+    backend: Backend
     prompts: Prompts
-    direction: Literal["forward", "reverse"] = "forward"
     sampling: Sampling = TASK_SAMPLING
     max_gen_toks: int = TASK_MAX_GEN_TOKS
     until: tuple[str, ...] = ()
@@ -65,12 +61,15 @@ class Setup:
     batch_size: int = 64
     window: int = 10
     progress: bool = True
-    backend: "VllmBackend | None" = None
+
+    @property
+    def pair(self) -> Pair:
+        return self.backend.pair
 
     @property
     def roles(self) -> tuple[str, str]:
         """The host and the donor."""
-        return DIRECTIONS[self.direction]
+        return DIRECTIONS[self.backend.policy.direction]
 
     def describe(self) -> dict[str, Any]:
         """Models, prompts, decoding and libraries, as a calibration file has them."""
@@ -82,7 +81,7 @@ class Setup:
             "vocabulary": {"size": self.pair.vocabulary.size, "digest": self.pair.vocabulary.digest},
             "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
             "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-            "direction": self.direction,
+            "direction": self.backend.policy.direction,
             "prompts": self.prompts.source,
             "decoding": asdict(self.sampling) | limits,
             "diagnostic": self.prompts.benchmarks,
@@ -106,10 +105,8 @@ class Setup:
 
     def write(self, requests: Sequence[Request], policy: Policy, bar: Progress) -> Iterator[tuple[int, Generation]]:
         """`(index into requests, generation)` as texts finish."""
-        options: dict[str, Any] = {"seed": self.seed, "count_tokens": bar.count_tokens}
-        if self.backend is not None:
-            return self.backend.generate(requests, policy=policy, **options)
-        return generate(self.pair, policy, requests, batch_size=self.batch_size, **options)
+        count, rows = bar.count_tokens, self.batch_size
+        return self.backend.generate(requests, policy=policy, seed=self.seed, rows=rows, count_tokens=count)
 
 
 class Rollout(NamedTuple):
@@ -185,7 +182,7 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
         **{m.role: [str(m.id), str(m.dtype), text_settings(m.given)] for m in setup.pair.members},
         "draw": "race",
         "vocabulary": setup.pair.vocabulary.digest,
-        "direction": setup.direction,
+        "roles": setup.roles,
         "prompts": setup.prompts.source["digest"],
         "plugins": {score.name: score.source.digest for score in scores if score.source.digest is not None},
         **setup.describe()["decoding"],
@@ -209,7 +206,6 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
 def collect(setup: Setup, rollouts: Rollouts) -> None:
     """Roll out and score every prompt that is not done yet."""
     requests = setup.make_requests(setup.prompts.texts, setup.prompts.source["indices"])
-    load_weights(setup.pair, setup.roles)  # before the bar, whose speed it would spoil
     # Groups of nearly one prompt length. They follow from the requests alone: an interrupted run has the same float32 sums.
     order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), i))
     groups = [order[start : start + setup.batch_size] for start in range(0, len(order), setup.batch_size)]
@@ -223,7 +219,7 @@ def collect(setup: Setup, rollouts: Rollouts) -> None:
 
 def _roll_out(setup: Setup, requests: Sequence[Request], scores: Sequence[Score], bar: Progress) -> list[Rollout]:
     """The host's rollouts and their scores, which come in vLLM with the pass that writes."""
-    if setup.backend is not None:
+    if not isinstance(setup.backend, TransformersBackend):
         written = setup.backend.roll_out(requests, seed=setup.seed, count_tokens=bar.count_tokens)
         by_place = {place: (tokens, found) for place, tokens, found in _count_finished(written, bar)}
         texts = [by_place[place] for place in range(len(requests))]

@@ -12,6 +12,7 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Rollout, Rollouts, Setup
+from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.policies import Disagreement, Random
@@ -37,7 +38,8 @@ def slow_score(name, host, donor, token):
 def short_setup(pair, prompts, **changes):
     """Short rollouts without a bar."""
     usual = {"sampling": SAMPLING, "max_gen_toks": TOKENS, "batch_size": 5, "progress": False}
-    return Setup(pair=pair, prompts=prompts, **usual | changes)
+    backend = TransformersBackend(ModelArguments(), pair, Disagreement())
+    return Setup(backend=backend, prompts=prompts, **usual | changes)
 
 
 @pytest.fixture(scope="module")
