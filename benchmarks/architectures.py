@@ -272,7 +272,7 @@ def check_calibration(row: Row, pair: Pair) -> None:
     texts = tuple(text[:length] for text, length in zip(calibration_prompts(), (60, 25, 90), strict=False))
     prompts = Prompts(texts, (), {"indices": [0, 1, 2]})
     backend = TransformersBackend(ModelArguments(), pair, Disagreement())
-    setup = Setup(backend=backend, prompts=prompts, max_gen_toks=NEW, sampling=Sampling(1.0), batch_size=3, progress=False)
+    setup = Setup(backend=backend, prompts=prompts, max_gen_toks=NEW, sampling=Sampling(1.0), batch_size=3)
     with plain_passes(pair):
         expected = calibrate(replace(setup, batch_size=1))
     made = calibrate(setup)

@@ -118,13 +118,6 @@ def test_samples_of_one_request_are_those_of_the_transformers_engine(client, exp
     assert answer.takeover["realized_rate"] == pytest.approx(sum(one.takeovers for one in done) / tokens)
 
 
-def test_repeats_of_a_prompt_are_numbered_and_a_number_can_be_given(client, expected):
-    prompt, texts, _ = expected
-    run = {"takeover_run": "repeats"}
-    assert [ask(client, prompt, extra_body={"vllm_xargs": run}).choices[0].text for _ in range(3)] == texts
-    assert ask(client, prompt, extra_body={"vllm_xargs": {"takeover_sample": 1}}).choices[0].text == texts[1]
-
-
 def test_samples_are_streamed_together_and_say_who_wrote_each_token(url, client, expected):
     prompt, texts, done = expected
     xargs = {"takeover_run": "streamed", "takeover_trace": 1}

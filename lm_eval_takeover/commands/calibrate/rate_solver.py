@@ -66,7 +66,7 @@ class HeldOutRollouts:
         policy = self.method.at(value, self.calibration)
         counts: list[tuple[int, int]] = []
         shown = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}, {label}"
-        with Progress(len(self.requests), quiet=not self.setup.progress, label=shown, unit="rollout") as bar:
+        with Progress(len(self.requests), quiet=False, label=shown, unit="rollout") as bar:
             for _, generation in self.setup.write(self.requests, policy, bar):
                 counts.append((generation.takeovers, len(generation.tokens)))
                 bar.finish()

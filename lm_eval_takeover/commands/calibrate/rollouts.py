@@ -60,7 +60,6 @@ class Setup:
     seed: int = 0
     batch_size: int = 64
     window: int = 10
-    progress: bool = True
 
     @property
     def pair(self) -> Pair:
@@ -210,7 +209,7 @@ def collect(setup: Setup, rollouts: Rollouts) -> None:
     order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), i))
     groups = [order[start : start + setup.batch_size] for start in range(0, len(order), setup.batch_size)]
     kept = len(rollouts.done)
-    with Progress(len(requests), kept, quiet=not setup.progress, label="Calibrating", unit="rollout") as bar:
+    with Progress(len(requests), kept, quiet=False, label="Calibrating", unit="rollout") as bar:
         for group in groups:
             if todo := [i for i in group if i not in rollouts.done]:
                 written = _roll_out(setup, [requests[i] for i in todo], rollouts.scores, bar)
@@ -263,11 +262,9 @@ def _score_texts(
 
 def _check_values(score: Score, values: NDArray[np.float32], request: Request) -> None:
     """Raise where no thresholds can be read off these scores: PluginError for a plug-in's, CalibrationError for ours."""
-    if not np.isfinite(values).all():
-        value = values[~np.isfinite(values)][0]
-        if score.source.digest is not None:
-            raise PluginError(f"{score.where} returned {value} for {request.label}")
-        raise CalibrationError(f"{request.label}: {score.name} is {value}; load both models with --dtype float32")
-    if (values < 0).any() and not score.signed:
-        problem = f"{score.where} returned {values.min()} for {request.label}"
-        raise PluginError(f"{problem}; scores are at least 0, or registered with signed=True")
+    unsound = values[~np.isfinite(values) | ((values < 0) & (not score.signed))]
+    if len(unsound) and score.source.digest is None:
+        raise CalibrationError(f"{request.label}: {score.name} is {unsound[0]}; load both models with --dtype float32")
+    if len(unsound):
+        problem = f"{score.where} returned {unsound[0]} for {request.label}"
+        raise PluginError(f"{problem}; scores are finite, and at least 0 unless they are registered with signed=True")

@@ -89,8 +89,11 @@ def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Seq
         done |= {row: [read_run(find_results(call.results)[-1]) for call in of_row] for row, of_row in calls.items()}
         leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
         rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
-    for row in kept:
-        write_row(options.run_dir / row.label, done[row])
+    for row in kept:  # which samples of its run_dir it is made of, as calls with other settings leave their own there
+        runs = [run for run in done[row] if run.takeover]
+        own = {task: run.takeover["per_task"][task].get("identity") for run in runs for task in run.tasks}
+        if own and all(own.values()):
+            write_text(options.run_dir / row.label / ROW, write_json(own))
     return {row: done[row] for row in kept}
 
 
@@ -132,10 +135,3 @@ def _run_worker(options: argparse.Namespace, calls: Sequence[Mapping[str, Any]])
 def _say(options: argparse.Namespace, text: str) -> None:
     if not options.quiet:
         print(text, file=sys.stderr)
-
-
-def write_row(folder: Path, runs: Sequence[Run]) -> None:
-    """Write ROW: which samples of its run_dir a row is made of, as another call with other settings leaves its own there."""
-    own = {task: run.takeover["per_task"][task].get("identity") for run in runs if run.takeover for task in run.tasks}
-    if own and all(own.values()):
-        write_text(folder / ROW, write_json(own))

@@ -22,7 +22,8 @@ def describe_costs(runs: Mapping[ComparedRow, Sequence[Run]]) -> list[dict[str, 
 
 def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
     """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
-    lines = [[row["row"], *(_show(row[name], ",.0f") for name in (*TOTALS, "seconds"))] for row in costs]
+    numbers = (*TOTALS, "seconds")
+    lines = [[row["row"], *("" if row[name] is None else f"{row[name]:,.0f}" for name in numbers)] for row in costs]
     written = (
         "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
         "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
@@ -32,7 +33,7 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
     if any(row["seconds"] is None for row in costs):
         notes.append("No seconds: this model type does not report those of its generation.")
     notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []
-    columns = ["Row", *(name.capitalize().replace("_", " ") for name in (*TOTALS, "seconds"))]
+    columns = ["Row", *(name.capitalize().replace("_", " ") for name in numbers)]
     return WRITERS[format_name](Table(columns, lines, notes))
 
 
@@ -40,7 +41,3 @@ def name_roles(text: str, host: str) -> str:
     """A text on a base that writes by default, in the words of a comparison where the guide does."""
     swapped = {"base": "guide", "guide": "base"}
     return re.sub(r"\b(base|guide)\b", lambda at: swapped[at[0]], text) if host == "guide" else text
-
-
-def _show(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)

@@ -36,8 +36,8 @@ def slow_score(name, host, donor, token):
 
 
 def short_setup(pair, prompts, **changes):
-    """Short rollouts without a bar."""
-    usual = {"sampling": SAMPLING, "max_gen_toks": TOKENS, "batch_size": 5, "progress": False}
+    """Short rollouts."""
+    usual = {"sampling": SAMPLING, "max_gen_toks": TOKENS, "batch_size": 5}
     backend = TransformersBackend(ModelArguments(), pair, Disagreement())
     return Setup(backend=backend, prompts=prompts, **usual | changes)
 
