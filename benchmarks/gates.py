@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from difficulties import table3
 from numpy.typing import NDArray
-from regression_alarms import CONFIDENCE, ROW, RUNS, SAMPLES, draw_chances, find_level
+from regression_alarms import CONFIDENCE, ROW, RUNS, SAMPLES, draw_chances, find_level, find_p_values
 from scipy import stats
 
-from lm_eval_takeover.commands.regress.planning import EXPECTED, Design, lower, measure_margins
+from lm_eval_takeover.commands.regress.planning import EXPECTED, Design, lower
 from lm_eval_takeover.results.statistics import Values
 
 TASKS = {"AIME24": 30, "AMC23": 40, "Math500": 100, "GSM8K": 500}
@@ -61,8 +61,7 @@ def regress(limit: float, runs: int = 1) -> Gate:
     """`lm-eval-takeover regress --max_drop LIMIT`; with several `runs` as `--history --runs RUNS`."""
 
     def gate(old: Values, new: Values) -> Alarms:
-        margins = measure_margins(old / SAMPLES, new / SAMPLES, design, SAMPLES)
-        return np.asarray(margins.p_below() <= level)
+        return np.asarray(find_p_values([(new - old) / SAMPLES + limit]) <= level)
 
     design = Design("acc", limit, CONFIDENCE, SAMPLES)
     level = find_level(design, runs) if runs > 1 else design.level

@@ -15,17 +15,9 @@ from difficulties import Beta, table3
 from scipy import optimize
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
-from lm_eval_takeover.commands.regress.planning import (
-    EXPECTED,
-    Design,
-    Margins,
-    draw_scores,
-    lower,
-    measure_margins,
-    plan,
-)
+from lm_eval_takeover.commands.regress.planning import EXPECTED, Design, draw_scores, lower, plan
 from lm_eval_takeover.results.problems import Problems
-from lm_eval_takeover.results.statistics import Values, any_of_runs, as_values
+from lm_eval_takeover.results.statistics import Values, any_of_runs, as_values, average_differences
 
 SAMPLES = 8
 SIZES = {"AIME24": 30, "AMC23": 40, "Math500": 500}
@@ -50,6 +42,12 @@ def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problem
     return np.clip(generator.beta(beta.a, beta.b, (count, problems)), 1e-9, 1 - 1e-9)
 
 
+def find_p_values(margins: Sequence[Values]) -> Values:
+    """One-sided p-values of runs whose `margins` of Acc over the limit are by task `[runs, problems]`."""
+    observations = [float(SAMPLES)] * len(margins)
+    return as_values([average_differences(run, observations).p_below(0.0) for run in zip(*margins, strict=True)])
+
+
 def rate_alarms(
     generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: float, comparisons: int
 ) -> tuple[float, float, float]:
@@ -58,9 +56,8 @@ def rate_alarms(
     before = draw_chances(generator, beta, comparisons, SIZES[task])
     after = lower(before, drop, EXPECTED["acc"]) if drop else before
     old, new = (draw_scores(generator, chances, SAMPLES, "acc") for chances in (before, after))
-    margins = measure_margins(old, new, design, SAMPLES)
-    p = margins.p_below()
-    return tuple(float(found.mean()) for found in (p <= design.level, p >= 1 - design.level, margins.value < 0))  # type: ignore[return-value]
+    p, beyond = find_p_values([new - old + limit]), (new - old + limit).mean(axis=1) < 0
+    return tuple(float(found.mean()) for found in (p <= design.level, p >= 1 - design.level, beyond))  # type: ignore[return-value]
 
 
 def plan_power(generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: float) -> float:
@@ -80,8 +77,8 @@ def simulate_quiet(generator: np.random.Generator, difficulties: Sequence[Values
         for each in chances:
             old = draw_scores(generator, each[np.newaxis], design.samples, design.metric, design.seeds)
             new = draw_scores(generator, np.broadcast_to(each, (runs, len(each))), design.samples, design.metric)
-            parts.append(measure_margins(np.broadcast_to(old, new.shape), new, design, design.samples))
-        found.append(Margins.average(parts).p_below())
+            parts.append(new - old + design.limit)
+        found.append(find_p_values(parts))
     return np.stack(found)
 
 

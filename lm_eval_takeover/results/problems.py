@@ -36,6 +36,7 @@ class Problems:
     texts: str = ""  # digest of all responses, whatever the order of problems
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
+    identity: str | None = None  # of what was asked (`runs.identity`); None for other models
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -215,7 +216,7 @@ COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
 def read_costs(
-    run_dir: Path, task: str, identity: str, totals: Mapping[str, int | None], problems: Problems
+    run_dir: Path, task: str, identity: str | None, totals: Mapping[str, int | None], problems: Problems
 ) -> tuple[dict[str, Values], str]:
     """The `COSTS` of each problem, as means over its samples, from the command in a run_dir that asked for these samples.
 

@@ -27,10 +27,12 @@ from lm_eval_takeover.results.settings import Settings, model_settings, name_dif
 from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
 from lm_eval_takeover.runs.facts import make_label
 from lm_eval_takeover.runs.identity import find_row
+from lm_eval_takeover.runs.tally import COUNTS
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Positive, Share, show
 
 PREFIX = "takeover_"
+PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
 MATHEMATICAL = (  # the tasks that averages are over
     "takeover_math500", "takeover_math500_100", "takeover_gsm8k", "takeover_gsm8k_100", "takeover_amc23",
     "takeover_olympiadbench", "takeover_olympiadbench_100", "takeover_aime24", "takeover_aime25",
@@ -57,29 +59,25 @@ class Counts:
 
     @classmethod
     def read(cls, reported: Fields) -> Self:
-        """Read `config.takeover`, or a task's entry in its `per_task`. Raises ResultsError."""
+        """Read a task's entry in `config.takeover.per_task`. Raises ResultsError."""
         shares = (reported.require(name, Share, None) for name in ("realized_rate", "truncated"))
-        return cls(*(reported.require(name, int, None) for name in TOTALS), *shares)
+        return cls(*(reported.require(name, int, None) for name in COUNTS), *shares)
 
     @classmethod
     def add(cls, parts: Sequence[Self]) -> Self:
         """Add up several. A sum is None if one of them lacks it. The share of cut samples is left out."""
-        columns = {name: [getattr(part, name) for part in parts] for name in TOTALS}
+        columns = {name: [getattr(part, name) for part in parts] for name in COUNTS}
         sums = {name: None if None in values else sum(values) for name, values in columns.items()}
         tokens, takeovers = sums["tokens"], sums["takeovers"]
         return cls(**sums, realized_rate=takeovers / tokens if tokens and takeovers is not None else None)
 
 
-TOTALS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passes")
-
-
 @dataclass(frozen=True)
 class TaskResult:
-    """One task of a run: lm-eval's `means` and standard `errors` by metric. `accuracy` is the task's own name for `acc`."""
+    """One task of a run: lm-eval's `means` by metric. `accuracy` is the task's own name for `acc`."""
 
     task: str
     means: dict[str, float]
-    errors: dict[str, float | None]
     count: int  # problems
     samples: int | None  # of each problem
     settings: Settings
@@ -109,8 +107,6 @@ class TaskResult:
         """Read tokens, takeovers and passes by problem from the run_dir (`results.problems`); else returns why there are none."""
         if self.problems is None or self.run_dir is None:
             return {}, "the run had no run_dir"
-        if self.identity is None:
-            return {}, "the results say no identity, as those of version 0.1.0 and of `lm_eval --use_cache` do not"
         totals = {name: getattr(self.counts, name) for name in ("tokens", "takeovers", "guide_passes")}
         return read_costs(Path(self.run_dir), self.task, self.identity, totals, self.problems)
 
@@ -124,7 +120,6 @@ class Run:
     kind: str
     settings: Settings  # of the model, without the seed
     takeover: dict[str, Any]  # config.takeover, empty for other models
-    counts: Counts  # of all its tasks
     versions: dict[str, Any]
     tasks: dict[str, TaskResult]
     seconds: float | None  # of generation, over all attempts; None for models that do not report it
@@ -133,11 +128,16 @@ class Run:
     given_label: str | None = None  # by `model=` or by `compare`
     seed: Any = None
     row: str = ""  # runs of one row of a table: the digest of settings and seed, or that of the row of `compare`
+    name: str = ""  # in a table
 
     @property
-    def verifiers(self) -> dict[str, str]:
-        """Who judged the samples, by task."""
-        return {task: result.verifier for task, result in self.tasks.items()}
+    def label(self) -> str:
+        return str(self.takeover.get("label") or self.model)
+
+    @property
+    def counts(self) -> Counts:
+        """Of all its tasks."""
+        return Counts.add([result.counts for result in self.tasks.values()])
 
 
 def find_results(path: Path) -> list[Path]:
@@ -175,15 +175,11 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
             unreadable.append(str(error))
             continue
         notes += new.left_out
-        if not new.tasks:
-            continue
-        if new.takeover.get("rescored") and (origin := find_origin(new, runs)) is not None:
-            runs[origin] = take_verdicts(runs[origin], new, notes)
-            continue
-        if (place := next((place for place, run in enumerate(runs) if _is_same(run, new)), None)) is None:
+        place = next((place for place, run in enumerate(runs) if _is_same(run, new)), None)
+        if place is not None:
+            runs[place] = _join(runs[place], new, notes, copies)
+        elif new.tasks:
             runs.append(new)
-        else:
-            runs[place] = _join(runs[place], new, copies)
     if unreadable and not reading.skip_unreadable:
         advice = "; --skip_unreadable leaves out what cannot be read" if runs and reading.skip_unreadable is False else ""
         raise ResultsError("; ".join(unreadable) + advice)
@@ -192,73 +188,56 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
     return runs, notes + copies + [f"left out: {line}" for line in unreadable]
 
 
-def _is_same(first: Run, other: Run) -> bool:
-    """Whether two results are of one row: of one run or one row of `compare`; a task of both is the same, or a part of it."""
-    if first.row != other.row or set(first.verifiers.values()) != set(other.verifiers.values()):
+def _is_same(old: Run, new: Run) -> bool:
+    """Whether two files are of one run or one row of `compare`: what both have of a task is the same, or a part of it."""
+    verifiers = ({result.verifier for result in run.tasks.values()} for run in (old, new))
+    if old.row != new.row or len({frozenset(each) for each in verifiers}) > 1:
         return False
-    shared = first.tasks.keys() & other.tasks.keys()
-    return all(_is_part(*sorted((first.tasks[task], other.tasks[task]), key=lambda task: task.count)) for task in shared)
+    pairs = [(result, new.tasks[task]) for task, result in old.tasks.items() if task in new.tasks]
+    if _is_judged_again(old, new):
+        return all(result.identity == other.identity for result, other in pairs)
+    return all(_is_part(*sorted(pair, key=lambda result: result.count)) for pair in pairs)
+
+
+def _is_judged_again(old: Run, new: Run) -> bool:
+    """Whether the second holds other verdicts of `rescore` on tasks of the first."""
+    return bool(new.takeover.get("rescored")) and new.tasks.keys() <= old.tasks.keys()
 
 
 def _is_part(part: TaskResult, whole: TaskResult) -> bool:
     """Whether the first has the same problems as the second or a part of them, asked and judged in the same way."""
-    if part.problems is None or whole.problems is None:
-        return part.settings == whole.settings and part.count == whole.count
-    asked, all_asked = (
-        {*zip(each.problems.ids, each.problems.prompts, strict=True)} for each in (part, whole) if each.problems
-    )
-    if asked == all_asked and part.identity != whole.identity:
+    if name_differences(part.settings, whole.settings, ["limit"]):
         return False
-    return asked <= all_asked and not name_differences(part.settings, whole.settings, ["limit"])
+    if part.problems is None or whole.problems is None:
+        return part.count == whole.count
+    asked, of_whole = ({*zip(problems.ids, problems.prompts, strict=True)} for problems in (part.problems, whole.problems))
+    return asked < of_whole or (asked == of_whole and part.identity == whole.identity)
 
 
-def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
-    """Find the run whose responses `rescore` judged again. Returns its index, or None."""
-
-    def identify(run: Run) -> dict[str, tuple[str | None, str]]:
-        return {task: (run.tasks[task].identity, run.tasks[task].verifier) for task in rescored.tasks if task in run.tasks}
-
-    same = (place for place, run in enumerate(runs) if run.row == rescored.row and identify(run) == identify(rescored))
-    return next(same, None)
-
-
-def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
-    """Give a run the scores of `rescore`. A task that was only judged again in part keeps its own."""
-    tasks = dict(run.tasks)
-    for task, new in rescored.tasks.items():
-        old = tasks[task]
-        if new.count != old.count:
-            part = f"'{rescored.source}' has {new.count} of {old.count} problems of {task}"
-            notes.append(f"{part}; their verdicts are not shown")
-            continue
-        settings = old.settings | {"task_version": new.settings.get("task_version")}
-        tasks[task] = replace(new, settings=settings, counts=old.counts, run_dir=old.run_dir)
-        label = run.takeover.get("label") or run.model
-        notes.append(f"{task} of {label}: the verdicts are those of `rescore` ('{rescored.source}')")
-    return replace(run, tasks=tasks)
-
-
-def _join(old: Run, new: Run, copies: list[str]) -> Run:
-    """Join the tasks of both, and count their tokens and seconds together. `copies` gets a line on each task left out."""
+def _join(old: Run, new: Run, notes: list[str], copies: list[str]) -> Run:
+    """Join the tasks of both. `copies` gets a line on each task left out, `notes` one on each that `rescore` judged again."""
     tasks = old.tasks | new.tasks
     for task in old.tasks.keys() & new.tasks.keys():
-        whole = old.tasks[task].count > new.tasks[task].count
-        tasks[task] = (old if whole else new).tasks[task]
-        older, newer = (new, old) if whole else (old, new)
-        more = "has more problems" if older.tasks[task].count < newer.tasks[task].count else "has a newer run"
-        copies.append(f"{task} of '{older.source}' is left out: '{newer.source}' {more} of it")
-    if all(result is old.tasks.get(task) for task, result in tasks.items()):
+        before, now = old.tasks[task], new.tasks[task]
+        if before.count > now.count:
+            tasks[task] = before
+            copies.append(f"{task} of '{new.source}' is left out: '{old.source}' has more problems of it")
+        elif _is_judged_again(old, new):
+            settings = before.settings | {"task_version": now.settings.get("task_version")}
+            tasks[task] = replace(now, settings=settings, counts=before.counts, run_dir=before.run_dir)
+            notes.append(f"{task} of {old.label}: the verdicts are those of `rescore` ('{new.source}')")
+        else:
+            more = "has more problems" if before.count < now.count else "has a newer run"
+            copies.append(f"{task} of '{old.source}' is left out: '{new.source}' {more} of it")
+    if _is_judged_again(old, new):
+        return replace(old, tasks=tasks)
+    if not any(tasks[task] is result for task, result in new.tasks.items()):
         return old
-    spent = [run.seconds for run in (old, new) if any(result is run.tasks.get(task) for task, result in tasks.items())]
-    seconds = sum(each for each in spent if each is not None) if None not in spent else None
-    counts = Counts.add([result.counts for result in tasks.values()])
-    if counts.realized_rate is None:
-        return replace(new, tasks=tasks, seconds=seconds)
-    rate = 1.0 if new.kind == "guide" else counts.realized_rate
-    counts, takeover = replace(counts, realized_rate=rate), new.takeover | {"realized_rate": rate}
-    if old.takeover.get("rate") != new.takeover.get("rate"):  # each task has its own rate, so the row has none
-        takeover["rate"] = None
-    return replace(new, tasks=tasks, seconds=seconds, takeover=takeover, counts=counts)
+    spent = [run.seconds for run in (old, new) if any(tasks[task] is result for task, result in run.tasks.items())]
+    seconds = None if None in spent else sum(each or 0.0 for each in spent)
+    rate = new.takeover.get("rate")  # none where each task has its own
+    takeover = new.takeover | ({"rate": None} if old.takeover.get("rate") != rate else {})
+    return replace(new, tasks=tasks, seconds=seconds, takeover=takeover)
 
 
 def file_date(path: Path) -> str:
@@ -288,10 +267,10 @@ def _describe_alone(
     path: Path, model: str, settings: Settings, task: str, of_task: Settings, problems: Problems, accuracy: str
 ) -> Run:
     """A run of one task without a results file of lm-eval: all that is known of it is its problems."""
-    means, counts = problems.means(), (len(problems), problems.samples)
-    result = TaskResult(task, means, dict.fromkeys(means), *counts, of_task, problems, Counts(), accuracy=accuracy)
+    counts = len(problems), problems.samples
+    result = TaskResult(task, problems.means(), *counts, of_task, problems, Counts(), accuracy=accuracy)
     missing = _list_missing(path, result)
-    return Run(path, model, "other", settings, {}, Counts(), {}, {task: result}, None, {}, missing, row=str(path))
+    return Run(path, model, "other", settings, {}, {}, {task: result}, None, {}, missing, row=str(path))
 
 
 def _list_missing(path: Path, result: TaskResult) -> list[str]:
@@ -314,11 +293,9 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
     for task in results:
         if task in document.inside_or_empty("groups") or (task in groups and task not in counted):
             continue
-        if re.search(r"[/\\\x00-\x1f]", task) or task.startswith("."):  # it becomes part of the names of files
-            raise ResultsError(f"'{path}': field 'results' names a task {task!r}; expected a name without '/'")
-        if len(task.encode(errors="replace")) > _LONGEST_NAME:
-            named = f"'{path}': field 'results' names a task of {len(task)} letters"
-            raise ResultsError(f"{named}; expected {_LONGEST_NAME} bytes at most")
+        if re.search(r"^\.|[/\\\x00-\x1f]", task) or len(task.encode(errors="replace")) > _LONGEST_NAME:
+            named = f"'{path}': field 'results' names a task {task[:_LONGEST_NAME]!r}"
+            raise ResultsError(f"{named}; expected a name without '/', of {_LONGEST_NAME} bytes at most")
         try:
             tasks[task] = _read_task(path, document, task, reading)
             left_out += _list_missing(path, tasks[task])
@@ -338,7 +315,7 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
     )
     counted, count = takeover.inside_or_empty("parameters"), config.get("model_num_parameters")
     parameters = {"model": int(count)} if count else {role: counted.require(role, int) for role in counted}
-    measured = described, Counts.read(takeover), versions, tasks, seconds, parameters, left_out
+    measured = described, versions, tasks, seconds, parameters, left_out
     return Run(path, model, kind, settings, *measured, _find_given_label(takeover), seed, row)
 
 
@@ -381,16 +358,11 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
         problems = _check(path, task, problems, count, means, reading)
         count, means = len(problems), problems.means() | ({} if problems.missing else means)
     takeover = document.inside("config").inside_or_empty("takeover")
-    errors = {name: _number(values.get(key.replace(",", "_stderr,", 1))) for name, key in called.items()}
     each = problems.samples if problems else settings.get("samples")
     counted = takeover.inside_or_empty("per_task").inside_or_empty(task)
     identity, run_dir = counted.require("identity", str, None), takeover.require("run_dir", str | None, None)
     settings |= {"metric": accuracy, "filter": filter_name}
-    return TaskResult(task, means, errors, count, each, settings, problems, Counts.read(counted), run_dir, accuracy, identity)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    return TaskResult(task, means, count, each, settings, problems, Counts.read(counted), run_dir, accuracy, identity)
 
 
 def samples_path(path: Path, task: str) -> Path:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lm_eval_takeover.arguments import DTYPE, KINDS, METHOD, PROMPT
+from lm_eval_takeover.arguments import KINDS, PROMPT
 from lm_eval_takeover.results.fields import Fields
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.storage.schema import Positive
@@ -19,13 +19,6 @@ _HARMLESS_ELSEWHERE = {
 }  # fmt: skip
 # Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
 HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}
-# What config.takeover of version 0.1.0 says of a run, as resolved; it has no `text_settings`.
-TAKEOVER = (
-    "backend", "policy", "direction", "score", "tau", "kappa", "window", "rate", "early_tokens", "plugins", "dtypes",
-)  # fmt: skip
-# Model arguments that it resolves: thresholds, digests of sources, revisions.
-RESOLVED = {name for name, kind in KINDS.items() if kind in (METHOD, DTYPE)} - {"score_top_p"}
-RESOLVED |= {"backend", "base", "guide", "model"}
 _SCORING = ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_choice")  # of a task file: how it judges
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function without source
 
@@ -65,23 +58,13 @@ def task_settings(document: Fields, task: str) -> Settings:
 def model_settings(document: Fields) -> Settings:
     """The model and its arguments that can change a text, without the seed; for a takeover run as they were resolved."""
     config = document.inside("config")
-    takeover = config.inside_or_empty("takeover")
-    texts: Settings = takeover.require("text_settings", dict, {})
-    skipped = HARMLESS | {"seed"} | (RESOLVED if "policy" in takeover else frozenset())
-    if texts:
-        skipped |= {name for name, kind in KINDS.items() if kind != PROMPT}
+    texts: Settings = config.inside_or_empty("takeover").require("text_settings", dict, {})
+    skipped = HARMLESS | {"seed"} | {name for name, kind in KINDS.items() if texts and kind != PROMPT}
     arguments = parse_model_args(config.get("model_args"))
     settings: Settings = {"model": config.get("model")}
     settings |= {f"model_args.{name}": value for name, value in arguments.items() if name not in skipped}
     settings |= {name: config.get(name) for name in ("model_sha", "model_dtype") if name in config}
-    if texts:
-        return settings | flatten({name: value for name, value in texts.items() if name != "seed"})
-    if "policy" in takeover:
-        settings |= {role: _identity(takeover.get(role)) for role in ("base", "guide")}
-        settings |= {name: takeover.get(name) for name in TAKEOVER}
-        method = takeover.inside_or_empty("method")
-        settings |= {name: method.get(name) for name in method}  # what only this policy reads
-    return settings
+    return settings | flatten({name: value for name, value in texts.items() if name != "seed"})
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Settings:
@@ -132,10 +115,6 @@ def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
                 shown[-1] = value, "the rest"
             lines.append(f"{name}: " + ", ".join(f"{each} ({labels})" for each, labels in shown))
     return lines
-
-
-def _identity(member: Any) -> Any:
-    return f"{member.get('id')}@{member.get('revision')}" if isinstance(member, Mapping) else member
 
 
 def _show(value: Any) -> str:

@@ -81,15 +81,9 @@ def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
     and 1 at 0 of 240 or 240 of 240, where the data cannot tell. Student's t replaces the normal quantile, since `deff` is
     estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals).
     """
-    low, high = mean_bounds(values[np.newaxis], confidence)
-    return Interval(float(values.mean()), float(low[0]), float(high[0]))
-
-
-def mean_bounds(values: Values, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
-    """`mean_interval` of each row of `values` [rows, problems], as (low, high)."""
-    mean = values.mean(axis=1)
-    squares = ((values - mean[:, np.newaxis]) ** 2).sum(axis=1)
-    return bounds_of(values.shape[1], mean, squares, confidence)
+    mean = values.mean()
+    low, high = bounds_of(len(values), mean, ((values - mean) ** 2).sum(), confidence)
+    return Interval(float(mean), float(low), float(high))
 
 
 def bounds_of(count: int, mean: Values, squares: Values, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
@@ -126,8 +120,9 @@ def paired_difference(differences: Values, observations: float) -> Difference:
     observation (squares `f = 2 / observations`). So an interval never has no width: that no problem differs among 30 does not
     show that none will. As the sum of squares S grows beyond that, so does what is added shrink: `S + f / (1 + S / f)`.
     """
-    errors = difference_errors(differences[np.newaxis], observations)
-    return Difference(float(differences.mean()), float(errors[0]), max(len(differences) - 1, 1))
+    mean = differences.mean()
+    error = errors_of(len(differences), ((differences - mean) ** 2).sum(), observations)
+    return Difference(float(mean), float(error), max(len(differences) - 1, 1))
 
 
 def average_differences(tasks: Sequence[Values], observations: Sequence[float]) -> Difference:
@@ -135,14 +130,8 @@ def average_differences(tasks: Sequence[Values], observations: Sequence[float]) 
     return Difference.average([paired_difference(*task) for task in zip(tasks, observations, strict=True)])
 
 
-def difference_errors(differences: Values, observations: float) -> Values:
-    """Standard errors of `paired_difference` for each row of `differences` [rows, problems]."""
-    mean = differences.mean(axis=1, keepdims=True)
-    return errors_of(differences.shape[1], ((differences - mean) ** 2).sum(axis=1), observations)
-
-
 def errors_of(count: int, squares: Values, observations: float) -> Values:
-    """`difference_errors` from the number of problems and their sums of squared deviations [rows]."""
+    """Standard errors of `paired_difference` from the number of problems and their sums of squared deviations [rows]."""
     if count < 2:
         return np.ones_like(squares)
     return np.asarray(np.sqrt((squares + _add_floor(squares, observations)) / (count - 1) / count))
@@ -167,9 +156,8 @@ def _add_floor(squares: Values, observations: float) -> Values:
 
 def independent_difference(new: Values, old: Values, observations: float) -> Difference:
     """The difference of means over other problems; degrees of freedom by Welch and Satterthwaite."""
-    variances = [difference_errors(values[np.newaxis], observations)[0] ** 2 for values in (new, old)]
-    spread = sum(v**2 / max(len(x) - 1, 1) for v, x in zip(variances, (new, old), strict=True))
-    return Difference(float(new.mean() - old.mean()), sqrt(sum(variances)), float(sum(variances) ** 2 / spread))
+    half = average_differences([new, -old], [observations] * 2)
+    return Difference(2 * half.value, 2 * half.error, half.freedom)
 
 
 def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:

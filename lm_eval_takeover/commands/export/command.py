@@ -27,11 +27,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.commands.export import hub
-    from lm_eval_takeover.commands.export.source import read_sources
+    from lm_eval_takeover.results.runs import read_runs
 
-    sources, notes = read_sources(options.results)
+    runs, notes = read_runs(options.results)
     with writing("out", options.out):
-        files, more = hub.export(sources, options.out, options.source_url)
+        files, more = hub.export(runs, options.out, options.source_url)
     for note in [*notes, *more]:
         print(for_terminal(note), file=sys.stderr)
     for file in files:

@@ -7,7 +7,7 @@ from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, writ
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
 from lm_eval_takeover.commands.leaderboard.versus import AVERAGE, Contrast
 from lm_eval_takeover.results.problems import ACC
-from lm_eval_takeover.results.runs import MATHEMATICAL
+from lm_eval_takeover.results.runs import MATHEMATICAL, PAIRS
 from lm_eval_takeover.results.summary import Figure, Summary
 
 # Column names of the paper, for published rows.
@@ -45,7 +45,7 @@ def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> s
     if format_name == "csv":
         return _write_csv(board)
     versus, write = _lay_out_versus(board), WRITERS[format_name]
-    return write(_lay_out(board, extras, parted=format_name == "latex")) + (f"\n{write(versus)}" if versus else "")
+    return write(_lay_out(board, extras)) + (f"\n{write(versus)}" if versus else "")
 
 
 # JSON and CSV: shares from 0 to 1, null or empty where there is none.
@@ -53,18 +53,16 @@ def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> s
 
 def describe_board(board: Board) -> dict[str, Any]:
     """`rows` and `warnings`, as `--format json` prints them."""
-    rows = [_describe_row(row) for row in board.rows]
-    for described, row in zip(rows, board.rows, strict=True):
-        for contrast in row.contrasts:
-            versus = described.setdefault("vs", {"model": board.versus})
-            versus.setdefault(_field(contrast.metric), {})[contrast.task] = _describe_contrast(contrast)
-    return {"rows": rows, "warnings": list(board.warnings), **({"legend": list(board.legend)} if board.legend else {})}
+    return {"rows": [_describe_row(row, board.versus) for row in board.rows], "warnings": list(board.warnings)}
 
 
-def _describe_row(row: BoardRow) -> dict[str, Any]:
+def _describe_row(row: BoardRow, versus: str | None) -> dict[str, Any]:
     recovery: dict[str, Any] = {}
     for metric, figure in row.recovery.items():
         recovery |= figure.describe(_field(metric)) | ({f"{_field(metric)}_why": figure.why} if figure.why else {})
+    contrasts: dict[str, dict[str, Any]] = {}
+    for contrast in row.contrasts:
+        contrasts.setdefault(_field(contrast.metric), {})[contrast.task] = _describe_contrast(contrast)
     return {
         **_name_row(row),
         "tasks": {task: _describe_cell(cell) for task, cell in row.tasks.items()},
@@ -73,6 +71,7 @@ def _describe_row(row: BoardRow) -> dict[str, Any]:
         "recovery": recovery,
         "cost": {name: getattr(row.rates, name) for name in _RUN_RATES},
         **({"results": str(row.results)} if row.results else {}),
+        **({"vs": {"model": versus, **contrasts}} if contrasts else {}),
     }
 
 
@@ -104,56 +103,38 @@ def _field(metric: str) -> str:
 
 
 def _write_csv(board: Board) -> str:
-    """Write a line per row and task, and one for `average`."""
+    """Write a line per row and task, and one for `average`. A comparison is `vs_acc_difference` and so on."""
     lines = []
     for row in board.rows:
-        described = _describe_row(row)
-        shared = _name_row(row) | described["cost"]
+        described = _describe_row(row, board.versus)
+        versus = described.pop("vs", {})
+        shared = _name_row(row) | described["cost"] | ({"vs": versus.pop("model")} if versus else {})
         for task, cell in [*described["tasks"].items(), (AVERAGE, described["average"] or {})]:
             recovery = {f"recovery_{name}": value for name, value in described["recovery"].items()}
             own = recovery if task == AVERAGE else {}
-            lines.append(shared | {"task": task} | cell | own | _describe_versus(row, task, board.versus))
+            for metric, by_task in versus.items():
+                own |= {f"vs_{metric}_{name}": value for name, value in by_task.get(task, {}).items()}
+            lines.append(shared | {"task": task} | cell | own)
     names = dict.fromkeys(name for line in lines for name in line)
     columns = [name for name in names if name not in ("k", "metric") and not name.endswith("_why")]
     return write_csv(columns, [{name: line.get(name) for name in columns} for line in lines])
 
 
-def _describe_versus(row: BoardRow, task: str, versus: str | None) -> dict[str, Any]:
-    """The columns of the comparison: `vs_acc_difference` and so on."""
-    described: dict[str, Any] = {"vs": versus} if versus and versus != row.name else {}
-    for contrast in row.contrasts:
-        if contrast.task == task:
-            named = _describe_contrast(contrast)
-            described |= {f"vs_{_field(contrast.metric)}_{name}": value for name, value in named.items()}
-    return described
-
-
 # Tables for people: shares in per cent.
 
 
-def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
-    """Model, rate, Acc and Pass@k by task, the average of several tasks, Recovery, and what was asked for.
-
-    What stands in one cell as `27.6 / 67.0` has columns of its own where `parted`.
-    """
+def _lay_out(board: Board, extras: Sequence[str]) -> Table:
+    """Model, rate, Acc and Pass@k by task, the average of several tasks, Recovery, and what was asked for."""
     rows = board.rows
     shown = dict.fromkeys(_heading(task) for row in rows for task in row.tasks)
     headings = list(dict.fromkeys([*(_HEADINGS[task] for task in MATHEMATICAL if _HEADINGS[task] in shown), *shown]))
     published = any(row.source != MEASURED for row in rows)
     table = {"Model": [row.name for row in rows], "Rate": [_show_rate(row) for row in rows]}
     cells = [{_heading(task): cell for task, cell in row.tasks.items()} for row in rows]
-    grouped = {heading: [_list_parts(each.get(heading), extras) for each in cells] for heading in headings}
+    table |= {heading: [_show_cell(each.get(heading), extras) for each in cells] for heading in headings}
     if len(headings) != 1 or published:
-        grouped["Average"] = [_list_parts(row.average, extras) for row in rows]
-    grouped["Recovery"] = [_list_recoveries(row, "intervals" in extras) for row in rows]
-    for heading, column in grouped.items():
-        if parted:
-            labels = dict.fromkeys(label for parts in column for label in parts)
-            table |= {f"{heading} {label}": [parts.get(label, "") for parts in column] for label in labels}
-        else:
-            # More than two figures are labelled.
-            cell = ([f"{label} {p}" for label, p in each.items()] if len(each) > 2 else each.values() for each in column)
-            table[heading] = list(map(" / ".join, cell))
+        table["Average"] = [_show_cell(row.average, extras) for row in rows]
+    table["Recovery"] = [_show_recovery(row, "intervals" in extras) for row in rows]
     for name, heading in _COSTS.items() if "cost" in extras else ():
         table[heading] = [_show_cost(getattr(row.rates, name)) for row in rows]
     if published:
@@ -176,16 +157,13 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     notes += [f"Recovery is measured against {name}." for name in _unique(row.reference for row in rows)]
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        if row.source == MEASURED and row.kind in ("guided", "random", "early"):
+        if row.source == MEASURED and row.kind in PAIRS:
             for metric, label in _list_measures(row.average):
                 if why := row.recovery[metric].why if metric in row.recovery else None:
                     reasons.setdefault(why, []).append(f"{row.name} ({label})")
         if row.average_why:
             reasons.setdefault(f"no average: {row.average_why}", []).append(row.name)
     notes += [f"{', '.join(_unique(models))}: {why}." for why, models in reasons.items()]
-    notes += [f"{line}." for line in board.legend]
-    if "cost" in extras and any(row.source == MEASURED and row.rates.seconds_per_problem is None for row in rows):
-        notes.append("No seconds: this model type does not report those of its generation.")
     notes += [MISSED] if any(row.missed_rate is not None for row in rows) else []
     return notes + [f"Warning: {line}" for line in board.warnings]
 
@@ -243,10 +221,10 @@ def _show_rate(row: BoardRow) -> str:
     return f"({row.nominal:.0%})" if row.nominal is not None else ""
 
 
-def _list_parts(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
-    """The figures of a cell by label: Acc, Pass@k (with intervals if asked for), and what `--columns` adds."""
+def _show_cell(cell: Summary | None, extras: Sequence[str]) -> str:
+    """Acc, Pass@k (with intervals if asked for), and what `--columns` adds; more than two figures are labelled."""
     if cell is None or cell.acc.value is None:
-        return {}
+        return ""
     parts = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
     majority = cell.score("maj@8") if cell.score("maj@8").value is not None else cell.score(f"maj@{cell.samples}")
     parts += [_show_share(majority, intervals=False)] if "maj8" in extras else []
@@ -254,7 +232,9 @@ def _list_parts(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
     parts += [
         _show_range(cell) if name == "truncated" else _show_share(Figure(getattr(cell.rates, name)), False) for name in rates
     ]
-    return dict(zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True))
+    if len(parts) > 2:
+        parts = list(map(" ".join, zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True)))
+    return " / ".join(parts)
 
 
 def _show_range(cell: Summary) -> str:
@@ -271,15 +251,14 @@ def _show_share(figure: Figure, intervals: bool) -> str:
     return f"{100 * figure.value:.1f}" + (f" ({100 * bounds.low:.1f}–{100 * bounds.high:.1f})" if bounds else "")
 
 
-def _list_recoveries(row: BoardRow, intervals: bool) -> dict[str, str]:
-    """The Recovery of Acc and of Pass@k by label; nothing if there is neither."""
-    figures = {label: row.recovery[name] for name, label in _list_measures(row.average) if name in row.recovery}
-    parts = {}
-    for label, figure in figures.items():
+def _show_recovery(row: BoardRow, intervals: bool) -> str:
+    """The Recovery of Acc and of Pass@k; nothing if there is neither."""
+    parts = []
+    for figure in (row.recovery[name] for name, _ in _list_measures(row.average) if name in row.recovery):
         bounds = figure.interval if intervals else None
         span = f" ({bounds.low:z.0%} to {bounds.high:z.0%})" if bounds else ""
-        parts[label] = ("-" if figure.value is None else f"{figure.value:z.0%}") + span
-    return parts if any(part != "-" for part in parts.values()) else {}
+        parts.append(("-" if figure.value is None else f"{figure.value:z.0%}") + span)
+    return " / ".join(parts) if any(part != "-" for part in parts) else ""
 
 
 def _show_cost(value: float | None) -> str:

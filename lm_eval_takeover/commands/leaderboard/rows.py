@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lm_eval_takeover.commands.leaderboard import recoveries
-from lm_eval_takeover.commands.leaderboard.naming import NamedRun, name_runs
+from lm_eval_takeover.commands.leaderboard.naming import name_runs
 from lm_eval_takeover.commands.leaderboard.versus import Contrast, compare_runs
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
-from lm_eval_takeover.results.runs import PREFIX, TaskResult, read_runs
+from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, read_runs
 from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.runs.facts import find_missed_rate
 
@@ -46,7 +46,6 @@ class Board:
     rows: Sequence[BoardRow]
     warnings: Sequence[str] = field(default_factory=list)
     versus: str | None = None
-    legend: Sequence[str] = ()  # further differences of rows with nearly equal names, and how rows were matched
 
 
 def build_board(
@@ -60,60 +59,59 @@ def build_board(
     ours, notes = read_runs(results, reading)
     thinkers, more = read_runs(thinking, reading)
     sources = {run.source for run in thinkers}
-    runs = [(run, run.kind) for run in ours if run.source not in sources] + [(run, "thinking") for run in thinkers]
-    named, legend = name_runs(runs, labels or {})
+    runs = [run for run in ours if run.source not in sources] + [replace(run, kind="thinking") for run in thinkers]
+    named = name_runs(runs, labels or {})
     if not named and (results or thinking):
         reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
         paths = ", ".join(f"'{path}'" for path in [*results, *thinking])
         raise ArgumentError(f"nothing can be shown of {paths}: {reasons}")
-    averaged = summary.choose_averaged(sorted({task for row in named for task in row.run.tasks}))
+    averaged = summary.choose_averaged(sorted({task for row in named for task in row.tasks}))
     rows = [_describe_row(row, named, averaged) for row in named]
     missed = [
         f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
         for row in rows
         if row.missed_rate is not None
     ]
-    warnings = [*notes, *more, *missed, *recoveries.warn_of_references(named)]
-    unknown = [row.name for row in named if not row.run.takeover]
+    warnings = [*notes, *more, *missed, *recoveries.warn_of_references(named), *_list_warnings(named, averaged)]
+    unknown = [row.name for row in named if not row.takeover]
     if unknown and (len(named) > 1 or notes):
-        legend.append(f"{', '.join(unknown)}: these logs have no identity of ours, so they are matched by what their files say")
-    board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
+        warnings.append(
+            f"{', '.join(unknown)}: these logs have no identity of ours, so they are matched by what their files say"
+        )
     if versus is None:
-        return board
+        return Board(rows, warnings)
     reference, contrasts = compare_runs(named, averaged, versus, reading.max_missing)
-    rows = [replace(row, contrasts=contrasts.get(row.name, ())) for row in rows]
-    return replace(board, rows=rows, versus=reference.name)
+    return Board([replace(row, contrasts=contrasts.get(row.name, ())) for row in rows], warnings, reference.name)
 
 
-def _describe_row(row: NamedRun, rows: Sequence[NamedRun], averaged: Sequence[str]) -> BoardRow:
-    run = row.run
+def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> BoardRow:
     tasks = summary.summarize_tasks([run])
     missing = [task for task in averaged if task not in tasks]
-    reference = recoveries.find_reference(row, rows)
+    reference = recoveries.find_reference(run, rows)
     return BoardRow(
-        row.name,
-        row.kind,
+        run.name,
+        run.kind,
         MEASURED,
         summary.find_nominal_rate(run.takeover),
         summary.measure_rates(run),
         tasks,
         None if missing else summary.average([tasks[task] for task in averaged]),
         f"without {', '.join(missing)}" if missing else None,
-        recoveries.measure_recoveries(row, recoveries.find_member(row, rows, "base"), reference, averaged),
+        recoveries.measure_recoveries(run, recoveries.find_member(run, rows, "base"), reference, averaged),
         reference.name if reference else None,
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
     )
 
 
-def _list_warnings(rows: Sequence[NamedRun], averaged: Sequence[str]) -> list[str]:
+def _list_warnings(rows: Sequence[Run], averaged: Sequence[str]) -> list[str]:
     """List what differs between rows, and what cannot be computed without samples. Tasks share a line if they can."""
     tasks_of: dict[str, list[str]] = {}
-    for task in dict.fromkeys([*averaged, *(task for row in rows for task in row.run.tasks)]):
-        for line in _list_task_warnings({row.name: row.run.tasks[task] for row in rows if task in row.run.tasks}):
+    for task in dict.fromkeys([*averaged, *(task for row in rows for task in row.tasks)]):
+        for line in _list_task_warnings({row.name: row.tasks[task] for row in rows if task in row.tasks}):
             tasks_of.setdefault(line, []).append(task.removeprefix(PREFIX))
     lines = [f"{line} ({', '.join(tasks)})" for line, tasks in tasks_of.items()]
-    versions = {row.name: row.run.versions for row in rows}
+    versions = {row.name: row.versions for row in rows}
     return lines + [f"rows differ in the version of {line}" for line in describe_varying(versions)]
 
 
@@ -126,8 +124,7 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
         lines.append("rows have the same number of problems, but not the same problems")
     if without := [name for name, result in having.items() if result.problems is None]:
         lines.append(
-            f"no samples of {', '.join(without)}, so no intervals, no comparisons, and Recovery without interval; run with "
-            "--log_samples"
+            f"no samples of {', '.join(without)}, so no intervals, no comparisons and no Recovery; run with --log_samples"
         )
     return lines
 

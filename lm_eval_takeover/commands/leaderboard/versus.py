@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lm_eval_takeover.commands.leaderboard.naming import NamedRun
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
-from lm_eval_takeover.results.runs import TaskResult, common_ids, find_all_results
+from lm_eval_takeover.results.runs import Run, TaskResult, common_ids, find_all_results
 from lm_eval_takeover.results.summary import Figure
 
 AVERAGE = "average"
@@ -26,14 +25,14 @@ class Contrast:
 
 
 def compare_runs(
-    rows: Sequence[NamedRun], averaged: Sequence[str], versus: Path, max_missing: float
-) -> tuple[NamedRun, dict[str, list[Contrast]]]:
+    rows: Sequence[Run], averaged: Sequence[str], versus: Path, max_missing: float
+) -> tuple[Run, dict[str, list[Contrast]]]:
     """Find the row of `--vs` and compare the others with it, by name. Raises ArgumentError unless it is one of the rows.
 
     Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
     """
     files = find_all_results([versus])
-    matching = [row for row in rows if row.run.source in files]
+    matching = [row for row in rows if row.source in files]
     if len(matching) != 1:
         raise ArgumentError(
             f"--vs '{versus}' is {len(matching)} rows of the table; expected a results folder of one run, also given as RESULTS"
@@ -48,10 +47,10 @@ def compare_runs(
     }
 
 
-def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str], max_missing: float) -> list[Contrast]:
+def _compare(row: Run, reference: Run, averaged: Sequence[str], max_missing: float) -> list[Contrast]:
     """Compare Acc and the Pass@k that tables show, by task and for the average over several tasks."""
-    others = reference.run.tasks
-    pairs = {task: (new, others[task]) for task, new in row.run.tasks.items() if task in others}
+    others = reference.tasks
+    pairs = {task: (new, others[task]) for task, new in row.tasks.items() if task in others}
     contrasts = []
     for metric in ("acc", *sorted({f"pass@{new.k}" for new, _ in pairs.values() if new.k and new.k > 1})):
         differences: dict[str, statistics.Difference] = {}

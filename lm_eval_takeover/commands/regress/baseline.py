@@ -1,7 +1,7 @@
 """A baseline: what one run, or several of other seeds, scored on each problem, with all that texts depend on, as small JSON."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions,
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
-from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between, check
 
@@ -32,14 +31,12 @@ class TaskRuns:
     """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems.
 
     Their values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir. `anchors` are
-    shares of correct samples of the base and the reference of Recovery; only a baseline has them. `identities` are those of the
-    runs (`runs.identity`), None for other models. `no_costs`: why the costs are not known.
+    the runs of base and reference for Recovery; only a baseline has them. `no_costs`: why the costs are not known.
     """
 
     runs: tuple[Problems, ...]
     settings: Settings
-    anchors: Mapping[str, Values] = field(default_factory=dict)
-    identities: tuple[str | None, ...] = (None,)
+    anchors: Mapping[str, Problems] = field(default_factory=dict)
     no_costs: str = "the baseline was written without them"
 
     @cached_property
@@ -49,14 +46,10 @@ class TaskRuns:
         metrics = [metric for metric in first.values if all(metric in other.values for other in others)]
         return replace(first, values={m: np.mean([run.values[m] for run in self.runs], axis=0) for m in metrics})
 
-    def keep(self, ids: Collection[str]) -> Self:
-        """The task with only the problems of these ids."""
-        if len(ids) == len(self.problems):
-            return self
-        places = [place for place, name in enumerate(self.problems.ids) if name in ids]
-        common = tuple(self.problems.ids[place] for place in places)
-        anchors = {role: values[places] for role, values in self.anchors.items()}
-        return replace(self, runs=tuple(run.ordered_as(common) for run in self.runs), anchors=anchors)
+    def ordered_as(self, ids: tuple[str, ...]) -> Self:
+        """The task with only the problems of these ids, in this order."""
+        anchors = {role: run.ordered_as(ids) for role, run in self.anchors.items()}
+        return replace(self, runs=tuple(run.ordered_as(ids) for run in self.runs), anchors=anchors)
 
 
 @dataclass(frozen=True)
@@ -85,19 +78,10 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Seed
         return replace(single, notes=(*notes, *single.notes))
     reasons = notes
     if runs:
-        _refuse_rows([results])
         sources = ", ".join(f"'{run.source}'" for run in runs)
         differences = "; ".join(list_differences(runs[0].settings, runs[1].settings)) or "the seed"
         reasons = [f"give one of {sources}; they differ in {differences}"]
     raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
-
-
-def _refuse_rows(results: Sequence[Path]) -> None:
-    """Raise ArgumentError that names the rows of `compare`, each of which is a run, if a folder holds such rows."""
-    folders = find_run_dirs(results[0]) if len(results) == 1 else []
-    if len(folders) > 1:
-        names = ", ".join(f"'{folder.parent}'" for folder in folders)
-        raise ArgumentError(f"'{results[0]}' holds the rows of compare, and regress takes one of them: give {names}")
 
 
 def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) -> SeedRuns:
@@ -106,20 +90,18 @@ def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) ->
     if not runs:
         raise ArgumentError("; ".join([f"'{results[0]}' holds no run", *notes]))
     first, *others = map(_read_run, runs)
-    for run, other in zip(runs[1:], others, strict=True):
+    for source, other in zip((run.source for run in runs[1:]), others, strict=True):
         if lines := list_other_settings(first, other):
-            _refuse_rows(results)
             raise ArgumentError(
-                f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that "
+                f"'{source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that "
                 "differ in the seed alone"
             )
     tasks = {}
     for task, side in first.tasks.items():  # in its order of problems; runs with the same texts count once
-        sides = [each.tasks[task] for each in (first, *others)]
-        pairs = [pair for each in reversed(sides) for pair in zip(each.runs, each.identities, strict=True)]
-        joined = {run.texts: (run.ordered_as(side.problems.ids), identity) for run, identity in pairs}
-        all_runs, identities = zip(*reversed(joined.values()), strict=True)
-        tasks[task] = replace(side, runs=all_runs, identities=identities)
+        by_texts: dict[str, Problems] = {}
+        for run in (each.tasks[task].runs[0] for each in (first, *others)):
+            by_texts.setdefault(run.texts, run.ordered_as(side.problems.ids))
+        tasks[task] = replace(side, runs=tuple(by_texts.values()))
     return replace(first, tasks=tasks, notes=(*notes, *(note for each in (first, *others) for note in each.notes)))
 
 
@@ -143,8 +125,7 @@ def _read_run(run: Run) -> SeedRuns:
     ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
     notes = [f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items()]
     notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
-    label = str(run.takeover.get("label") or run.model)
-    return SeedRuns(run.model, run.settings, run.versions, tasks, label=label, notes=tuple(notes))
+    return SeedRuns(run.model, run.settings, run.versions, tasks, label=run.label, notes=tuple(notes))
 
 
 def _read_task(run: Run, task: str) -> TaskRuns:
@@ -156,8 +137,8 @@ def _read_task(run: Run, task: str) -> TaskRuns:
     costs, no_costs = result.read_costs()
     ids, values = tuple(name[:_ID] for name in result.problems.ids), costs | result.problems.values
     prompts = tuple(name[:_ID] for name in result.problems.prompts)
-    problems = replace(result.problems, ids=ids, values=values, prompts=prompts)
-    return TaskRuns((problems,), result.settings, identities=(result.identity,), no_costs=no_costs)
+    problems = replace(result.problems, ids=ids, values=values, prompts=prompts, identity=result.identity)
+    return TaskRuns((problems,), result.settings, no_costs=no_costs)
 
 
 def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
@@ -170,7 +151,7 @@ def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
             own = run.tasks[task].problems if task in run.tasks else None
             if own is None or set(own.ids) != set(side.problems.ids) or own.samples != side.problems.samples:
                 raise ResultsError(f"'{path}' has not the problems and samples of {task} that the new baseline has")
-            anchors[role] = own.ordered_as(side.problems.ids).values[ACC]
+            anchors[role] = own.ordered_as(side.problems.ids)
         sides[task] = replace(side, anchors=anchors)
     return replace(measured, tasks=sides)
 
@@ -204,7 +185,7 @@ class _Stored:
     versions: dict[str, Any]
     tasks: dict[str, _StoredTask]
     checksum: str
-    schema: Literal[2] = 2  # 1 knew no identity, metric and filter
+    schema: Literal[2] = 2
 
 
 def write_baseline(path: Path, measured: SeedRuns) -> None:
@@ -224,21 +205,20 @@ def write_baseline(path: Path, measured: SeedRuns) -> None:
 
 def _pack(side: TaskRuns) -> dict[str, Any]:
     def count(values: Mapping[str, Values]) -> dict[str, list[float]]:
-        rounded = {name: np.round(each * side.problems.samples, 9) for name, each in values.items()}
-        whole = {name: bool((each == np.rint(each)).all()) for name, each in rounded.items()}
-        return {name: (each.astype(int) if whole[name] else each).tolist() for name, each in rounded.items()}
+        counts = {name: np.round(each * side.problems.samples, 9).tolist() for name, each in values.items()}
+        return {name: [int(x) if x.is_integer() else x for x in each] for name, each in counts.items()}
 
-    def pack_run(run: Problems, identity: str | None) -> dict[str, Any]:
+    def pack_run(run: Problems) -> dict[str, Any]:
         values = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
-        return {"identity": identity, "texts": run.texts, "counts": count(values)}
+        return {"identity": run.identity, "texts": run.texts, "counts": count(values)}
 
     return {
         "settings": side.settings,
         "samples": side.problems.samples,
         "ids": list(side.problems.ids),
         "prompts": list(side.problems.prompts),
-        "runs": [pack_run(*pair) for pair in zip(side.runs, side.identities, strict=True)],
-        "anchors": count(side.anchors) or None,
+        "runs": list(map(pack_run, side.runs)),
+        "anchors": count({role: run.values[ACC] for role, run in side.anchors.items()}) or None,
     }
 
 
@@ -247,8 +227,6 @@ def read_baseline(path: Path) -> SeedRuns:
     if not path.exists():
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
     document = read_document(path, WRITER)
-    if document.get("schema") == 1:
-        document.fail("schema", f"is 1, of {document.get('written_by')}, this version writes 2; write it again with {WRITER}")
     document.require("schema", Literal[2])
     content = {name: document.get(name) for name in document}
     if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
@@ -273,20 +251,12 @@ def _unpack(side: _StoredTask) -> TaskRuns:
                 raise ValueError(f"field {name!r} holds more than {side.samples} samples")
         return values
 
+    if not side.runs or any(ACC not in run.counts for run in side.runs):
+        raise ValueError("field 'runs' is empty, or one of them has no 'counts.acc'")
+    ids, prompts = tuple(side.ids), tuple(side.prompts)
     runs = []
     for run in side.runs:
-        values = divide(run.counts)
-        if ACC not in values:
-            raise ValueError("field 'counts.acc' is missing")
-        runs.append(
-            Problems(
-                tuple(side.ids),
-                side.samples,
-                fill_pass_at_k(values, side.samples),
-                texts=run.texts,
-                prompts=tuple(side.prompts),
-            )
-        )
-    if not runs:
-        raise ValueError("field 'runs' is empty")
-    return TaskRuns(tuple(runs), side.settings, divide(side.anchors or {}), tuple(run.identity for run in side.runs))
+        values = fill_pass_at_k(divide(run.counts), side.samples)
+        runs.append(Problems(ids, side.samples, values, texts=run.texts, prompts=prompts, identity=run.identity))
+    anchors = {role: Problems(ids, side.samples, {ACC: shares}) for role, shares in divide(side.anchors or {}).items()}
+    return TaskRuns(tuple(runs), side.settings, anchors)

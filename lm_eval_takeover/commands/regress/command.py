@@ -110,13 +110,13 @@ def _check_call(options: argparse.Namespace) -> None:
 
 def _find_limits(options: argparse.Namespace, *runs: "SeedRuns") -> dict[str, float]:
     """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
-    from lm_eval_takeover.commands.regress.verdicts import CHANGES, DROPS, is_drop
+    from lm_eval_takeover.commands.regress.verdicts import CHANGES, is_drop
 
     own = {metric for run in runs for side in run.tasks.values() for metric in side.problems.values}
     limits = {}
     for metric in (metric for word in options.metric for metric in word.split(",") if metric):
         if not is_drop(metric) and metric not in own.union(CHANGES):
-            raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(DROPS, CHANGES))}")
+            raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(CHANGES))}")
         limits[metric] = float(options.max_change if metric in CHANGES else options.max_drop)
     if not limits:
         raise ArgumentError("--metric is empty; expected one or more names, such as acc")
@@ -174,8 +174,6 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
     digests = {*reports.list_runs(options.history, old), reports.digest_run(new)} if options.history else set()
     runs = max(options.runs, len(digests)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
-    if verdicts.is_same_run(old, new):
-        notes += ("the run is the baseline's own: all texts and verdicts are the same, so nothing is tested",)
     for note in dict.fromkeys(notes):
         print(note, file=sys.stderr)
     checks = [

@@ -7,15 +7,21 @@ the intervals of `verdicts`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Self
 
 import numpy as np
-from scipy.special import expit, logit, ndtri, stdtr
+from scipy.special import expit, logit, ndtri
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, POWER
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.statistics import Values, as_values, count_observations, difference_errors, fit_chances
+from lm_eval_takeover.results.statistics import (
+    Difference,
+    Values,
+    as_values,
+    average_differences,
+    count_observations,
+    fit_chances,
+)
 from lm_eval_takeover.results.summary import choose_averaged
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
@@ -44,38 +50,14 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Margins:
-    """How far inside the limit simulated runs are: means with standard errors, arrays of one shape, and degrees of freedom."""
-
-    value: Values
-    error: Values
-    freedom: Values | float
-
-    @classmethod
-    def average(cls, parts: Sequence[Self]) -> Self:
-        """Average over tasks, as `Difference.average`."""
-        variances = [part.error**2 for part in parts]
-        total = as_values(sum(variances))
-        spread = as_values(sum(v**2 / part.freedom for v, part in zip(variances, parts, strict=True)))
-        value = as_values(sum(part.value for part in parts)) / len(parts)
-        return cls(value, np.sqrt(total) / len(parts), total**2 / spread)
-
-    def p_below(self) -> Values:
-        """One-sided, as `Difference.p_below(0)`."""
-        return np.asarray(stdtr(self.freedom, self.value / self.error))
-
-
-@dataclass(frozen=True)
 class Power:
-    """The chance to find a drop, also with twice the samples or problems. `problems_for_80` is None where it is too large."""
+    """The chance to find a drop. `problems_for_80` is None where it is too large."""
 
     task: str
     problems: int
     samples: int
     drop: float
     power: float
-    power_twice_samples: float
-    power_twice_problems: float
     problems_for_80: int | None
 
 
@@ -101,37 +83,26 @@ def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float
         scored = side.problems.values["acc"], side.problems.samples * len(side.runs)
         before = draw_difficulties(generator, *scored)
         chances.append((before, lower(before, drop, EXPECTED[design.metric])))
-
-    def simulate(samples: int, times: int = 1) -> Margins:
-        parts = []
-        for side, (before, after) in zip(sides, chances, strict=True):
-            ours = max(samples, side.problems.samples)  # of the baseline, which is made anew with more
-            old = draw_scores(generator, np.tile(before, times), ours, design.metric, design.seeds)
-            new = draw_scores(generator, np.tile(after, times), samples, design.metric)
-            parts.append(measure_margins(old, new, design, min(ours, samples)))
-        return Margins.average(parts)
-
-    planned = simulate(design.samples)
-    margins = planned, simulate(2 * design.samples), simulate(design.samples, 2)
-    power, *twice = (round(float((each.p_below() <= design.level).mean()), 4) for each in margins)
+    parts = []
+    for side, (before, after) in zip(sides, chances, strict=True):
+        ours = max(design.samples, side.problems.samples)  # of the baseline, which is made anew with more
+        old = draw_scores(generator, before, ours, design.metric, design.seeds)
+        new = draw_scores(generator, after, design.samples, design.metric)
+        parts.append(new - old + design.limit)
+    observations = [float(count_observations(design.metric, design.samples))] * len(sides)
+    margins = [average_differences(values, observations) for values in zip(*parts, strict=True)]
+    power = float(np.mean([margin.p_below(0.0) <= design.level for margin in margins]))
     count = sum(len(side.problems) for side in sides)
-    return Power(name, count, design.samples, drop, power, twice[0], twice[1], _count_needed(planned, design, count))
+    return Power(name, count, design.samples, drop, round(power, 4), _count_needed(margins, design, count))
 
 
-def _count_needed(margins: Margins, design: Design, count: int) -> int | None:
-    beyond = -float(margins.value.mean())
+def _count_needed(margins: Sequence[Difference], design: Design, count: int) -> int | None:
+    beyond = -float(np.mean([margin.value for margin in margins]))
     if beyond <= 0:
         return None
-    reach = float(np.sqrt((margins.error**2).mean())) * (ndtri(POWER) - ndtri(design.level))
+    reach = float(np.sqrt(np.mean([margin.error**2 for margin in margins]))) * (ndtri(POWER) - ndtri(design.level))
     needed = count * (reach / beyond) ** 2
     return ceil(needed) if needed <= MOST_PROBLEMS else None
-
-
-def measure_margins(old: Values, new: Values, design: Design, samples: int) -> Margins:
-    """Compare simulated runs `[simulations, problems]`."""
-    margins = new - old + design.limit
-    errors = difference_errors(margins, count_observations(design.metric, samples))
-    return Margins(margins.mean(axis=1), errors, max(margins.shape[1] - 1, 1))
 
 
 def draw_difficulties(generator: np.random.Generator, shares: Values, samples: int, count: int = SIMULATIONS) -> Values:

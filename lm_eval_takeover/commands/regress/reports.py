@@ -122,22 +122,13 @@ def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
 
 
 def lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
-    """Lay out the plan, with advice on samples and problems."""
-    heading = ["Task", "Problems", "Samples", "Drop", "Power", "2x samples", "2x problems", "Problems for 80 %"]
-    lines = [
-        [
-            *(row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}"),
-            *(f"{x:.1%}" if x < 0.1 else f"{x:.0%}" for x in (row.power, row.power_twice_samples, row.power_twice_problems)),
-            f"{row.problems_for_80:,}" if row.problems_for_80 else "-",
-        ]
-        for row in rows
-    ]
-    samples, problems = (sum(row.power_twice_samples for row in rows), sum(row.power_twice_problems for row in rows))
-    if abs(samples - problems) < 0.02 * len(rows):
-        advice = "More samples of each problem buy as much power as more problems"
-    else:
-        advice = f"More {'samples of each problem' if samples > problems else 'problems'} buy more power"
-    notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}.", f"{advice}."]
+    heading = ["Task", "Problems", "Samples", "Drop", "Power", "Problems for 80 %"]
+    lines = []
+    for row in rows:
+        power = f"{row.power:.1%}" if row.power < 0.1 else f"{row.power:.0%}"
+        needed = f"{row.problems_for_80:,}" if row.problems_for_80 else "-"
+        lines.append([row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}", power, needed])
+    notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}."]
     if any(row.problems_for_80 is None for row in rows):
         notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
     notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")

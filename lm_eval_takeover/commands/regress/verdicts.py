@@ -12,6 +12,7 @@ from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
+from lm_eval_takeover.results.runs import common_ids
 from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
     Difference,
@@ -24,7 +25,6 @@ from lm_eval_takeover.results.statistics import (
 )
 from lm_eval_takeover.results.summary import choose_averaged
 
-DROPS = ("acc", "pass@8", "maj@8", "recovery", "recovery_pass@8")  # worse where lower; and all Pass@k and Maj@n
 CHANGES = (
     "realized_rate", "guide_passes_per_token", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unboxed",
     "unclosed_think",
@@ -33,11 +33,11 @@ _RATIOS = {"realized_rate": "takeovers", "guide_passes_per_token": "guide_passes
 NEED_COSTS = (*_RATIOS, "truncated")
 AVERAGE = "average"  # its name among the verdicts by task
 POWER = 0.8  # at which a number of problems counts as enough
-_SHOWN = 5  # problems that an error names
 
 
 def is_drop(metric: str) -> bool:
-    return metric in DROPS or re.fullmatch(r"(recovery_)?pass@[1-9]\d*|maj@[1-9]\d*", metric) is not None
+    """Whether a metric is worse where it is lower."""
+    return re.fullmatch(r"acc|recovery|(recovery_)?pass@[1-9]\d*|maj@[1-9]\d*", metric) is not None
 
 
 def of_recovery(metric: str) -> str | None:
@@ -132,45 +132,31 @@ def _list_settings(measured: SeedRuns) -> list[Settings]:
     return [measured.settings, *(measured.tasks[task].settings for task in sorted(measured.tasks))]
 
 
-def is_same_run(old: SeedRuns, new: SeedRuns) -> bool:
-    """Whether each task has the texts and the verdicts of a run of the baseline."""
-
-    def equals(run: Problems, own: Problems) -> bool:
-        own = own.ordered_as(run.ids)
-        return own.texts == run.texts and all(
-            np.array_equal(run.values[m], own.values[m]) for m in run.values if m in own.values
-        )
-
-    return all(any(equals(run, side.runs[0]) for run in old.tasks[task].runs) for task, side in new.tasks.items())
-
-
 def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, SeedRuns]:
     """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
-    for ours, theirs, side in ((old, new, "the run"), (new, old, "the baseline")):
+    for ours, theirs, where in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(ours.tasks.keys() - theirs.tasks.keys()):
-            raise ResultsError(f"{', '.join(missing)}: missing in {side}; choose common tasks with --tasks, or --update")
-    for task in old.tasks:
-        before, now = old.tasks[task].problems, new.tasks[task].problems
-        for a, b, side in ((before, now, "the run"), (now, before, "the baseline")):
-            present = set(b.ids)
-            missing_ids = [name for name in a.ids if name not in present]
-            if len(missing_ids) > max_missing * len(a):
-                shown = ", ".join(missing_ids[:_SHOWN]) + (", …" if len(missing_ids) > _SHOWN else "")
-                sizes = f"the baseline has {len(before)} problems, the run {len(now)}"
-                raise ResultsError(
-                    f"{task}: {sizes}; {len(missing_ids)} are missing in {side} (doc_hash {shown}), and at most a share of "
-                    f"{max_missing:g} may be (--max_missing); use the same --limit, or write a new baseline with --update"
-                )
+            raise ResultsError(f"{', '.join(missing)}: missing in {where}; choose common tasks with --tasks, or --update")
+    kept_old, kept_new = {}, {}
+    for task, side in old.tasks.items():
+        before, now = side.problems, new.tasks[task].problems
+        if (ids := common_ids([before, now], max_missing)) is None:
+            lost = {"the run": {*before.ids} - {*now.ids}, "the baseline": {*now.ids} - {*before.ids}}
+            where = max(lost, key=lambda name: len(lost[name]))
+            raise ResultsError(
+                f"{task}: the baseline has {len(before)} problems, the run {len(now)}; {len(lost[where])} are missing in "
+                f"{where}, and at most a share of {max_missing:g} may be (--max_missing); use the same --limit, or write a new "
+                "baseline with --update"
+            )
         if before.samples != now.samples:
             raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
-    shared = {task: set(side.problems.ids) & set(new.tasks[task].problems.ids) for task, side in old.tasks.items()}
-    kept_old, kept_new = ({task: side.keep(shared[task]) for task, side in run.tasks.items()} for run in (old, new))
+        kept_old[task], kept_new[task] = side.ordered_as(ids), new.tasks[task].ordered_as(ids)
     return replace(old, tasks=kept_old), replace(new, tasks=kept_new)
 
 
 def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -> TaskPair:
     of = of_recovery(metric) or metric
-    before, now = _values(old.problems, of), _values(new.problems.ordered_as(old.problems.ids), of)
+    before, now = _values(old.problems, of), _values(new.problems, of)
     if before is None or now is None:
         if metric in NEED_COSTS:
             why = next(filter(None, (old.no_costs, new.no_costs)), "no tokens are counted")
@@ -187,9 +173,10 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
             f"{task}: Recovery needs base and reference, which the baseline does not hold; write it again with "
             "--update --base RESULTS --reference RESULTS"
         )
-    shares = old.anchors["base"], old.anchors["reference"]
     k = int(of.removeprefix("pass@")) if of != ACC else 1
-    base, reference = (derive_pass_at_k(share, old.problems.samples, k) for share in shares)
+    base, reference = (
+        derive_pass_at_k(old.anchors[role].values[ACC], old.problems.samples, k) for role in ("base", "reference")
+    )
     # `R_new >= R_old - limit` where the mean of `new - old + limit (reference - base)` is at least 0.
     return TaskPair(before, now, [now - before + limit * (reference - base)], observations, same, (base, reference))
 

@@ -1,9 +1,9 @@
 """The options of `rescore`, the tables and lines that it prints."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from lm_eval_takeover.commands._options import add_shared, check_include_path
 from lm_eval_takeover.commands._output import Table, write_terminal
@@ -96,10 +96,6 @@ def _rescore_all(
         print(for_terminal(f"not scored: {refusal}"))
 
 
-def _lay_out(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    return write_terminal(Table(list(columns), [[str(cell) for cell in row] for row in rows]))
-
-
 def _print_outcome(outcome: "Rescored", out: Path) -> None:
     """Print the tables and the changed verdicts of one run, and write its results below `out`."""
     from lm_eval.utils import make_table
@@ -116,7 +112,7 @@ def _print_outcome(outcome: "Rescored", out: Path) -> None:
     verifier = outcome.results["config"]["takeover"]["verifier"]
     now = "now" if verifier == "takeover" else verifier
     if outcome.changes:
-        titles = ("Task", "Doc", "Sample", "Verdict then", f"Verdict {now}", "Answer then", f"Answer {now}")
-        print(_lay_out(titles, outcome.changes))
+        titles = ["Task", "Doc", "Sample", "Verdict then", f"Verdict {now}", "Answer then", f"Answer {now}"]
+        print(write_terminal(Table(titles, [list(map(str, change)) for change in outcome.changes])))
     words = "changed" if verifier == "takeover" else f"of the run differ from those of {verifier}"
     print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts {words}; results and samples -> {folder}")

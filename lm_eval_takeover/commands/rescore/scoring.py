@@ -30,7 +30,7 @@ from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.loading import find_tasks
 from lm_eval_takeover.tasks.verdicts import get_verifier, redirect_verdicts, use_think_end, use_verifier
 
-Place = tuple[str, str, int, int]  # task, digest of the document, request of the document, repeat
+Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat
 Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
 
 
@@ -44,12 +44,22 @@ class Rescored:
     left_out: int
 
 
+@dataclass(slots=True)
+class _Matched:
+    """The stored samples by where a task asks for them, and the documents of each task that have all of theirs."""
+
+    answers: dict[Place, Sample] = field(default_factory=dict)
+    documents: dict[str, list[int]] = field(default_factory=dict)  # by task: numbers in the task as it is now
+    stored: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)  # (task, number now): digest and number then
+    left_out: int = 0
+
+
 class StoredResponses(LM):  # type: ignore[misc]
     """A model that writes nothing: its answers are those of a run, found by document."""
 
-    def __init__(self, run: StoredRun, answers: Mapping[Place, Sample]) -> None:
+    def __init__(self, run: StoredRun, matched: _Matched) -> None:
         super().__init__()
-        self.run, self.answers = run, answers
+        self.run, self.matched = run, matched
         self.tally: defaultdict[str, Tally] = defaultdict(Tally)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -59,7 +69,8 @@ class StoredResponses(LM):  # type: ignore[misc]
             number = repeats[id(instance)]
             repeats[id(instance)] += 1
             task = instance.task_name or "none"
-            sample = self.answers[task, digest_of(instance.doc), instance.idx, number]
+            document = self.matched.documents[task][instance.doc_id]  # lm-eval counts those that it was told to take
+            sample = self.matched.answers[task, document, instance.idx, number]
             if number == sample.sample:  # one text of a greedy run stands for all samples of its document
                 self.tally[task].add(sample)
             texts.append(sample.response)
@@ -78,17 +89,6 @@ class StoredResponses(LM):  # type: ignore[misc]
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = self.run.identify(task)
         return {"takeover": described | describe_identity(self.run.facts.get("settings") or {}) | counts | times}
-
-
-@dataclass(slots=True)
-class _Matched:
-    """The stored samples by where a task asks for them, and the documents of each task that have all of theirs."""
-
-    answers: dict[Place, Sample] = field(default_factory=dict)
-    documents: dict[str, list[int]] = field(default_factory=dict)  # by task: numbers in the task as it is now
-    digests: dict[tuple[str, int], str] = field(default_factory=dict)  # of documents, by task and number, as they are now
-    stored: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)  # (task, digest): then, number then
-    left_out: int = 0
 
 
 def rescore(
@@ -121,7 +121,7 @@ def rescore(
             lacking, given_tasks = ", ".join(sorted(missing)), ", ".join(run.tasks)
             raise ArgumentError(f"no document of {lacking} has all its responses here; the run asked for {given_tasks}")
         results = simple_evaluate(
-            model=StoredResponses(run, matched.answers),
+            model=StoredResponses(run, matched),
             tasks=list(tasks) or list(matched.documents),
             samples=matched.documents,
             task_manager=manager,
@@ -147,19 +147,16 @@ def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
         for row in run.asked:
             if row.task == name:
                 by_document[row.doc].append(row)
-        current = list(task.eval_docs)
-        numbers = _match_documents(by_document, current)
+        numbers = _match_documents(by_document, list(task.eval_docs))
         matched.left_out += len(by_document.keys() - {then for _, then in numbers})
         for number, then in numbers:
             samples = _find_samples(run, by_document[then], task.config.repeats or 1)
             if samples is None:
                 matched.left_out += 1
                 continue
-            now = digest_of(current[number])
             matched.documents.setdefault(name, []).append(number)
-            matched.digests[name, number] = now
-            matched.stored[name, now] = then, by_document[then][0].doc_id
-            matched.answers |= {(name, now, *place): sample for place, sample in samples.items()}
+            matched.stored[name, number] = then, by_document[then][0].doc_id
+            matched.answers |= {(name, number, *place): sample for place, sample in samples.items()}
     return matched
 
 
@@ -196,18 +193,18 @@ def _compare_verdicts(
 ) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
     """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
     after = {
-        (task, matched.digests[task, row["doc_id"]], repeat): verdict
+        (task, row["doc_id"], repeat): verdict
         for task, rows in samples.items()
         for row in rows
         if isinstance(record := row["filtered_resps"][0], Record)
         for repeat, verdict in enumerate(record)
     }
     changes, compared = [], 0
-    for (task, now, _, repeat), sample in matched.answers.items():
-        then, doc_id = matched.stored[task, now]
-        if (response := (then, digest_of_text(sample.text))) in before and (task, now, repeat) in after:
+    for (task, number, _, repeat), sample in matched.answers.items():
+        then, doc_id = matched.stored[task, number]
+        if (response := (then, digest_of_text(sample.text))) in before and (task, number, repeat) in after:
             compared += 1
-            (old, was), (new, is_now) = before[response], after[task, now, repeat]
+            (old, was), (new, is_now) = before[response], after[task, number, repeat]
             if was != is_now:
                 changes.append((task, doc_id, repeat, was, is_now, old or "", new or ""))
     return changes, compared

@@ -135,5 +135,4 @@ def _average(seeds: Sequence[Sequence[Run]]) -> Run:
         problems = replace(own[0], values=values, samples=samples)
         tasks[task] = replace(first, means=means, problems=problems, samples=samples, counts=counts)
     seconds = None if None in spent else sum(each or 0.0 for each in spent) / len(seeds)
-    counts = Counts.add([each.counts for each in tasks.values()])
-    return replace(seeds[0][0], tasks=tasks, seconds=seconds, counts=counts)
+    return replace(seeds[0][0], tasks=tasks, seconds=seconds)

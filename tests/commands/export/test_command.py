@@ -30,18 +30,11 @@ def whole(tmp_path):
     return write_results(tmp_path / "run", counts, run=takeover(base="Qwen/Qwen3-0.6B-Base", guide="Qwen/Qwen3-8B"))
 
 
-def test_a_pair_is_never_called_by_the_name_of_its_base(whole, tmp_path, capsys):
-    files, _ = export(capsys, tmp_path / "out", whole)
-    assert files
-    for file in files:
-        assert "Qwen/Qwen3-8B" in file.read_text()
-        assert file.is_relative_to(tmp_path / "out" / "takeover" / "Qwen3-0.6B-Base+Qwen3-8B-disagreement")
-
-
 def test_the_hub_gets_whole_benchmarks_with_the_guide_in_the_notes(whole, tmp_path, capsys):
     files, said = export(capsys, tmp_path / "out", whole)
     assert {file.name for file in files} == {"takeover_gsm8k.yaml", "takeover_gpqa_diamond.yaml"}
-    assert {file.parent.name for file in files} == {".eval_results"}
+    folder = tmp_path / "out" / "takeover" / "Qwen3-0.6B-Base+Qwen3-8B-disagreement" / ".eval_results"
+    assert {file.parent for file in files} == {folder}  # never the name of the base
     entries = {file.stem: parse_eval_result_entries(yaml.safe_load(file.read_text()))[0] for file in files}
     gsm8k = entries["takeover_gsm8k"]
     assert (gsm8k.dataset_id, gsm8k.task_id, gsm8k.value) == ("openai/gsm8k", "gsm8k", 50.0)

@@ -1,4 +1,4 @@
-"""Names of rows: the label, or what tells a run from the others; a legend for the rest."""
+"""Names of rows: the label, or what tells a run from the others."""
 
 import pytest
 from helpers.results import takeover, write_results
@@ -10,14 +10,13 @@ TASK = "takeover_amc23"
 
 @pytest.fixture
 def names(tmp_path):
-    """Of two guided runs that differ so: `(names, legend)`."""
+    """Of two guided runs that differ so."""
 
     def name(*written):
         for place, one in enumerate(written):
             run = takeover(**{"seed": 0, **one.pop("run", {})})
             write_results(tmp_path / str(place), {TASK: [4] * 20}, run=run, **one)
-        board = build_board([tmp_path], [], None)
-        return [row.name for row in board.rows], list(board.legend)
+        return [row.name for row in build_board([tmp_path], [], None).rows]
 
     return name
 
@@ -29,7 +28,7 @@ GUIDED = "Small-Base + Guided"
     ("first", "second", "expected"),
     [
         ({}, {"run": {"seed": 1}}, [f"{GUIDED} (seed 0)", f"{GUIDED} (seed 1)"]),
-        ({}, {"chat_template_sha": "0a1b2c3d"}, [f"{GUIDED} (template off)", f"{GUIDED} (template on (0a1b2c))"]),
+        ({}, {"chat_template_sha": "0a1b2c3d"}, [f"{GUIDED} (chat_template off)", f"{GUIDED} (chat_template on (0a1b2c))"]),
         (
             {"run": {"target_rate": 0.02, "tau": 3.0}},
             {"run": {"target_rate": 0.05}},
@@ -43,9 +42,4 @@ GUIDED = "Small-Base + Guided"
     ids=["seed", "template", "rate", "tau alone", "labels", "a label that every such run has", "verifier"],
 )
 def test_a_name_is_the_label_or_what_differs(names, first, second, expected):
-    assert names(first, second) == (expected, [])
-
-
-def test_a_legend_says_what_a_name_leaves_out(names):
-    _, legend = names({}, {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}})
-    assert legend == [f"{GUIDED} (seed 0): backend hf, temperature 0.6", f"{GUIDED} (seed 1): backend vllm, temperature 1.0"]
+    assert names(first, second) == expected

@@ -22,10 +22,9 @@ def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):
     path.write_text(json.dumps(content))
     with pytest.raises(ResultsError, match="field 'checksum' does not agree with the content"):
         read_baseline(path)
-    for changed, said in (({"schema": 9}, "is 9, expected 2"), ({"schema": 1, "written_by": "x 0.1.0"}, "is 1, of x 0.1.0")):
-        path.write_text(json.dumps(changed))
-        with pytest.raises(ResultsError, match=f"field 'schema' {said}"):
-            read_baseline(path)
+    path.write_text('{"schema": 1}')
+    with pytest.raises(ResultsError, match="field 'schema' is 1, expected 2"):
+        read_baseline(path)
     with pytest.raises(ResultsError, match="does not exist; write it from a good run with --update"):
         read_baseline(check.folder / "none.json")
     folder = write_results(check.folder / "means", {TASK: draw_counts(1)}, run=takeover(), logged=False)

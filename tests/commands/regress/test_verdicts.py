@@ -13,14 +13,6 @@ from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 
 
-def test_a_point_beyond_the_limit_is_no_regression_where_the_interval_is_not(check):
-    _, found = check({TASK: draw_counts(2, -0.03)})
-    task = found["tasks"][TASK]
-    limit = -(task["difference"] + task["high"]) / 2
-    assert -task["difference"] > limit
-    assert check({TASK: draw_counts(2, -0.03)}, "--max_drop", str(limit))[1]["verdict"] == "inconclusive"
-
-
 def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path, regress, capsys):
     tasks = {"takeover_math500": 60, "takeover_amc23": 40, "takeover_aime24": 30, "takeover_demo": 50}
     for name, seed, shift in (("old", 1, 0.0), ("new", 2, -0.1)):
@@ -75,19 +67,11 @@ def test_problems_on_one_side_alone_are_an_error_unless_they_are_few(check):
     assert found["baseline"] == found["now"] == pytest.approx(np.mean(draw_counts(1)[:295]) / 8)
     with pytest.raises(
         ResultsError,
-        match=r"takeover_math500: the baseline has 300 problems, the run 290; 10 are missing in the run \(doc_hash ",
+        match=r"takeover_math500: the baseline has 300 problems, the run 290; 10 are missing in the run, and",
     ):
         check({TASK: draw_counts(1)[:290]})
     with pytest.raises(ResultsError, match="the run 310; 10 are missing in the baseline"):
         check({TASK: draw_counts(1, size=310)})
-
-
-@pytest.mark.parametrize("metric", ["pass@8", "maj@8"])
-def test_no_change_of_0_or_1_is_as_uncertain_as_one_observation_is(check, metric):
-    """300 problems that all count 0 or 1: their 8 samples do not make them 2,400 observations."""
-    same = [min(count + 1, 8) if count > 4 else count for count in draw_counts(1)]
-    found = check({TASK: same}, "--metric", metric)[1]["tasks"][TASK]
-    assert found["difference"] == 0 and found["high"] > 1.96 * (2 / 299 / 300) ** 0.5 > 0.009
 
 
 def test_a_change_beyond_its_limit_regresses_where_its_interval_does():
@@ -142,15 +126,3 @@ def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_
     main(["regress", *words, "--update", "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
     status, found = regress(*words, "--metric", "recovery", "--strict")
     assert status == 1 and found["tasks"][TASK]["now"] is None and "beyond noise" in found["tasks"][TASK]["note"]
-
-
-@pytest.mark.parametrize("metric", ["unparsed", "truncated"])
-def test_a_growing_share_of_unparsed_or_cut_answers_regresses(check, regress, metric):
-    """Both are metrics of the task: no run_dir is needed."""
-    baseline, counts = check.folder / "b.json", {TASK: draw_counts(1)}
-    good, *runs = (
-        write_results(check.folder / name, counts, run=takeover(seed=1), shares={metric: share})
-        for name, share in (("clean", 0.0), ("same", 0.0), ("worse", 0.125))
-    )
-    main(["regress", str(good), "--baseline", str(baseline), "--update"])
-    assert [regress(run, "--baseline", baseline, "--metric", metric)[0] for run in runs] == [0, 1]
