@@ -45,7 +45,7 @@ def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problem
 def find_p_values(margins: Sequence[Values]) -> Values:
     """One-sided p-values of runs whose `margins` of Acc over the limit are by task `[runs, problems]`."""
     observations = [float(SAMPLES)] * len(margins)
-    return as_values([average_differences(run, observations).p_below(0.0) for run in zip(*margins, strict=True)])
+    return as_values([average_differences(run, observations).p_below() for run in zip(*margins, strict=True)])
 
 
 def rate_alarms(

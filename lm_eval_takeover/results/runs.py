@@ -19,12 +19,10 @@ from lm_eval_takeover.results.problems import (
     choose_accuracy,
     is_share,
     list_metrics,
-    read_costs,
     read_problems,
     read_samples,
 )
 from lm_eval_takeover.results.settings import Settings, model_settings, name_differences, name_model, task_settings
-from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
 from lm_eval_takeover.runs.facts import make_label
 from lm_eval_takeover.runs.identity import find_row
 from lm_eval_takeover.runs.tally import COUNTS
@@ -97,18 +95,6 @@ class TaskResult:
         """The k of the Pass@k that tables show: 8, else the largest one."""
         ks = [int(metric.removeprefix("pass@")) for metric in self.means if metric.startswith("pass@")]
         return 8 if 8 in ks else max(ks, default=None)
-
-    def measure(self, metric: str) -> Interval | None:
-        """The mean of a metric over problems with its interval; None where there are no samples of it."""
-        values = self.problems.values.get(metric) if self.problems else None
-        return None if values is None else mean_interval(values)
-
-    def read_costs(self) -> tuple[dict[str, Values], str]:
-        """Read tokens, takeovers and passes by problem from the run_dir (`results.problems`); else returns why there are none."""
-        if self.problems is None or self.run_dir is None:
-            return {}, "the run had no run_dir"
-        totals = {name: getattr(self.counts, name) for name in ("tokens", "takeovers", "guide_passes")}
-        return read_costs(Path(self.run_dir), self.task, self.identity, totals, self.problems)
 
 
 @dataclass(frozen=True)
@@ -349,13 +335,13 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     called = {ACC if name == accuracy else name: f"{name},{filter_name}" for name in present}
     means = {name: values.share(key) for name, key in called.items()}
     count = document.inside("n-samples").inside(task).require("effective", Positive)
-    samples = samples_path(path, task)
+    samples = path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
     better = document.inside_or_empty("higher_is_better").inside_or_empty(task)
     worse = [name for name in better if better.get(name) is False]
     problems = read_problems(samples, filter_name, accuracy, worse, reading) if samples.exists() else None
     settings = task_settings(document, task)
     if problems is not None:
-        problems = _check(path, task, problems, count, means, reading)
+        problems = _check(path, task, samples, problems, count, means, reading)
         count, means = len(problems), problems.means() | ({} if problems.missing else means)
     takeover = document.inside("config").inside_or_empty("takeover")
     each = problems.samples if problems else settings.get("samples")
@@ -365,14 +351,10 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     return TaskResult(task, means, count, each, settings, problems, Counts.read(counted), run_dir, accuracy, identity)
 
 
-def samples_path(path: Path, task: str) -> Path:
-    """The path of the samples of this call: `samples_TASK_DATE.jsonl` beside `results_DATE.json`."""
-    return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
-
-
-def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float], reading: ReadOptions) -> Problems:
+def _check(
+    path: Path, task: str, samples: Path, problems: Problems, count: int, means: dict[str, float], reading: ReadOptions
+) -> Problems:
     """Count the problems that are missing. Raises ResultsError unless the rest may be those of the results, by their means."""
-    samples = samples_path(path, task)
     missing = count - len(problems)
     if missing < problems.missing or missing > reading.max_missing * count:
         raise ResultsError(

@@ -7,7 +7,7 @@ same problems, their values are paired. Coverage: `benchmarks/interval_coverage.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import copysign, inf, sqrt
 from typing import Any, Self
 
 import numpy as np
@@ -45,18 +45,19 @@ class Difference:
         """The distance from the value to either bound."""
         return self.error * float(stdtrit(self.freedom, (1 + confidence) / 2))
 
-    def p_value(self, of: float = 0.0) -> float:
-        """Two-sided, of the hypothesis that the difference is `of`."""
-        return min(1.0, 2 * float(stdtr(self.freedom, -abs(self._distance(of)))))
+    def p_value(self) -> float:
+        """Two-sided, of the hypothesis that the difference is 0."""
+        return min(1.0, 2 * float(stdtr(self.freedom, -abs(self._distance))))
 
-    def p_below(self, of: float) -> float:
-        """One-sided: how probable a difference this low or lower is if the true one is `of`."""
-        return float(stdtr(self.freedom, self._distance(of)))
+    def p_below(self) -> float:
+        """One-sided: how probable a difference this low or lower is if the true one is 0."""
+        return float(stdtr(self.freedom, self._distance))
 
-    def _distance(self, of: float) -> float:
+    @property
+    def _distance(self) -> float:
         if self.error == 0:
-            return 0.0 if self.value == of else (inf if self.value > of else -inf)
-        return (self.value - of) / self.error
+            return copysign(inf, self.value) if self.value else 0.0
+        return self.value / self.error
 
     @classmethod
     def average(cls, parts: Sequence[Self]) -> Self:

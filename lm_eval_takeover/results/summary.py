@@ -128,9 +128,8 @@ def _find_donor(run: Run) -> str:
 def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summary:
     scores = {}
     for metric in list_scores(result.means):
-        interval = result.measure(metric)
-        bounds = (interval.low, interval.high) if interval else (None, None)
-        scores[metric] = Figure(result.means[metric], *bounds)
+        values = result.problems.values.get(metric) if result.problems else None
+        scores[metric] = Figure(result.means[metric]) if values is None else Figure.of(mean_interval(values))
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
     rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)

@@ -187,9 +187,7 @@ def _list_other_parts(rows: Sequence[BoardRow], extras: Sequence[str], usual: in
                 lines.append(f"{_heading(task)}: Acc is its {cell.accuracy}.")
             if cell.k != usual:
                 lines.append(f"{_heading(task)}: {' / '.join(_name_parts(cell.k, cell.samples, extras))}.")
-        if row.average and row.average.k is None and usual is not None:
-            lines.append("Average and Recovery are of Acc alone: the tasks have other numbers of samples.")
-        elif row.average and row.average.k not in (1, usual):
+        if row.average and row.average.k not in (None, 1, usual):
             lines.append(f"Average and Recovery: Acc / Pass@{row.average.k}.")
     return _unique(lines)
 

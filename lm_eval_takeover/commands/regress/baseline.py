@@ -13,7 +13,7 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.fields import read_document
-from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions, fill_pass_at_k
+from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions, fill_pass_at_k, read_costs
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
@@ -134,7 +134,10 @@ def _read_task(run: Run, task: str) -> TaskRuns:
         raise ResultsError(
             f"'{run.source}' has no samples_{task}_*.jsonl beside it; an interval is over problems, so run with --log_samples"
         )
-    costs, no_costs = result.read_costs()
+    costs, no_costs = dict[str, Values](), "the run had no run_dir"
+    if result.run_dir is not None:
+        totals = {name: getattr(result.counts, name) for name in ("tokens", "takeovers", "guide_passes")}
+        costs, no_costs = read_costs(Path(result.run_dir), task, result.identity, totals, result.problems)
     ids, values = tuple(name[:_ID] for name in result.problems.ids), costs | result.problems.values
     prompts = tuple(name[:_ID] for name in result.problems.prompts)
     problems = replace(result.problems, ids=ids, values=values, prompts=prompts, identity=result.identity)

@@ -91,7 +91,7 @@ def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float
         parts.append(new - old + design.limit)
     observations = [float(count_observations(design.metric, design.samples))] * len(sides)
     margins = [average_differences(values, observations) for values in zip(*parts, strict=True)]
-    power = float(np.mean([margin.p_below(0.0) <= design.level for margin in margins]))
+    power = float(np.mean([margin.p_below() <= design.level for margin in margins]))
     count = sum(len(side.problems) for side in sides)
     return Power(name, count, design.samples, drop, round(power, 4), _count_needed(margins, design, count))
 

@@ -203,7 +203,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
     ends = zip(*(part.margins for part in parts), strict=True)
     margins = [average_differences(values, observations) for values in ends]
     spans = [margin.interval(confidence) for margin in margins]
-    p_value = min(1.0, len(margins) * min(margin.p_below(0.0) for margin in margins))
+    p_value = min(1.0, len(margins) * min(margin.p_below() for margin in margins))
     verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
     verdict = "pass" if all(span.low >= 0 for span in spans) else verdict
     note = describe_need(min(margins, key=lambda m: m.value), parts, confidence) if verdict == "inconclusive" else ""

@@ -40,9 +40,6 @@ def test_a_task_of_ones_own_has_the_pass_at_k_of_its_samples(tmp_path, board, pr
     assert "75.0 / 100.0" in said and "Acc / Pass@3, in %." in said and "Pass@8" not in said
     lines = list(csv.DictReader(io.StringIO(printed(tmp_path, "--format", "csv"))))
     assert float(lines[2]["pass3"]) == 1.0 and lines[2]["pass8"] == ""
-    write_results(tmp_path / "base", {"takeover_demo": [0, 4]}, run=takeover("base"), date="2026-01-02T00-00-00")
-    said = printed(tmp_path / "base", "--vs", tmp_path / "base")
-    assert "Average and Recovery are of Acc alone" in said
 
 
 def test_markdown_latex_and_csv_have_the_same_figures(results, printed):
