@@ -13,8 +13,11 @@ _FIRST = ("rate", "seed", "chat_template", "base", "guide")  # what a name says 
 _LAST = ("scorer", "score_top_p", "tau", "kappa")  # said where nothing else tells runs apart; the nominal rate is for these
 
 
-def name_runs(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Run]:
-    """Order the runs as in Table 3 (by base, kind and rate) and name them. `labels` are the names of all runs in a folder."""
+def name_runs(runs: Sequence[Run], labels: Mapping[Path, str]) -> tuple[list[Run], list[str]]:
+    """Order the runs as in Table 3 (by base, kind and rate) and name them. Returns also lines on what names leave out.
+
+    `labels` are the names of all runs in a folder.
+    """
 
     def place(run: Run) -> tuple[Any, ...]:
         family = str(run.settings.get("base")) if run.kind in ("base", *PAIRS) else "~"
@@ -23,12 +26,14 @@ def name_runs(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Run]:
     by_folder = {folder.resolve(): label for folder, label in labels.items()}
     rows = [replace(run, name=_name(run, by_folder)) for run in sorted(runs, key=place)]
     names = [row.name for row in rows]
+    lines = []
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             equal = [i for i, row in enumerate(rows) if row.name == name]
-            for i, words in zip(equal, _tell_apart([rows[i] for i in equal]), strict=True):
+            for i, (words, more) in zip(equal, _tell_apart([rows[i] for i in equal]), strict=True):
                 rows[i] = replace(rows[i], name=f"{name} ({words})")
-    return rows
+                lines += [f"{rows[i].name}: {more}"] if more else []
+    return rows, lines
 
 
 def _name(run: Run, by_folder: Mapping[Path, str]) -> str:
@@ -52,8 +57,8 @@ def _name_method(run: Run) -> str:
     return " ".join([run.model, "+ Guided", *([f"({', '.join(parts)})"] if parts else [])])
 
 
-def _tell_apart(runs: Sequence[Run]) -> list[str]:
-    """Of each run as many differences as tell all of them apart; where there are not enough, the date."""
+def _tell_apart(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Of each run as many differences as tell all of them apart, else the date; and the other differences."""
     shared = set.intersection(*(set(run.tasks) for run in runs))
     settings = [_list_settings(run, sorted(shared)) for run in runs]
     names = sorted({name for each in settings for name in each if name not in _FIRST}, key=lambda name: (name in _LAST, name))
@@ -62,8 +67,9 @@ def _tell_apart(runs: Sequence[Run]) -> list[str]:
     for count in range(1, len(varying) + 1):
         words = [", ".join(each[:count]) for each in described]
         if len(set(words)) == len(runs):
-            return words
-    return [f"results of {file_date(run.source)}" for run in runs]
+            left = [place for place in range(count, len(varying)) if varying[place] not in _LAST]
+            return [(word, ", ".join(each[place] for place in left)) for word, each in zip(words, described, strict=True)]
+    return [(f"results of {file_date(run.source)}", ", ".join(each)) for run, each in zip(runs, described, strict=True)]
 
 
 def _list_settings(run: Run, tasks: Sequence[str]) -> dict[str, str]:

@@ -60,7 +60,7 @@ def build_board(
     thinkers, more = read_runs(thinking, reading)
     sources = {run.source for run in thinkers}
     runs = [run for run in ours if run.source not in sources] + [replace(run, kind="thinking") for run in thinkers]
-    named = name_runs(runs, labels or {})
+    named, more_differences = name_runs(runs, labels or {})
     if not named and (results or thinking):
         reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
         paths = ", ".join(f"'{path}'" for path in [*results, *thinking])
@@ -72,7 +72,14 @@ def build_board(
         for row in rows
         if row.missed_rate is not None
     ]
-    warnings = [*notes, *more, *missed, *recoveries.warn_of_references(named), *_list_warnings(named, averaged)]
+    warnings = [
+        *notes,
+        *more,
+        *more_differences,
+        *missed,
+        *recoveries.warn_of_references(named),
+        *_list_warnings(named, averaged),
+    ]
     unknown = [row.name for row in named if not row.takeover]
     if unknown and (len(named) > 1 or notes):
         warnings.append(

@@ -10,13 +10,14 @@ TASK = "takeover_amc23"
 
 @pytest.fixture
 def names(tmp_path):
-    """Of two guided runs that differ so."""
+    """Of two guided runs that differ so: their names, and the lines on what names leave out."""
 
     def name(*written):
         for place, one in enumerate(written):
             run = takeover(**{"seed": 0, **one.pop("run", {})})
             write_results(tmp_path / str(place), {TASK: [4] * 20}, run=run, **one)
-        return [row.name for row in build_board([tmp_path], [], None).rows]
+        board = build_board([tmp_path], [], None)
+        return [row.name for row in board.rows], [line for line in board.warnings if line.startswith(f"{GUIDED} (seed")]
 
     return name
 
@@ -42,4 +43,9 @@ GUIDED = "Small-Base + Guided"
     ids=["seed", "template", "rate", "tau alone", "labels", "a label that every such run has", "verifier"],
 )
 def test_a_name_is_the_label_or_what_differs(names, first, second, expected):
-    assert names(first, second) == expected
+    assert names(first, second) == (expected, [])
+
+
+def test_what_a_name_leaves_out_is_a_warning(names):
+    _, lines = names({}, {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}})
+    assert lines == [f"{GUIDED} (seed 0): backend hf, temperature 0.6", f"{GUIDED} (seed 1): backend vllm, temperature 1.0"]
