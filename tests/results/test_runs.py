@@ -245,23 +245,9 @@ def test_costs_by_problem_come_from_the_command_whose_samples_the_results_name(t
         journal.begin_attempt()
         journal.begin_command(command, {})
         journal.add_asked(command, rows)
-        journal.add(
-            Sample(
-                r.key,
-                TASK,
-                r.doc_id,
-                r.sample,
-                "x",
-                lengths[r.sample] + longer,
-                r.doc_id,
-                r.doc_id,
-                100,
-                110,
-                30,
-                r.sample == 0,
-            )
-            for r in rows
-        )
+        for r in rows:
+            counts = lengths[r.sample] + longer, r.doc_id, r.doc_id, 100, 110, 30
+            journal.add([Sample(r.key, TASK, r.doc_id, r.sample, "x", *counts, r.sample == 0)])
         journal.close()
 
     write(0, "c", asked)

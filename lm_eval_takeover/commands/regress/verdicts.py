@@ -206,26 +206,18 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
     p_value = min(1.0, len(margins) * min(margin.p_below() for margin in margins))
     verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
     verdict = "pass" if all(span.low >= 0 for span in spans) else verdict
-    note = describe_need(min(margins, key=lambda m: m.value), parts, confidence) if verdict == "inconclusive" else ""
+    count = sum(len(part.before) for part in parts)
+    note = describe_need(min(margins, key=lambda m: m.value), count, confidence) if verdict == "inconclusive" else ""
     return TaskVerdict(metric, before, now, interval.value, interval.low, interval.high, p_value, verdict, note)
 
 
-def describe_need(margin: Difference, parts: Sequence[TaskPair], confidence: float) -> str:
-    """Say how many problems or samples would show this difference in 80 % of runs."""
-    count = sum(len(part.before) for part in parts)
+def describe_need(margin: Difference, count: int, confidence: float) -> str:
+    """Say how many problems, instead of `count`, would show this difference in 80 % of runs."""
     reach = margin.reach(confidence) + margin.reach(2 * POWER - 1)
     if abs(margin.value) < reach / 100:
         return "the difference lies at the limit, where no number of problems tells"
-    times = (reach / margin.value) ** 2
-    text = f"if this is the true difference, about {ceil(count * times):,} problems could tell in {POWER:.0%} of runs"
-    (part, *others) = parts
-    if not others and 1 < part.observations < inf:
-        within = float((part.before * (1 - part.before) + part.now * (1 - part.now)).mean() / (part.observations - 1))
-        variance, between = count * margin.error**2 / times, max(count * margin.error**2 - within, 0.0)
-        if variance > between and within > 0:
-            samples = ceil(within * part.observations / (variance - between))
-            text += f", or about {samples:,} samples of each of these {count}"
-    return text
+    needed = ceil(count * (reach / margin.value) ** 2)
+    return f"if this is the true difference, about {needed:,} problems could tell in {POWER:.0%} of runs"
 
 
 def _values(problems: Problems, metric: str) -> Values | None:

@@ -26,9 +26,7 @@ def test_junit_and_the_summary_of_github_say_what_the_table_says(check, monkeypa
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     check({TASK: draw_counts(2, -0.15)}, "--junit", str(junit))
-    suite = ElementTree.parse(junit).getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
-    assert suite.find("testcase/failure").get("message").startswith("regressed: -0.")
+    assert ElementTree.parse(junit).find("testcase/failure").get("message").startswith("regressed: -0.")
     text = summary.read_text()
     assert text.startswith("before\n### lm-eval-takeover regress: regressed") and f"| {TASK} | regressed |" in text
 
