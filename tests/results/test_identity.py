@@ -105,8 +105,8 @@ def test_runs_that_differ_in_one_thing_are_rows_of_their_own_and_no_baseline_of_
 
 def test_costs_are_those_of_the_run_itself_where_two_runs_share_a_folder(tmp_path, capsys):
     folder, words = tmp_path / "run", ["--metric", "realized_rate", "--max_change", "0.001", "--allow", "tau"]
-    low = write(tmp_path, run_demo(folder, 2, {"tau": 16.0, "kappa": 0.0}))
-    high = write(tmp_path, run_demo(folder, 2, {"tau": 0.1, "kappa": 0.0}))
+    runs = [run_demo(folder, 2, {"tau": tau, "kappa": 0.0}) for tau in (16.0, 0.1)]
+    low, high = (write(tmp_path, run) for run in runs)
     described = [read_single_run(results).tasks[TASK].problems.values for results in (low, high)]
     rates = [values["takeovers"].sum() / values["tokens"].sum() for values in described]
     told = [json.loads(next(results.glob("results_*")).read_text())["config"]["takeover"] for results in (low, high)]
@@ -115,6 +115,13 @@ def test_costs_are_those_of_the_run_itself_where_two_runs_share_a_folder(tmp_pat
     shown = capsys.readouterr().out
     assert f"{rates[0]:.4f}" in shown and f"{rates[1]:.4f}" in shown
     assert read_run_folder(folder).takeover["tau"] == 0.1
+    for field, value, said in (
+        ("identity", "another", "holds other samples"),
+        ("takeovers", 1, "has another sum of takeovers"),
+    ):
+        other = copy.deepcopy(runs[1])
+        other["config"]["takeover"]["per_task"][TASK][field] = value
+        assert said in refuse(write(tmp_path, other), "--baseline", low, *words)
     for journal in folder.glob("journal-*"):
         journal.unlink()
     assert "is in the run_dir alone: run_dir=" in refuse(high, "--baseline", low, *words)

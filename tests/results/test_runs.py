@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,8 @@ from helpers.one_line import one_line
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.problems import read_costs, read_problems
+from lm_eval_takeover.results.problems import read_problems
 from lm_eval_takeover.results.runs import read_run, read_runs
-from lm_eval_takeover.runs.identity import identify_task
-from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
-from lm_eval_takeover.runs.layout import journal_path
 
 DATA = Path(__file__).parent / "data"  # `lm_eval --tasks takeover_demo --limit 4 --log_samples` on the demo pair
 TASK = "takeover_demo"
@@ -231,40 +227,6 @@ def test_a_folder_without_results_says_what_was_expected(tmp_path):
         read_runs([tmp_path])
     with pytest.raises(ResultsError, match="does not exist"):
         read_runs([tmp_path / "none"])
-
-
-def test_costs_by_problem_come_from_the_command_whose_samples_the_results_name(tmp_path):
-    """A sample that two ranks were asked for counts once; other samples, other sums and a lost journal are a line."""
-    problems = read_run(results_file(DATA / "guided")).tasks[TASK].problems
-    keys = {(doc, sample): bytes([doc, sample]) * 8 for doc in problems.doc_ids for sample in range(8)}
-    asked = [AskedSample(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()]
-    lengths = [320] + [100] * 7
-
-    def write(rank, command, rows, longer=0):
-        journal = Journal(journal_path(tmp_path, rank))
-        journal.begin_attempt()
-        journal.begin_command(command, {})
-        journal.add_asked(command, rows)
-        for r in rows:
-            counts = lengths[r.sample] + longer, r.doc_id, r.doc_id, 100, 110, 30
-            journal.add([Sample(r.key, TASK, r.doc_id, r.sample, "x", *counts, r.sample == 0)])
-        journal.close()
-
-    write(0, "c", asked)
-    write(1, "c", asked[::2])
-    write(0, "later", [replace(row, key=row.key[::-1] + b"2") for row in asked], longer=7)
-    identity, totals = identify_task(asked), {"tokens": 4080, "takeovers": 48, "guide_passes": 960}
-    costs, why = read_costs(tmp_path, TASK, identity, totals, problems)
-    expected = {"tokens": [1020] * 4, "takeovers": [0, 8, 16, 24], "guide_passes": [240] * 4, "truncated": [1] * 4}
-    assert ({name: (8 * values).tolist() for name, values in costs.items()}, why) == (expected, "")
-    for wrong, said in (
-        ({"run_dir": tmp_path / "none"}, "holds no journal"),
-        ({"identity": identify_task(asked[1:])}, "holds other samples of takeover_demo than these results"),
-        ({"totals": totals | {"takeovers": 49}}, "has another sum of takeovers of takeover_demo"),
-    ):
-        given = {"run_dir": tmp_path, "task": TASK, "identity": identity, "totals": totals, "problems": problems} | wrong
-        costs, why = read_costs(**given)
-        assert costs == {} and said in why
 
 
 def test_samples_of_any_size_are_read_one_line_at_a_time(folder):
