@@ -124,20 +124,20 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
 
     def race(logits: Tensor, at: Tensor, table: Tensor, asked: Tensor | None) -> Tensor:
         words, count = at.flatten(), at.shape[1]
-        rows = None
-        if asked is not None:
-            rows = torch.where(asked.flatten(), torch.arange(len(words), device=words.device), -1)
         if kernels.uses_kernels(logits):
+            places = torch.arange(len(words), device=words.device)
+            rows = None if asked is None else torch.where(asked.flatten(), places, -1)
             table = table[:, None].expand(-1, count, -1).reshape(-1, table.shape[1])
             return kernels.draw(logits, words, rules._replace(table=table), rows)[0].view(at.shape)
         flat = logits.reshape(-1, logits.shape[-1])
         samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
-        if len(kinds := set(samplings)) == 1:
-            return draw(flat, words, samplings[0], rows)[0].view(at.shape)
-        tokens, every = torch.zeros_like(words), torch.arange(len(words)) if rows is None else rows
-        for sampling in kinds:
+        if asked is None and len(set(samplings)) == 1:
+            return draw(flat, words, samplings[0])[0].view(at.shape)
+        tokens = torch.zeros_like(words)
+        for sampling in set(samplings):
             alike = torch.tensor([own == sampling for own in samplings]).repeat_interleave(count)
-            tokens += draw(flat, words, sampling, torch.where(alike, every, -1))[0]
+            alike = alike if asked is None else alike & asked.flatten()
+            tokens[alike] = draw(flat[alike], words[alike], sampling)[0]
         return tokens.view(at.shape)
 
     with nullcontext() if kernels.uses_kernels(logits) else drawing():

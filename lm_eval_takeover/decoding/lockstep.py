@@ -1,6 +1,7 @@
 """Algorithm 1 as a plain loop: both models read every token, one of them writes it. Faster engines are compared with it."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import astuple
 from itertools import compress, groupby
 
 import torch
@@ -131,19 +132,16 @@ def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> 
     A group fits into one batch, unless one prompt has more samples. Its rows are at one position; unless `padded`, of one length.
     """
 
-    def settings(row: Row) -> tuple[object, ...]:
-        sampling = row.request.sampling
-        settings = (len(row.generation.tokens), row.request.until, sampling.temperature, sampling.top_p, sampling.top_k)
-        return (-len(row.text), row.text, *settings)
+    def alike(row: Row) -> tuple[object, ...]:
+        return (0 if padded else len(row.text), row.position, row.request.until, *astuple(row.request.sampling))
 
-    def go_together(row: Row) -> tuple[object, ...]:
-        return (0 if padded else len(row.text), *settings(row)[2:])
+    def order(row: Row) -> tuple[object, ...]:
+        return (-len(row.text), row.text, *alike(row))
 
-    by_prompt = [list(same) for _, same in groupby(sorted(waiting, key=settings), key=settings)]
     group: list[Row] = []
-    for same in by_prompt:
-        fits = len(group) + len(same) <= batch_size
-        if group and not (fits and go_together(group[0]) == go_together(same[0])):
+    for _, rows in groupby(sorted(waiting, key=order), key=order):
+        same = list(rows)
+        if group and (len(group) + len(same) > batch_size or alike(group[0]) != alike(same[0])):
             yield group
             group = []
         group = group + same

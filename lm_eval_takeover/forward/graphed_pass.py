@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # slots of a pass
-
 
 class CudaGraphs:
     """CUDA graphs by key, captured at the key's first run. Without a GPU, or if a capture fails, everything runs eagerly."""
@@ -158,7 +156,7 @@ class GraphedPass:
     def _fill(self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int) -> tuple[int, int, int]:
         """Fill the static tensors. Returns `(rows, new, columns)`, rounded up; the rows are the first slots."""
         new = min(round_up(ids.shape[1]), self.longest)
-        rows = min(next((size for size in _ROWS if size > max(slots)), self.cache.slots), self.cache.slots)
+        rows = min(1 << max(slots).bit_length(), self.cache.slots)  # few sizes: powers of two
         # All of these slots write. Those without a row may write behind the columns of this pass.
         self.cache.reserve(max(lengths[:rows]) + offset + new)
         columns = min(_round_up_to_power(max(lengths[slot] for slot in slots) + offset + new), self.cache.columns)

@@ -75,28 +75,23 @@ def as_chances(at: Tensor) -> Tensor:
     return ((at >> 11) & (2**53 - 1)).double() * 2.0**-53
 
 
-def draw(logits: Tensor, at: Words | Tensor, sampling: Sampling, rows: Tensor | None = None) -> Tensor:
+def draw(logits: Tensor, at: Words | Tensor, sampling: Sampling) -> Tensor:
     """The ids that `draw_rows` gives; words as they are, or as the int64 of their bits on the device of the logits."""
+    if not isinstance(at, Tensor):
+        at = torch.from_numpy(np.ascontiguousarray(at).view(np.int64)).to(logits.device)
     with drawing():
-        return draw_rows(logits, at if isinstance(at, Tensor) else to_tensor(at, logits.device), sampling, rows)[0]
+        return draw_rows(logits, at, sampling)[0]
 
 
-def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Ids int64 and masses float64 `[count]` of words `[count]`, int64 of the same bits, all on the device of the logits.
+def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Ids int64 and masses float64 `[rows]` of logits `[rows, vocab]` and words `[rows]`, int64 of the same bits, on one device.
 
-    logits: `[rows, vocab]`. rows: `[count]`, from which row each word draws, -1 for a token that nobody asks for. A mass is as
-    `draw_on_cpu` gives it. A GPU is not waited for. Under `drawing`.
+    A mass is as `draw_on_cpu` gives it. A GPU is not waited for. Under `drawing`.
     """
     if kernels.uses_kernels(logits):
-        return kernels.draw(logits, at, place_rules(sampling, logits.device), rows)
-    if rows is None:
-        drawn, mass = draw_on_cpu(logits.float().numpy(), at.numpy().view(np.uint64), sampling)
-        return torch.from_numpy(drawn), torch.from_numpy(mass)
-    tokens, masses = torch.zeros_like(at), torch.ones_like(at, dtype=torch.float64)
-    indices = (rows >= 0).nonzero()[:, 0]
-    if len(indices):
-        tokens[indices], masses[indices] = draw_rows(logits[rows[indices]], at[indices], sampling)
-    return tokens, masses
+        return kernels.draw(logits, at, place_rules(sampling, logits.device))
+    drawn, mass = draw_on_cpu(logits.float().numpy(), at.numpy().view(np.uint64), sampling)
+    return torch.from_numpy(drawn), torch.from_numpy(mass)
 
 
 @cache  # for ever: captured CUDA graphs read the table
@@ -109,11 +104,6 @@ def drawing() -> Iterator[None]:
     """The context of `draw_on_cpu`: NaN is for callers to refuse, and weights may underflow, to 0 at once."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"), flush_denormals():
         yield
-
-
-def to_tensor(at: Words, device: torch.device) -> Tensor:
-    """Words as the int64 of the same bits."""
-    return torch.from_numpy(np.ascontiguousarray(at).view(np.int64)).to(device)
 
 
 # On a CPU: numpy, whose calls cost a fraction of torch's; only kept tokens need their numbers.

@@ -40,7 +40,7 @@ _COUNTERS = {
 REQUESTS = Counter("takeover:requests", "Requests to generate, by status; 499: the client has gone.", ["status"])
 
 Wish = tuple[str, int, int, bool]  # records of this request, from one position to another, and whether to forget them
-Found = tuple[bytes, dict[str, int]] | None  # as `Slots.take` gives it
+Found = tuple[bytes, dict[str, int]] | None  # as `Slots.read` gives it
 
 
 class EngineEnded(Exception):

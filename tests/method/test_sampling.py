@@ -19,11 +19,9 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import (
     chances,
     draw,
-    draw_rows,
     drawing,
     flush_denormals,
     request_digest,
-    to_tensor,
     words,
 )
 
@@ -94,15 +92,6 @@ def test_winners_follow_the_distribution(how):
     assert set(np.flatnonzero(drawn)) == set(kept)
     expected = np.array([p[v] for v in kept])
     assert stats.chisquare(drawn[kept], expected / expected.sum() * count).pvalue > 1e-3
-
-
-def test_rows_are_picked_out_and_those_that_nobody_asks_for_are_left_alone():
-    logits, at = torch.randn(5, 300, generator=torch.Generator().manual_seed(9)), at_random(3)
-    asked = torch.tensor([4, -1, 2])
-    tokens, masses = draw_rows(logits, to_tensor(at, logits.device), Sampling(0.9, 0.8), asked)
-    alone = draw(logits[[4, 2]], at[[0, 2]], Sampling(0.9, 0.8))
-    assert tokens[[0, 2]].tolist() == alone.tolist()
-    assert (tokens[1], masses[1]) == (0, 1)
 
 
 def test_the_smallest_temperature_does_not_overflow():
