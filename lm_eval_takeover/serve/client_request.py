@@ -15,7 +15,7 @@ from uuid import uuid4
 from lm_eval_takeover.errors import nearest
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.storage.schema import show
-from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy
+from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy, change_policy, name_policy
 
 MOST_BYTES = 2**23
 MOST_SAMPLES = 256  # prompts times `n`
@@ -135,7 +135,8 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     given = _read_settings(extra)
     others = {name: value for name, value in extra.items() if not name.startswith(PREFIX)}
     draws = _read_draws(body, engine)
-    _ = RequestSettings(**given, **draws).choose_policy(build_policy(engine.policy))
+    first = given.pop("sample", None)
+    policy = name_policy(change_policy(build_policy(engine.policy), given)) if given else ""
     _ = RequestSettings(**draws).sampling
     prompts, name = _list_prompts(body, engine, length)
     count = _read_number("n", 1 if (asked := body.pop("n", None)) is None else asked, int, 1, MOST_SAMPLES)
@@ -148,12 +149,11 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     shown = {"shows_usage": _ask_for_usage(body), "shows_ids": bool(body.get("return_token_ids"))}
     if traced:
         body["return_token_ids"] = True
-    first = given.pop("sample", None)
     samples = []
     for prompt in prompts:
         for repeat in range(count):
             sample = repeats.next(str(run), prompt) if first is None else first + repeat
-            settings = RequestSettings(id=uuid4().hex, sample=sample, traced=bool(traced), **draws, **given)
+            settings = RequestSettings(id=uuid4().hex, sample=sample, traced=bool(traced), policy=policy, **draws)
             # vLLM's own draw has one token to choose from.
             drawn = {"n": 1, "temperature": 0, "stop_token_ids": sorted({*stops, *engine.ends})}
             own = {name: prompt, "vllm_xargs": others | settings.to_extra_args()}

@@ -20,7 +20,7 @@ from lm_eval_takeover.method.request import Sampling
 PREFIX = "takeover_"
 # All settings of a request in JSON, and a signature of this process.
 SEALED, SEAL = f"{PREFIX}sealed", f"{PREFIX}seal"
-GATE, _RATES = ("tau", "kappa", "window"), ("rate", "early_tokens")
+GATE = ("tau", "kappa", "window")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,9 +83,20 @@ def build_policy(values: Mapping[str, Any]) -> Policy:
     return policy
 
 
+def change_policy(policy: Policy, changes: Mapping[str, Any]) -> Policy:
+    """The policy with other model arguments. Raises ArgumentError for one that it does not read or refuses."""
+    names = {field.name for field in fields(policy)} | (set(GATE) if policy.gate is not None else set())
+    for name in changes.keys() - names:
+        raise ArgumentError(f"{PREFIX}{name}={changes[name]} is not read by policy={policy.name}")
+    values = {name: value for name, value in changes.items() if name not in GATE}
+    if policy.gate is not None:
+        values["gate"] = replace(policy.gate, **{name: changes[name] for name in GATE if name in changes})
+    return replace(policy, **values)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestSettings:
-    """One sample: its sampling, and its gate and policy where they differ from the engine's.
+    """One sample: its sampling, and its policy where it differs from the engine's.
 
     forced: tokens to emit whatever is drawn, for log-likelihoods. donor_length: read by `early` with a rate. lockstep: one token
     a pass in an engine with drafts. scored: record every registered score, in the engine's direction; compared (with `forced`):
@@ -100,11 +111,6 @@ class RequestSettings:
     top_p: float = 1.0
     top_k: int = 0
     policy: str = ""  # in JSON, as `describe_policy` has it; empty for the engine's
-    tau: float | None = None
-    kappa: float | None = None
-    window: int | None = None
-    rate: float | None = None
-    early_tokens: int | None = None
     donor_length: int = 0
     traced: bool = False
     scored: bool = False
@@ -132,25 +138,14 @@ class RequestSettings:
         return cls(**values | lists)
 
     def choose_policy(self, engine: Policy) -> Policy:
-        """The engine's policy with this request's settings, or another policy of the same models.
-
-        Raises ArgumentError for settings that the policy does not read or refuses.
-        """
-        if self.policy:
-            other = build_policy(json.loads(self.policy))
-            missing = [role for role in other.roles if role not in engine.roles]
-            if missing:
-                raise ArgumentError(f"policy={other.name} asks the {missing[0]}, which this engine was not started with")
-            return other
-        names = {field.name for field in fields(engine)} | (set(GATE) if engine.gate is not None else set())
-        changed = {name: value for name in (*_RATES, *GATE) if (value := getattr(self, name)) is not None}
-        for name in changed.keys() - names:
-            raise ArgumentError(f"{PREFIX}{name}={changed[name]} is not read by policy={engine.name}")
-        gate = {name: changed.pop(name) for name in GATE if name in changed}
-        if gate:
-            assert engine.gate is not None
-            changed["gate"] = replace(engine.gate, **gate)
-        return replace(engine, **changed) if changed else engine
+        """The engine's policy, or another one of the same models. Raises ArgumentError for one of other models."""
+        if not self.policy:
+            return engine
+        other = build_policy(json.loads(self.policy))
+        missing = [role for role in other.roles if role not in engine.roles]
+        if missing:
+            raise ArgumentError(f"policy={other.name} asks the {missing[0]}, which this engine was not started with")
+        return other
 
 
 _DEFAULT = RequestSettings()

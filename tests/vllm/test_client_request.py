@@ -67,7 +67,8 @@ def test_what_is_out_of_bounds_is_one_line(body, message):
 def test_numbers_may_be_texts_and_what_is_not_ours_passes():
     (one,) = split(PLAIN | {"vllm_xargs": {"takeover_tau": "2.5", "takeover_window": 7, "session_id": "another's"}})
     settings = json.loads(one.body["vllm_xargs"].pop("takeover_sealed"))
-    assert (settings["tau"], settings["window"], one.body["vllm_xargs"]["session_id"]) == (2.5, 7, "another's")
+    gate = json.loads(settings["policy"])["gate"]
+    assert (gate["tau"], gate["window"], one.body["vllm_xargs"]["session_id"]) == (2.5, 7, "another's")
 
 
 def test_the_example_of_the_page_is_a_request():

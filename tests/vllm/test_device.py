@@ -14,7 +14,7 @@ from lm_eval_takeover.decoding.gate_step import emit
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.policy import Block
 from lm_eval_takeover.vllm.drafts import Verifier
-from lm_eval_takeover.vllm.settings import RequestSettings
+from lm_eval_takeover.vllm.settings import RequestSettings, change_policy, name_policy
 from lm_eval_takeover.vllm.slots import Slots
 
 CPU = torch.device("cpu")
@@ -124,7 +124,8 @@ def test_a_request_has_its_own_window_which_may_be_long():
 
     def fires(late):
         slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
-        wide = RequestSettings(id="w", tau=0.0, kappa=1.0, window=100)
+        changes = {"tau": 0.0, "kappa": 1.0, "window": 100}
+        wide = RequestSettings(id="w", policy=name_policy(change_policy(POLICIES["disagreement"], changes)))
         found = []
         for step, one in enumerate(logits):
             tracks = [slots.enter("w", wide, (1,))]

@@ -1,12 +1,13 @@
 """What rides on a request to vLLM's workers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from helpers.pairs import METHODS, POLICIES
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.vllm.settings import RequestSettings, check_params, describe_policy
+from lm_eval_takeover.vllm.settings import RequestSettings, change_policy, check_params, describe_policy, name_policy
 
 
 def params(**extra):
@@ -32,9 +33,15 @@ def test_what_a_worker_cannot_trust_or_honour_is_refused_before_it_sees_it():
 
 
 def test_settings_change_the_policy_and_what_it_does_not_read_is_an_error():
-    assert RequestSettings(tau=2.5).choose_policy(POLICIES["disagreement"]).gate.tau == 2.5
+    policy = POLICIES["disagreement"]
+    changed = change_policy(policy, {"tau": 2.5})
+    assert changed == replace(policy, gate=replace(policy.gate, tau=2.5))
+    assert RequestSettings(policy=name_policy(changed)).choose_policy(policy) == changed
+    assert change_policy(POLICIES["random"], {"rate": 0.5}).rate == 0.5
     with pytest.raises(ArgumentError, match=r"takeover_rate=0\.5 is not read by policy=disagreement"):
-        RequestSettings(rate=0.5, tau=3.0).choose_policy(POLICIES["disagreement"])
+        change_policy(policy, {"rate": 0.5, "tau": 3.0})
+    with pytest.raises(ArgumentError, match=r"kappa=2.* needs scores above 0, not score=log_ratio"):
+        change_policy(METHODS["log_ratio"], {"kappa": 2.0})
 
 
 def test_a_policy_that_reads_the_text_is_refused_at_the_start_and_by_request():
