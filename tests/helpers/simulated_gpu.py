@@ -21,7 +21,7 @@ from lm_eval_takeover.kernels.operations import ModelRead
 from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw_rows, drawing
+from lm_eval_takeover.method.sampling import draw_on_cpu, drawing
 
 CUDA, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 ASKS = {
@@ -143,15 +143,18 @@ def draw(logits, words, table, truncates, selects, rows):
     flat = logits.flatten(0, 1)
     asked = flat if rows is None else flat[rows.clamp(min=0)]
     samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
+    given = asked.float().numpy(), words.numpy().view(np.uint64)
     with drawing():
         if len(samplings) == 1:
-            return draw_rows(asked, words, samplings[0])
-        drawn = [draw_rows(asked[i : i + 1], words[i : i + 1], samplings[i]) for i in range(len(words))]
-    return tuple(torch.cat(part) for part in zip(*drawn, strict=True))
+            drawn = [draw_on_cpu(*given, samplings[0])]
+        else:
+            drawn = [draw_on_cpu(*(part[i : i + 1] for part in given), how) for i, how in enumerate(samplings)]
+    return tuple(torch.from_numpy(np.concatenate(part)) for part in zip(*drawn, strict=True))
 
 
 def _read(host, donor, tokens):
     read = PairReading(host.flatten(0, 1), None if donor is None else donor.flatten(0, 1), tokens)
+    read.by_kernels = False
     none = torch.full(read.host_logits.shape[:1], torch.nan)
     columns = [none, none] if donor is None else [read.ce, read.rkl]
     for model in (read.host, None if donor is None else read.donor):
