@@ -1,6 +1,7 @@
 """All samples of a problem in one process: answers, outcomes, majority, and what a response may raise."""
 
 import logging
+from functools import cache
 from itertools import permutations
 
 import pytest
@@ -15,13 +16,7 @@ def ask(gold, answers, **options):
     return Question(gold, responses, [False] * len(responses), **options)
 
 
-KNOWN = {}
-
-
-def run_once(step):
-    if step not in KNOWN:
-        KNOWN[step] = run_here(step)
-    return KNOWN[step]
+run_once = cache(run_here)
 
 
 def majority(answers):

@@ -223,12 +223,6 @@ def _read_results(folder):
     main(["regress", str(folder / "results"), "--baseline", str(folder / "new.json"), "--update"])
 
 
-def _read_calibration(folder):
-    calibration = read_calibration(folder / "calibration.json")
-    for score in calibration.scores.values():
-        score.threshold(0.03)
-
-
 def _read_runs(folder):
     runs = [folder / "base", folder / "disagreement"]
     inputs = Inputs.name(split_pairs(runs, "base")[""], None)
@@ -258,7 +252,10 @@ def _read_analysis(folder):
 
 KINDS = {
     "results": (_any_of("results/*"), _read_results),
-    "calibration": (_any_of("calibration.json", lambda c: c | {"checksum": compute_checksum(c)}), _read_calibration),
+    "calibration": (
+        _any_of("calibration.json", lambda c: c | {"checksum": compute_checksum(c)}),
+        lambda folder: [s.threshold(0.03) for s in read_calibration(folder / "calibration.json").scores.values()],
+    ),
     "journal": (_spoil_journal, _read_runs),
     "trace": (_spoil_trace, _read_traces),
     "scores": (_any_of("base/scores/*.parquet"), _read_runs),
