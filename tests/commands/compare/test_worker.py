@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.pairs import ROOT
 from helpers.processes import environment
+from lm_eval.tasks._index import TaskIndex
+from torch.utils import collect_env
 
 from lm_eval_takeover.commands.compare import worker
 from lm_eval_takeover.errors import ArgumentError
@@ -27,6 +29,18 @@ def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatc
     assert capfd.readouterr().err == f"guided: failed; all that it printed is in '{tmp_path}/row/log'\n"
     assert (tmp_path / "row" / "log").read_text() == "a notice of lm-eval\n"
     assert not (tmp_path / "results").exists()
+
+
+def test_all_calls_of_a_worker_share_what_lm_eval_reads(monkeypatch, tmp_path):
+    plain = collect_env.get_pretty_env_info
+    for owner, name in ((TaskIndex, "build"), (collect_env, "get_pretty_env_info")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # given back
+    worker.read_harness_once()
+    (tmp_path / "mine.yaml").write_text("task: mine\n")
+    for _ in range(2):
+        assert TaskIndex.build([tmp_path]).pop("mine")  # each caller has a copy
+        (tmp_path / "mine.yaml").unlink(missing_ok=True)
+    assert collect_env.get_pretty_env_info() is collect_env.get_pretty_env_info() != plain
 
 
 def test_a_process_that_fails_ends_the_command_with_its_status(monkeypatch, tmp_path):
