@@ -11,8 +11,6 @@ from lm_eval_takeover.runs import journal_file
 from lm_eval_takeover.runs.journal_file import COLUMNS, Damaged, column_names, row_digest
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Response
 
-_KEYS_PER_QUERY = 500
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -47,16 +45,6 @@ class Sample:
         """The columns that the digest is of."""
         values = (getattr(self, name) for name in COLUMNS["samples"])
         return tuple(int(value) if isinstance(value, bool) else value for value in values)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A file under traces/: the ids of its first and last trace, and the digest of its bytes."""
-
-    name: str
-    first: int
-    last: int
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +85,8 @@ class Journal:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that are here, by key, without their traces."""
-        samples = {}
-        for start in range(0, len(keys), _KEYS_PER_QUERY):
-            chunk = keys[start : start + _KEYS_PER_QUERY]
-            for row in self._select("samples", f"WHERE key IN ({','.join('?' * len(chunk))})", chunk):
-                samples[row[0]] = Sample(*row)
-        return samples
+        rows = (row for key in keys for row in self._select("samples", "WHERE key = ?", (key,)))
+        return {row[0]: Sample(*row) for row in rows}
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit samples and traces, on disk when this returns; a key that is here already stays as it is."""
@@ -115,7 +99,7 @@ class Journal:
             self.update_attempt()
 
     def drop_damaged(self) -> int:
-        """Forget samples whose traces are lost or changed, and then all parts. How many samples: they are generated again."""
+        """Forget samples whose traces are lost or changed. How many samples: they are generated again."""
         keys = set(self._connection.execute("SELECT key FROM samples WHERE key NOT IN (SELECT key FROM traces)"))
         for key, blob in self._connection.execute("SELECT key, trace FROM traces"):
             try:
@@ -126,37 +110,24 @@ class Journal:
             with self._connection:
                 for table in ("samples", "traces"):
                     self._connection.executemany(f"DELETE FROM {table} WHERE key = ?", keys)
-                self._connection.execute("DELETE FROM parts")
         return len(keys)
 
     # Traces
 
     def read_traces(self, keys: Sequence[bytes]) -> Iterator[Sample]:
         """The samples of these keys that are here, with their traces. Raises Damaged."""
-        for start in range(0, len(keys), _KEYS_PER_QUERY):
-            chunk = keys[start : start + _KEYS_PER_QUERY]
-            for _, sample in self._select_traces(f"key IN ({','.join('?' * len(chunk))})", chunk):
-                yield sample
+        for key in keys:
+            yield from self._select_traces("key = ?", (key,))
 
-    def list_traces(self, first: int, last: int = 2**62) -> Iterator[tuple[int, Sample]]:
-        """`(id, sample)` of the traces with these ids, in their order. Raises Damaged."""
-        yield from self._select_traces("id BETWEEN ? AND ? ORDER BY id", (first, last))
+    def list_traces(self) -> Iterator[Sample]:
+        """All samples with their traces, in the order of their commits. Raises Damaged."""
+        yield from self._select_traces("true ORDER BY id")
 
-    def _select_traces(self, which: str, values: Sequence[Any]) -> Iterator[tuple[int, Sample]]:
+    def _select_traces(self, which: str, values: Sequence[Any] = ()) -> Iterator[Sample]:
         joined = "traces CROSS JOIN samples USING (key)"
-        query = f"SELECT {column_names('samples')}, id, trace FROM {joined} WHERE length(trace) > 8 AND {which}"
-        for *row, number, blob in self._connection.execute(query, values):
-            yield number, replace(Sample(*row), trace=journal_file.strip_checksum(row[0], blob))
-
-    def parts(self) -> list[Part]:
-        """The parts that were written from this journal, the oldest first."""
-        return [Part(*row) for row in self._select("parts", "ORDER BY name")]
-
-    def enter_part(self, part: Part) -> None:
-        """Enter a part, before it is written."""
-        with self._connection:
-            self._insert("REPLACE", "parts", [(part.name, part.first, part.last, part.content)])
-            self.update_attempt()
+        query = f"SELECT {column_names('samples')}, trace FROM {joined} WHERE length(trace) > 8 AND {which}"
+        for *row, blob in self._connection.execute(query, values):
+            yield replace(Sample(*row), trace=journal_file.strip_checksum(row[0], blob))
 
     def __len__(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM samples").fetchone()[0])

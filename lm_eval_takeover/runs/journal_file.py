@@ -10,12 +10,10 @@ from typing import Any
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.layout import is_part_name
 from lm_eval_takeover.storage.regular_files import open_regular
 from lm_eval_takeover.storage.whole_files import sync_folder
 
-_SCHEMA = 7
-_WRITTEN_BY = dict.fromkeys(range(6), "0.1.0") | {6: "0.2.0 in an earlier state"}  # by schema: the version that wrote it
+_SCHEMA = 8
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # Of each table the digested columns, and the others.
 _TABLES = {
@@ -37,11 +35,6 @@ _TABLES = {
     "verdicts": (
         "doc TEXT NOT NULL, response BLOB NOT NULL, answer TEXT, outcome TEXT NOT NULL",
         "digest BLOB NOT NULL, PRIMARY KEY (doc, response)",
-    ),
-    # Files under traces/: the ids of its first and last trace, and the digest of its bytes.
-    "parts": (
-        "name TEXT NOT NULL UNIQUE, first INTEGER NOT NULL, last INTEGER NOT NULL, content TEXT NOT NULL",
-        "digest BLOB NOT NULL",
     ),
 }
 COLUMNS = {table: [column.split()[0] for column in columns.split(", ")] for table, (columns, _) in _TABLES.items()}
@@ -150,10 +143,9 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     if application != _APPLICATION:
         raise Damaged("it is no journal")
     if schema != _SCHEMA:
-        version = _WRITTEN_BY.get(schema, "of a later version")
         raise RunDirError(
-            f"'{path}' was written by lm-eval-takeover {version}, and this is {__version__}, which cannot read it; give another "
-            f"run_dir, or use that version"
+            f"'{path}' was written by another version of lm-eval-takeover, and this is {__version__}, which cannot read it; give "
+            f"another run_dir, or use that version"
         )
     statements = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 99")]
     if sorted(statements) != sorted(_STATEMENTS):
@@ -172,8 +164,6 @@ def _check_content(connection: sqlite3.Connection, *more: str) -> None:
             numbers = (value for value in row if isinstance(value, (int, float)))
             if row_digest(row) != digest or not typed or not all(0 <= number <= _LARGEST for number in numbers):
                 raise Damaged(f"a row of the table {table} has changed")
-    if not all(is_part_name(name) for (name,) in connection.execute("SELECT name FROM parts")):
-        raise Damaged("the name of a part has changed")
 
 
 def create_journal(path: Path) -> None:

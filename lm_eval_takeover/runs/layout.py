@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.storage.regular_files import read_bounded
@@ -27,7 +26,6 @@ SCORES_FOLDER, SCORES_LOCK = "scores", "scores.lock"
 SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
 ROWS = "rows.json"  # in a folder of `compare`: its rows, and where their results are
 ROW = "row.json"  # in the folder of a row: `{task: identity}` of what the row is made of
-_PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
 _JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
 
 
@@ -68,11 +66,6 @@ def find_run_dir(path: Path) -> Path:
     return folders[0]
 
 
-def is_part_name(name: Any) -> bool:
-    """Whether this can be the name of a part: a foreign journal may name any file."""
-    return isinstance(name, str) and _PART_NAME.fullmatch(name) is not None
-
-
 def list_ranks(folder: Path) -> list[int]:
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(int(match[1]) for name in names if (match := _JOURNAL_NAME.fullmatch(name)))
@@ -84,11 +77,11 @@ def list_journals(folder: Path) -> list[Path]:
 
 def list_parts(folder: Path, rank: int) -> list[Path]:
     """The parts of a rank, the oldest first."""
-    return sorted(path for path in (folder / TRACES).glob(f"{rank:03d}-*.parquet") if is_part_name(path.name))
+    return sorted(path for path in (folder / TRACES).glob(f"{rank:03d}-*.parquet") if path.stem.partition("-")[2].isdecimal())
 
 
-def list_ranks_of_parts(folder: Path) -> set[int]:
-    return {int(path.name.partition("-")[0]) for path in (folder / TRACES).glob("*.parquet") if is_part_name(path.name)}
+def part_path(folder: Path, rank: int, number: int) -> Path:
+    return folder / TRACES / f"{rank:03d}-{number:06d}.parquet"
 
 
 def make_damaged_folder(folder: Path) -> Path:

@@ -56,8 +56,8 @@ def make_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def encode_parquet(table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> bytes:
-    """The bytes of a file with this table and its digest, in row groups of `rows`."""
+def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> None:
+    """Write a table and a digest of its bytes whole or not at all, in row groups of `rows`."""
     kinds = {field.name: field.type for field in table.schema}
     encodings = dict.fromkeys((name for name in kinds if pa.types.is_floating(kinds[name])), "BYTE_STREAM_SPLIT")
     encodings |= dict.fromkeys(kinds.keys() & {"doc_id", "sample", "position"}, "DELTA_BINARY_PACKED")
@@ -73,12 +73,6 @@ def encode_parquet(table: pa.Table, metadata: Mapping[str, Any] | None = None, r
     )
     data = bytearray(buffer.getvalue())
     seal(data)
-    return bytes(data)
-
-
-def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> None:
-    """Write a table whole or not at all."""
-    data = encode_parquet(table, metadata, rows)
     write_whole(path, lambda stream: stream.write(data))
 
 
@@ -88,15 +82,7 @@ def seal(data: bytearray) -> None:
     data[place] = digest
 
 
-def read_digest(data: bytes | bytearray | mmap.mmap) -> str:
-    """The digest of a file's bytes. Raises ValueError where they do not fit it."""
-    place, digest = _compute_digest(data)
-    if data[place] != digest:
-        raise ValueError("its bytes do not fit its digest: they have changed since it was written")
-    return digest.decode()
-
-
-def _compute_digest(data: bytes | bytearray | mmap.mmap) -> tuple[slice, bytes]:
+def _compute_digest(data: bytearray | mmap.mmap) -> tuple[slice, bytes]:
     """Where it stands, in the footer behind its name and two bytes of lengths, and what it is: of all other bytes."""
     if (place := data.rfind(DIGEST.encode())) < 0:
         raise ValueError("it names no digest: none of ours, or damaged")
@@ -109,17 +95,19 @@ def _compute_digest(data: bytes | bytearray | mmap.mmap) -> tuple[slice, bytes]:
 
 
 @lru_cache(maxsize=1024)
-def _read_digest_once(path: Path, *_: int) -> str:
+def _check_digest_once(path: Path, *_: int) -> None:
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return read_digest(data)
+        place, digest = _compute_digest(data)
+        if data[place] != digest:
+            raise ValueError("its bytes do not fit its digest: they have changed since it was written")
 
 
-def check_digest(path: Path) -> str:
-    """The digest of a file, computed once for each of its states. Raises ValueError if its bytes have changed, and OSError."""
+def check_digest(path: Path) -> None:
+    """Raises ValueError if the bytes of a file have changed, which is computed once for each of its states, and OSError."""
     if not path.is_file():
         raise FileNotFoundError(f"'{path}' is no file")
     state = path.stat()
-    return _read_digest_once(path, state.st_ino, state.st_size, state.st_mtime_ns)
+    _check_digest_once(path, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 @contextmanager

@@ -48,11 +48,6 @@ def die_inside(number, method):
     at_call(number, journal.Journal, method, lambda written, *_: setattr(written, "update_attempt", die))
 
 
-def jumping_clock():
-    plain, calls = time.time, itertools.count(1)
-    time.time = lambda: plain() + (-1) ** (call := next(calls)) * 10**7 * call
-
-
 def raising(number):
     """A model that raises whenever it reads a text with this token."""
     plain = ForwardPass.__call__
@@ -67,14 +62,12 @@ def raising(number):
 
 FAULTS = {
     "in a commit": lambda n: die_inside(n, "add"),
-    "before a part is entered": lambda n: at_call(n, shards, "tabulate"),
+    "before a part is written": lambda n: at_call(n, shards, "tabulate"),
     "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
     "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
-    "as a part is entered": lambda n: die_inside(n, "enter_part"),
     "while answers are scored": lambda n: at_call(n, benchmarks, "score_samples"),
     "in the commit of verdicts": lambda n: die_inside(n, "add_verdicts"),
     "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda *_: 1 / 0),
-    "a clock that jumps": lambda n: jumping_clock(),
     "a token that raises": raising,
 }
 

@@ -97,7 +97,7 @@ def _list_traces(folder: Path) -> list[str]:
     found = []
     for path in list_journals(folder):
         with contextlib.closing(Journal(path, read_only=True)) as journal:
-            found += [repr(tabulate([sample]).to_pydict()) for _, sample in journal.list_traces(0)]
+            found += [repr(tabulate([sample]).to_pydict()) for sample in journal.list_traces()]
     return sorted(found)
 
 

@@ -36,7 +36,7 @@ def test_any_text_comes_back_as_it_was(texts, tmp_path_factory):
     with closing(Journal(path)) as again:
         found = again.find([sample.key for sample in samples])
         assert [found[sample.key].text for sample in samples] == [sample.text for sample in samples]
-        assert [sample for _, sample in again.list_traces(0)] == samples
+        assert list(again.list_traces()) == samples
 
 
 def test_a_key_that_is_there_stays_as_it_is(tmp_path):
@@ -110,12 +110,11 @@ def test_tables_that_are_not_ours_are_refused_before_a_row_is_read(path, stateme
         Journal(path, read_only=True)
 
 
-@pytest.mark.parametrize(("schema", "version"), [(5, "0.1.0"), (99, "of a later version")])
-def test_a_journal_of_another_version_is_left_alone(folder, schema, version):
+def test_a_journal_of_another_version_is_left_alone(folder):
     open_run(folder).close()
     with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection:
-        connection.execute(f"PRAGMA user_version={schema}")
+        connection.execute("PRAGMA user_version=99")
     for use in (open_run, read_run_folder):
-        with pytest.raises(RunDirError, match=rf"was written by lm-eval-takeover {version}, and this is {__version__}, which"):
+        with pytest.raises(RunDirError, match=rf"was written by another version of .*, and this is {__version__}, which"):
             use(folder)
     assert not (folder / "damaged-1").exists()
