@@ -20,7 +20,6 @@ from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.loading import load_weights
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -37,7 +36,6 @@ class TransformersBackend:
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         self.arguments, self.pair, self.policy = arguments, pair, policy
-        load_weights(pair, policy.roles)
         for role in policy.roles:
             check_member(pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
 

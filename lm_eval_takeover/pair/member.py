@@ -18,7 +18,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair import complete_weights, load_options
 from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
-from lm_eval_takeover.pair.vocabulary import Vocabulary, check_token_ids
+from lm_eval_takeover.pair.vocabulary import Vocabulary
 
 Dtype = str | torch.dtype
 
@@ -46,7 +46,6 @@ class Member:
         code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
         self._options: dict[str, Any] = load_options.repository_options(self.given) | code
         self.config = self._load(AutoConfig)
-        check_token_ids(find_folder(self.path, self.revision, self.given.subfolder))
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
         files = identify(name, self.path, self.revision, self.given.subfolder)
@@ -77,8 +76,7 @@ class Member:
         placed = load_options.model_options(self.given, self.device)
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused here, by name
         try:
-            with complete_weights.without_report():
-                model, found = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed, **told)
+            model, found = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed, **told)
         except ArgumentError:
             if safe:
                 self._refuse_pickles()

@@ -10,7 +10,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.method.policy import Policy
 
 if TYPE_CHECKING:  # these load torch and transformers, which readers of a run do not need
-    from lm_eval_takeover.pair.loading import GateOrigin
+    from lm_eval_takeover.pair.gate_choice import GateOrigin
     from lm_eval_takeover.pair.pair import Pair
 
 LIBRARIES = ("torch", "transformers", "lm_eval")

@@ -1,26 +1,15 @@
-"""From model arguments to a gate: published thresholds are chosen by column, never guessed. One bar while two models load."""
+"""From model arguments to a gate: published thresholds are chosen by column, never guessed."""
 
 import re
 
 import pytest
-from transformers.utils import logging
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.policy import policies
-from lm_eval_takeover.pair.loading import (
-    OF_METHODS,
-    check_arguments,
-    load_pair,
-    load_policy,
-    load_weights,
-    one_loading_bar,
-    refuse_unread,
-)
-from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.loading import OF_METHODS, check_arguments, load_pair, load_policy, refuse_unread
 
 NAME = "qwen3-0.6b-base+qwen3-8b"
 NAMED = {"base": "Qwen/Qwen3-0.6B-Base", "guide": "Qwen/Qwen3-8B"}
@@ -60,23 +49,6 @@ def test_a_named_column_is_the_gate(published_pair):
     policy, origin = load_policy(ModelArguments(**NAMED, calibration=f"{NAME}:2"), published_pair)
     assert policy.gate == Gate(0.467, 3.114, 10)
     assert (origin.calibration, origin.spike_ratio) == (f"{NAME}:2", None)
-
-
-def test_two_models_load_under_one_bar(random_pair, capsys):
-    pair = Pair(*(Member(role, str(folder)) for role, folder in random_pair.items()))
-    load_weights(pair, ("base", "guide"))
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert {line.partition(":")[0] for line in said.strip().split("\r")} == {"Loading weights of 2 models"}
-    assert "100%" in said.rpartition("\r")[2]
-
-
-def test_other_bars_and_that_of_a_model_alone_stay_transformers_own(random_pair, capsys):
-    with one_loading_bar(2):
-        assert list(logging.tqdm(range(3), desc="Downloading")) == [0, 1, 2]
-    assert "Downloading: 100%" in capsys.readouterr().err
-    load_weights(Pair(Member("base", str(random_pair["base"])), None), ("base",))
-    assert "Loading weights:" in capsys.readouterr().err
 
 
 READ = {

@@ -1,0 +1,138 @@
+"""From model arguments to a gate, or to another budget parameter: by hand, from a published table, or from a calibration."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration import files
+from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, Calibration, Target
+from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Gated
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.pair.calibration_check import CalibrationFit
+from lm_eval_takeover.pair.pair import Pair
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GateOrigin:
+    """Where a gate came from; None where it was set by hand. `fit` holds its calibration against what a run asks."""
+
+    calibration: str | None = None
+    spike_ratio: float | None = None
+    kappa_rule: str | None = None
+    target: Target | None = None
+    fit: CalibrationFit | None = None
+
+
+def reads_calibration(arguments: ModelArguments, method: Method) -> bool:
+    """Whether these arguments need one. Raises ArgumentError for one beside a budget parameter that is set by hand."""
+    policy, parameter, rate = method.policy, method.policy.budget_parameter, arguments.target_rate
+    if parameter is not None and parameter.name != SPIKE_RATIO:
+        given = (arguments.differing() | dict(arguments.policy_arguments)).get(parameter.name)
+        if rate is not None and given is not None:
+            raise ArgumentError(f"give target_rate={rate} or {parameter.name}={given}, not both")
+        if rate is None and arguments.calibration is not None:
+            named = f"calibration='{arguments.calibration}'"
+            raise ArgumentError(f"{named} is read with target_rate=… by policy={policy.name}; leave it out, or give that")
+    if isinstance(policy, Gated) and arguments.tau is None and not policy.scorer.binary:
+        return True
+    return rate is not None and parameter is not None
+
+
+def choose_gate(
+    arguments: ModelArguments, method: Method, calibration: Calibration | None = None, column: int | None = None
+) -> tuple[Policy, GateOrigin]:
+    """The policy with its gate, or another budget parameter, in four cases.
+
+    by hand        without a calibration: `tau` and `kappa`, or what the policy has by itself
+    published      a column of a printed table, which must be named
+    spike ratio    tau and kappa at this share of the calibration's scores
+    target rate    the value that the calibration solved for it
+
+    Raises a TakeoverError where the calibration does not say it.
+    """
+    policy, rule, rate = method.policy, method.kappa_rule, arguments.target_rate
+    if calibration is None:
+        if isinstance(policy, Gated):  # scores that are 0 or 1 have no threshold
+            policy = replace(policy, gate=Gate(arguments.tau or 0.0, arguments.kappa or 0.0, arguments.window))
+        return policy, GateOrigin()
+    command = make_command(arguments, method)
+    if calibration.source == "published" and isinstance(policy, Gated):
+        number = _choose_column(arguments, calibration, column, policy.score, command())
+        threshold = calibration.published(policy.score, number)
+        gate = Gate(threshold.tau, threshold.kappa(rule), arguments.window)
+        return replace(policy, gate=gate), GateOrigin(f"{calibration.name}:{number}", None, rule)
+    if column is not None:
+        named = f"calibration='{calibration.name}:{column}'"
+        raise ArgumentError(f"{named}: only published calibrations have columns; choose spike_ratio=… instead")
+    if rate is None:
+        rho = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
+        return method.at(rho, calibration), GateOrigin(calibration.name, rho, rule)
+    target = files.find_target(calibration, rate, method.settings, command)
+    solved, kappa_rule = (target.value, rule) if method.budget_parameter.name == SPIKE_RATIO else (None, None)
+    return method.at(target.value, calibration), GateOrigin(calibration.name, solved, kappa_rule, target)
+
+
+def _choose_column(arguments: ModelArguments, table: Calibration, column: int | None, score: str, command: str) -> int:
+    """The column of a published table. Raises ArgumentError where none is named, and for what only a spike ratio could answer."""
+    if arguments.kappa_rule == "tail_to_mean":
+        raise ArgumentError(f"kappa_rule=tail_to_mean: published '{table.name}' holds threshold_to_mean only")
+    values = {name: getattr(arguments, name) for name in ("spike_ratio", "target_rate")}
+    words = [f"{name}={value}" for name, value in values.items() if value is not None]
+    if column is not None and not words:
+        return column
+    raise ArgumentError(
+        f"{words[0] if words else 'calibration'}: '{table.name}' is a published table, and the spike ratios of its "
+        f"columns are not known; calibrate this pair with `{command}` and pass that file as calibration=…, or choose a "
+        f"column (strictest first) by calibration=NAME:COLUMN{' alone' if words else ''}: {table.list_columns(score)}"
+    )
+
+
+def make_command(arguments: ModelArguments, method: Method) -> Callable[..., str]:
+    """A function that writes the command for the calibration that these arguments need."""
+    rate = arguments.target_rate
+    solving = "" if rate is None else files.name_rate(rate, method.settings, arguments.plugins)
+    names = arguments.base, arguments.guide, arguments.direction, CALIBRATION_PROMPTS
+    return partial(files.calibration_command, *names, solving=solving)
+
+
+def find_fitting_calibration(arguments: ModelArguments, pair: Pair, method: Method) -> tuple[Calibration, int | None]:
+    """The calibration that is named, or the packaged one of this pair. Raises CalibrationError where it is of another pair."""
+    base, guide = pair.member("base").id, pair.member("guide").id
+    policy, command = method.policy, make_command(arguments, method)
+    if arguments.calibration is None:
+        packaged = files.matching_calibrations(files.packaged_calibrations().values(), base, guide, policy.direction)
+        if not packaged:
+            raise CalibrationError(
+                f"no packaged calibration for base={base.id} and guide={guide.id} with direction={policy.direction}; "
+                f"make one with `{command()}` (and --apply_chat_template where the run has it) and pass "
+                f"that file as calibration=…"
+            )
+        return packaged[0], None
+    calibration, column = files.find_calibration(arguments.calibration)
+    problems = []
+    if not files.is_for_pair(calibration, base, guide):
+        problems.append(f"base={calibration.base} and guide={calibration.guide}, not base={base} and guide={guide}")
+    elif calibration.vocabulary and calibration.vocabulary.get("digest") != pair.vocabulary.digest:
+        problems.append("another shared vocabulary (its digest differs)")
+    if calibration.direction != policy.direction:
+        problems.append(f"direction={calibration.direction}, not {policy.direction}")
+    score = policy.scorer
+    plugin = calibration.plugin(score.name) if score is not None else None
+    if score is not None and plugin is not None and plugin["digest"] != score.source.digest:
+        problems.append(f"score={score.name} of {plugin['source']} as it was then, not as in {score.source.name} now")
+    if problems and not arguments.allow_calibration_mismatch:
+        raise CalibrationError(
+            f"calibration='{arguments.calibration}' was made for {' and for '.join(problems)}; make one with "
+            f"`{command()}`, or pass allow_calibration_mismatch=True"
+        )
+    for problem in problems:
+        logger.warning("calibration '%s' was made for %s; used anyway", arguments.calibration, problem)
+    return calibration, column
