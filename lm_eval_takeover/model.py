@@ -153,16 +153,17 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def get_model_info(self) -> dict[str, Any]:
         """The run as lm-eval's results file describes it: `config.takeover`."""
         self._enter_evaluation()
-        attempts, seconds = run.read_attempts_and_seconds() if (run := self.run) and run.command else (1, self._seconds)
+        run = self.run
+        spent = [seconds for _, seconds in run.read_attempts()] if run and run.command else [self._seconds]
         counts = summarize_tallies(self.tally, float(self.policy.host is None))
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = identify_task(self._asked[task])
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
         folder = None if run is None else str(run.folder)
-        described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": attempts}
+        described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
         identity = describe_identity(self.recorder.settings) if "engine" in self.__dict__ else {}  # else nothing was asked
-        return {"takeover": {**self._description(), **identity, **counts, **described, "seconds": round(seconds, 3)}}
+        return {"takeover": {**self._description(), **identity, **counts, **described, "seconds": round(sum(spent), 3)}}
 
     def _description(self) -> dict[str, Any]:
         return describe_run(self.arguments, self.pair, self.policy, self.gate_origin)

@@ -92,38 +92,6 @@ def _read_json(path: Path, writer: str) -> Any:
         raise ResultsError(f"'{path}' is not JSON ({error}); write it again with {writer}") from error
 
 
-_JUNIT = b'<testsuite name="lm-eval-takeover regress"'
-_MARKS = {b"<title>Takeover report": "a report", _JUNIT: "a JUnit file of regress"}
-_ENDINGS = {".yaml": "a YAML file", ".yml": "a YAML file", ".html": "a web page"}
-_DOCUMENTS = {  # by fields that they have
-    "a calibration": {"scores", "decoding"},
-    "a results file of lm-eval": {"results", "configs"},
-    "a baseline": {"written_by", "checksum", "tasks"},
-    "a leaderboard": {"rows", "warnings"},
-    "the index of an analysis": {"analyses", "runs"},
-}
-
-
-def describe_file(path: Path) -> str:
-    """Say in words what a file is, judged by its first bytes and its fields."""
-    if not path.is_file():
-        return "a folder, a pipe or a device"
-    try:
-        with open_input(path) as stream:
-            start = stream.read(LARGEST_DOCUMENT)
-    except OSError:
-        return "a file that cannot be read"
-    if not start:
-        return "an empty file"
-    try:
-        content = json.loads(start)
-    except (ValueError, RecursionError):
-        marked = (name for mark, name in _MARKS.items() if mark in start[:4096])
-        return next(marked, _ENDINGS.get(path.suffix, "no file of ours"))
-    fields = set(content) if isinstance(content, dict) else set()
-    return next((name for name, required in _DOCUMENTS.items() if required <= fields), "another JSON file")
-
-
 def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = None) -> Iterator[Fields]:
     """The object of each line. With `skip`, a line that is no JSON is left out and reported there. Raises ResultsError."""
     try:

@@ -59,7 +59,7 @@ class Recorder:
         firsts = {id(instances[i]): i for indices in by_key.values() for i in indices}
         self.run.add_prompts([make_prompt(instances[i], requests[i]) for i in firsts.values()])
         self._header = replace(self._header, command=command)
-        earlier = self.run.read_earlier_facts()
+        earlier = [before for before, _ in self.run.read_attempts()[:-1]]
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
             logger.warning(
                 "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",

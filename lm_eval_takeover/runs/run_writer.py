@@ -141,19 +141,14 @@ class RunWriter:
         rows = list(verdicts)
         self._run_on_thread(lambda: self.journal.add_verdicts(rows))
 
-    def read_attempts_and_seconds(self) -> tuple[int, float]:
-        """How many attempts there were at this command, and the seconds of wall time that they generated, together."""
+    def read_attempts(self) -> list[tuple[dict[str, Any], float]]:
+        """The facts of each attempt at this command, and the seconds that it generated, until now; the oldest first."""
 
-        def read() -> tuple[int, float]:
+        def read() -> list[tuple[dict[str, Any], float]]:
             self.journal.update_attempt()
-            attempts = self.journal.attempts(self.command)
-            return len(attempts), sum(seconds for _, seconds in attempts)
+            return self.journal.attempts(self.command)
 
         return self._run_on_thread(read)
-
-    def read_earlier_facts(self) -> list[dict[str, Any]]:
-        """The facts of the attempts at this command before this one, the oldest first."""
-        return self._run_on_thread(lambda: [facts for facts, _ in self.journal.attempts(self.command)[:-1]])
 
     def flush(self, *, interrupted: bool = False) -> None:
         """Commit everything that was handed over, write the parts of the traces, and stop the clock of the command."""

@@ -1,17 +1,15 @@
 """Which verifier scores the tasks of this process, and where its verdicts are logged. Light: task files import it."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self
 
 from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.storage.digests import digest_of
-
-T = TypeVar("T")
 
 
 class Response(str):
@@ -62,25 +60,13 @@ def identify_scorer(verifier: Verifier) -> str:
     return digest_of([verifier, metadata.version("math-verify"), sources])
 
 
-def redirect_verdicts(log: VerdictLog | None) -> AbstractContextManager[None]:
-    """Log verdicts there inside of the `with` block."""
-    return _setting(_log, log)
-
-
-def use_verifier(name: Verifier) -> AbstractContextManager[None]:
-    """Score by this verifier inside of the `with` block."""
-    return _setting(_verifier, name)
-
-
-def use_think_end(text: str) -> AbstractContextManager[None]:
-    """Read answers behind this text inside of the `with` block."""
-    return _setting(_think_end, text)
-
-
 @contextmanager
-def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
-    token = variable.set(value)
+def scoring_by(verifier: Verifier, think_end: str) -> Iterator[None]:
+    """Inside of the `with` block score by this verifier, read answers behind this text, and log no verdicts."""
+    verifiers, ends, logs = _verifier.set(verifier), _think_end.set(think_end), _log.set(None)
     try:
         yield
     finally:
-        variable.reset(token)
+        _verifier.reset(verifiers)
+        _think_end.reset(ends)
+        _log.reset(logs)

@@ -8,7 +8,14 @@ from itertools import combinations
 import pytest
 
 from lm_eval_takeover.tasks.metrics import accuracy_of_completed, pass_at_k, score_samples
-from lm_eval_takeover.tasks.verdicts import Response, get_verdict_log, redirect_verdicts
+from lm_eval_takeover.tasks.verdicts import (
+    Response,
+    get_think_end,
+    get_verdict_log,
+    get_verifier,
+    scoring_by,
+    set_verdict_log,
+)
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -69,8 +76,9 @@ def test_a_response_is_its_text_and_survives_pickling():
     assert (response, response.truncated, json.dumps([response])) == ("text", True, '["text"]')
 
 
-def test_verdicts_are_redirected_inside_of_the_block_only():
-    before = get_verdict_log()
-    with redirect_verdicts(log := object()):
-        assert get_verdict_log() is log
-    assert get_verdict_log() is before
+def test_verdicts_are_not_logged_inside_of_the_block_only():
+    before = set_verdict_log(log := object())
+    with scoring_by("math_verify", "[END]"):
+        assert (get_verifier(), get_think_end(), get_verdict_log()) == ("math_verify", "[END]", None)
+    assert (get_verifier(), get_think_end(), get_verdict_log()) == ("takeover", "", log)
+    before.var.reset(before)

@@ -28,7 +28,7 @@ from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.loading import find_tasks
-from lm_eval_takeover.tasks.verdicts import get_verifier, redirect_verdicts, use_think_end, use_verifier
+from lm_eval_takeover.tasks.verdicts import get_verifier, scoring_by
 
 Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat
 Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
@@ -113,7 +113,7 @@ def rescore(
     manager = find_tasks(names, include, of_run=run.tasks, metadata=withheld)
     # Nothing is generated, so lm-eval must not ask git for a commit; outside a repository git complains.
     git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)
-    with use_verifier(verifier), use_think_end(end), redirect_verdicts(None), git:
+    with scoring_by(verifier, end), git:
         loaded = manager.load(names)["tasks"]
         matched = _match_responses(run, loaded)
         missing = loaded.keys() - matched.documents.keys()

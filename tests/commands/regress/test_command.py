@@ -32,21 +32,15 @@ def test_a_limit_is_a_share(capsys, limit):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("cal.json", '{"scores": {}, "decoding": {}}', "a calibration, not a baseline"),
-        ("task.yaml", "task: mine", "a YAML file, not a baseline"),
-        ("other.json", "[1]", "another JSON file, not a baseline"),
-        ("empty.json", "", "an empty file, not a baseline"),
-    ],
+    "text", ['{"scores": {}, "decoding": {}, "checksum": ""}', "task: mine", ""], ids=["a calibration", "YAML", "an empty file"]
 )
-def test_no_file_but_a_baseline_is_overwritten(check, name, text, said):
-    path = check.folder / name
+def test_no_file_but_a_baseline_is_overwritten(check, text):
+    path = check.folder / "other"
     path.write_text(text)
-    with pytest.raises(ArgumentError, match=f"{said}; it was not changed"):
+    with pytest.raises(ArgumentError, match="is not a baseline; it was not changed"):
         main(["regress", str(check.folder / "good"), "--baseline", str(path), "--update"])
     assert path.read_text() == text
-    with pytest.raises(ArgumentError, match=f"--junit .*{said.partition(',')[0]}, not a JUnit file of regress"):
+    with pytest.raises(ArgumentError, match=r"--junit .* is not a JUnit file of regress"):
         check({TASK: draw_counts(1)}, "--junit", str(path))
 
 
