@@ -93,9 +93,10 @@ def _names_model(config: "Any") -> bool:
 
 
 def _observe_evaluations(module: "Any") -> None:
-    from lm_eval_takeover.lm_eval_hooks import observe_evaluation
+    from lm_eval_takeover.lm_eval_hooks import observe_evaluation, without_stderr
 
     module.simple_evaluate = observe_evaluation(module.simple_evaluate)
+    module.get_git_commit_hash = without_stderr(module.get_git_commit_hash)
 
 
 AFTER = {

@@ -232,10 +232,9 @@ class ModelArguments:
             raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
             raise ArgumentError(f"seed={self.seed} is not a whole number of 64 bits")
-        if self.spike_ratio is not None and not 0 < self.spike_ratio < 1:
-            raise ArgumentError(f"spike_ratio={self.spike_ratio} is outside 0..1, the share of tokens that spike")
-        if self.target_rate is not None and not 0 < self.target_rate < 1:
-            raise ArgumentError(f"target_rate={self.target_rate} is outside 0..1; for 5 % of the tokens give 0.05")
+        for name in ("spike_ratio", "target_rate"):
+            if (share := getattr(self, name)) is not None and not 0 < share < 1:
+                raise ArgumentError(f"{name}={share} is outside 0..1; for 5 % of the tokens give 0.05")
         if self.target_rate is not None and self.spike_ratio is not None:
             raise ArgumentError(f"give target_rate={self.target_rate} or spike_ratio={self.spike_ratio}, not both")
         wanted = dict.fromkeys(("base", "guide"), "a hub id or a local folder")

@@ -4,6 +4,7 @@ options      are checked before slow imports                                    
 errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
 notices      go where lm-eval's go                                                         share_logging
+git          is not asked outside a repository                                             without_stderr
 
 `_lm_eval_takeover_autoload` puts these in place, and adds the model type and the folder of tasks.
 """
@@ -77,6 +78,17 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
         return results
 
     return observed
+
+
+def without_stderr(find: Callable[[], Any]) -> Callable[[], Any]:
+    """lm-eval's question for git's hash, which is asked inside a repository only: elsewhere git complains on stderr."""
+
+    @wraps(find)
+    def quiet() -> Any:
+        folder = Path.cwd()
+        return find() if any((parent / ".git").exists() for parent in (folder, *folder.parents)) else None
+
+    return quiet
 
 
 def _read_seed(signature: inspect.Signature, options: Mapping[str, Any]) -> int | None:

@@ -112,6 +112,16 @@ def test_only_the_command_without_a_device_option_has_a_default_device(words, de
     assert lm_eval_hooks.is_default_device(device) is expected
 
 
+def test_git_does_not_complain_outside_a_repository(tmp_path, capfd, monkeypatch):
+    from lm_eval import evaluator
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    evaluator.get_git_commit_hash()
+    subprocess.run([sys.executable, "-c", "import sys; print('heard', file=sys.stderr)"], check=True)
+    assert capfd.readouterr().err == "heard\n"
+
+
 def test_a_stop_is_found_in_what_it_was_wrapped_into():
     stop = KeyboardInterrupt()
     wrapped = RuntimeError("Error calling __set_name__")

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.storage.schema import check
 
 if TYPE_CHECKING:  # these load torch and transformers, which readers of a run do not need
     from lm_eval_takeover.pair.gate_choice import GateOrigin
@@ -72,47 +73,19 @@ def collect_facts(given: ModelArguments, settings: Mapping[str, Any], takeover: 
     }
 
 
-class Takeover(TypedDict, total=False):
-    """What readers of a run use of its `config.takeover`."""
-
-    label: str | None
-    backend: str | None
-    policy: str | None
-    score: str | None
-    calibration: str | None
-    kappa_rule: str | None
-    direction: Literal["forward", "reverse"] | None
-    tau: float | None
-    kappa: float | None
-    window: float | None
-    spike_ratio: float | None
-    target_rate: float | None
-    rate: float | None
-    early_tokens: float | None
-    method: dict[str, Any] | None
-
-
-class Arguments(TypedDict, total=False):
-    base: str | None
-    guide: str | None
-    model: str | None
-    run_dir: str | None
-    max_length: int | None
-    max_gen_toks: int | None
-
-
-class Settings(TypedDict, total=False):
-    seed: int | None
-
-
-class Facts(TypedDict, total=False):
-    """The facts of an attempt, as a journal holds them. `tasks`: `[name, generation settings]` of each."""
-
-    takeover: Takeover | None
-    arguments: Arguments | None
-    settings: Settings | None
-    library_versions: dict[str, Any] | None
-    tasks: list[tuple[str, dict[str, Any]]] | None
+def check_facts(facts: Any) -> dict[str, Any]:
+    """The facts of an attempt, as a journal holds them. What they call as a model argument has its type. Raises ValueError."""
+    hints: dict[str, Any] = get_type_hints(ModelArguments)
+    read = {"arguments": hints, "takeover": hints | {"label": str, "method": dict[str, Any]}, "settings": {"seed": int}}
+    read["takeover"] |= dict.fromkeys(("base", "guide", "plugins"), dict[str, Any])
+    checked: dict[str, Any] = check(facts, dict[str, Any], "facts")
+    check(checked.get("library_versions"), dict[str, Any] | None, "facts.library_versions")
+    check(checked.get("tasks"), list[tuple[str, dict[str, Any]]] | None, "facts.tasks")
+    for part, of_part in read.items():
+        values = check(checked.get(part), dict[str, Any] | None, f"facts.{part}") or {}
+        for name in values.keys() & of_part.keys():
+            check(values[name], of_part[name] | None, f"facts.{part}.{name}")
+    return checked
 
 
 def list_versions(facts: Mapping[str, Any]) -> str:

@@ -26,18 +26,13 @@ def show_on(terminal: TextIO | None, label: str) -> Iterator[None]:
         BAR_OPTIONS.update(before)
 
 
-def open_bar(label: str, **options: Any) -> Any:
-    """A bar of tqdm for another kind of work than samples, which goes where those go."""
-    shown = BAR_OPTIONS | {"desc": f"{BAR_OPTIONS['desc']}: {label}"} if "file" in BAR_OPTIONS else {"desc": label}
-    return tqdm(**(options | shown))
-
-
 class Progress:
     """A bar of samples, with tokens and their speed. `kept` of `total` were finished before: done, but in no speed."""
 
     def __init__(self, total: int, kept: int = 0, *, quiet: bool, label: str | None = None, unit: str = "sample") -> None:
         options: dict[str, Any] = {"total": total, "initial": kept, "unit": unit, "disable": quiet}
-        self._bar = open_bar(label, **options) if label else tqdm(**(options | BAR_OPTIONS))
+        shown = f"{BAR_OPTIONS['desc']}: {label}" if label and "file" in BAR_OPTIONS else label or BAR_OPTIONS["desc"]
+        self._bar = tqdm(**(options | BAR_OPTIONS | {"desc": shown}))
         self._kept, self._tokens = kept, 0
         self._taken: int | None = 0
         self._finished = Tally()

@@ -7,7 +7,6 @@ forcing. Ranks and commands add to one file, which is written whole each time. A
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage.locks import Lock
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +27,6 @@ SCHEMA = pa.schema({
     "task": pa.string(), "doc_id": pa.int32(), "prompt": pa.string(), "prompt_ids": pa.list_(pa.int32()),
     "problem": pa.string(), "answer": pa.string(),
 })  # fmt: skip
-_PATIENCE = 60.0  # seconds that another rank may take to add its own
 
 Prompt = dict[str, Any]  # a row
 
@@ -61,7 +59,7 @@ def read_prompts(folder: Path) -> list[Prompt]:
 
 def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
     """Add rows that are not there yet, in the order of tasks and documents. Raises OSError."""
-    lock = _wait_for_lock(folder / PROMPTS_LOCK)
+    lock = Lock(folder / PROMPTS_LOCK, wait=True)
     try:
         for unfinished in folder.glob(f".{PROMPTS}.*"):  # of a run that was killed
             unfinished.unlink()
@@ -77,17 +75,6 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
         write_parquet(folder / PROMPTS, pa.Table.from_pylist(ordered, schema=SCHEMA))
     finally:
         lock.release()
-
-
-def _wait_for_lock(path: Path) -> Lock:
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return Lock(path)
-        except Locked as holder:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"'{path}' is held by {holder}") from None
-            time.sleep(0.05)
 
 
 def _as_text(value: Any) -> str | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.runs.facts import Facts
+from lm_eval_takeover.runs.facts import check_facts
 from lm_eval_takeover.runs.identity import identify_task, read_row
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
@@ -28,7 +28,6 @@ from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.traces import tabulate
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.storage.schema import check
 from lm_eval_takeover.tasks.instances import is_greedy
 
 Answer = tuple[str | None, str]  # the extracted answer, and the outcome
@@ -82,7 +81,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
             verdicts |= journal.verdicts()
             for command in journal.commands():
                 try:
-                    attempts = [(check(facts, Facts, "facts"), seconds) for facts, seconds in journal.attempts(command)]
+                    attempts = [(check_facts(facts), seconds) for facts, seconds in journal.attempts(command)]
                 except (ValueError, RecursionError) as error:
                     text = f"its facts of a command are damaged: {error}"
                     raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error

@@ -62,13 +62,13 @@ def pack_trace(generation: Generation, header: TraceHeader) -> bytes:
     return line.encode() + b"\n" + compressed
 
 
+@finding_damage()
 def read_header(trace: bytes) -> TraceHeader:
     """The header of a packed trace. Raises Damaged."""
-    with finding_damage():
-        command, base, guide, window = trace.partition(b"\n")[0].decode().split(" ")
-        if not {base, guide} <= {"base", "guide"} or not 0 <= int(window) < 2**16:
-            raise ValueError("the header of a trace is none of ours")
-        return TraceHeader(command, (base, guide), int(window) or None)
+    command, base, guide, window = trace.partition(b"\n")[0].decode().split(" ")
+    if not {base, guide} <= {"base", "guide"} or not 0 <= int(window) < 2**16:
+        raise ValueError("the header of a trace is none of ours")
+    return TraceHeader(command, (base, guide), int(window) or None)
 
 
 def unpack_trace(trace: bytes, tokens: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -107,13 +107,9 @@ def _round_bits(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return bits.view(np.float32)
 
 
+@finding_damage()
 def tabulate(samples: Sequence[Sample], columns: Sequence[str] = SCHEMA.names) -> pa.Table:
     """One row per token of these samples of one command, which hold their traces. Raises Damaged for a trace that is none."""
-    with finding_damage():
-        return _tabulate(samples, columns)
-
-
-def _tabulate(samples: Sequence[Sample], columns: Sequence[str]) -> pa.Table:
     header = read_header(samples[0].trace)
     needed = [*columns, "score"] if "window_mean" in columns else columns
     traces = [unpack_trace(sample.trace, sample.tokens, needed) for sample in samples]

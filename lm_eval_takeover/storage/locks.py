@@ -13,11 +13,11 @@ class Locked(Exception):
 
 
 class Lock:
-    """An exclusive lock on a file, held until `release` or the end of the process. Raises Locked, or OSError."""
+    """An exclusive lock on a file, held until `release` or the end of the process. Raises OSError, and Locked unless `wait`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
         self.path = path
-        self._handle: int | None = _acquire(path)
+        self._handle: int | None = _acquire(path, wait)
         if os.fstat(self._handle).st_nlink > 1:  # a hard link: another file has this content
             return
         with contextlib.suppress(OSError):  # the name is for people; on a full disk the lock holds, too
@@ -45,12 +45,12 @@ class Lock:
         self.release()
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, wait: bool) -> int:
     """A locked descriptor of the file that has this name now."""
     while True:
         handle = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if _is_at(handle, path):
                 return handle
         except BlockingIOError:

@@ -10,17 +10,6 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, ne
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
-def make_task_manager(
-    names: Collection[str], include: Path | None = None, metadata: dict[str, Any] | None = None
-) -> TaskManager:
-    """One that knows these tasks: only this package's and those of `include`, where that is enough, which saves seconds."""
-    paths = [str(TASK_CONFIGS), *([str(include)] if include else [])]
-    small = TaskManager(include_path=paths, include_defaults=False, metadata=metadata)
-    if all(name in small.all_tasks for name in names):
-        return small
-    return TaskManager(include_path=None if include is None else str(include), metadata=metadata)
-
-
 def find_tasks(
     names: Collection[str],
     include: Path | None,
@@ -29,8 +18,14 @@ def find_tasks(
     option: str = "--tasks",
     metadata: dict[str, Any] | None = None,
 ) -> TaskManager:
-    """The same. Raises ArgumentError for a name that is not known: one that `option` gave, or a task `of_run`."""
-    manager = make_task_manager(names, include, metadata)
+    """A manager of these tasks: of this package's and those of `include` alone, where that is enough, which saves seconds.
+
+    Raises ArgumentError for a name that is not known: one that `option` gave, or a task `of_run`.
+    """
+    own = [] if include is None else [str(include)]
+    manager = TaskManager(include_path=[str(TASK_CONFIGS), *own], include_defaults=False, metadata=metadata)
+    if not all(name in manager.all_tasks for name in names):
+        manager = TaskManager(include_path=own, metadata=metadata)
     for name in names:
         if name in of_run and name not in manager.all_tasks:
             place = "is not installed" if include is None else f"is not in '{include}'"

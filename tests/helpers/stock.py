@@ -12,7 +12,7 @@ from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, Measured
 from lm_eval_takeover.commands.compare import running, worker
-from lm_eval_takeover.tasks.loading import make_task_manager
+from lm_eval_takeover.tasks.loading import find_tasks
 
 
 def value_of(words, option):
@@ -39,7 +39,7 @@ def run_here(words, *_, **__):
     tasks = ",".join(options.tasks).split(",")
     named = {name: getattr(options, name) for name in ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")}
     results = simple_evaluate(
-        **named, tasks=tasks, task_manager=make_task_manager(tasks), bootstrap_iters=0, evaluation_tracker=tracker
+        **named, tasks=tasks, task_manager=find_tasks(tasks, None), bootstrap_iters=0, evaluation_tracker=tracker
     )
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)
