@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
@@ -77,9 +75,9 @@ class Member:
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused here, by name
         try:
             model, found = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed, **told)
-        except ArgumentError:
-            if safe:
-                self._refuse_pickles()
+        except ArgumentError as error:
+            if safe and "file named model.safetensors" in str(error):
+                raise self._advise_conversion(error) from error
             raise
         complete_weights.check_checkpoint(f"{self.role}='{self.path}'", self.folder, model, found)
         if "device_map" not in placed:
@@ -113,21 +111,16 @@ class Member:
         )
         return adapted.get_base_model()
 
-    def _refuse_pickles(self) -> None:
-        """Weights that only a pickle holds would run code of their author. Raises ArgumentError with the way to convert them."""
-        folder = Path(self.path)
-        names = [file.name for file in folder.iterdir()] if folder.is_dir() else _list_hub_files(self.path, self.revision)
-        pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")) and "model" in name)
-        if pickles and not any(name.endswith(".safetensors") for name in names):
-            convert = (
-                "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
-                f"[one.from_pretrained('{self.path}').save_pretrained('converted') for one in (M, T)]"
-            )
-            raise ArgumentError(
-                f"{self.role}='{self.path}' has its weights in a pickle only ('{pickles[0]}'), which can run any code; where you "
-                f'trust it, convert it once with `python -c "{convert}"` and give {self.role}=converted, or pass '
-                f"trust_remote_code=True"
-            ) from None
+    def _advise_conversion(self, error: ArgumentError) -> ArgumentError:
+        """The error of a checkpoint without safetensors: a pickle would run code of its author."""
+        convert = (
+            "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+            f"[one.from_pretrained('{self.path}').save_pretrained('converted') for one in (M, T)]"
+        )
+        return ArgumentError(
+            f"{error}; weights in a pickle are not read, since it can run any code; where you trust it, convert it once with "
+            f'`python -c "{convert}"` and give {self.role}=converted, or pass trust_remote_code=True'
+        )
 
     @cached_property
     def forward_arguments(self) -> frozenset[str]:
@@ -211,11 +204,3 @@ class Member:
     def rotates_again(self, before: int, length: int) -> bool:
         """Whether a cache of `before` tokens is rotated otherwise than a text of `length` tokens."""
         return self.rotation_length is not None and before <= self.rotation_length < length
-
-
-def _list_hub_files(name: str, revision: str | None) -> list[str]:
-    """The files of a repository; none where the hub cannot be asked: loading says what is wrong then."""
-    try:
-        return list(HfApi().list_repo_files(name, revision=revision))
-    except (HfHubHTTPError, OSError, ValueError):
-        return []
