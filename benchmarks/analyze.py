@@ -42,7 +42,6 @@ def write_journal(folder: Path, count: int, tokens: int) -> None:
     """So many finished and verified samples of a base run."""
     rng = np.random.default_rng(0)
     with contextlib.closing(Journal(journal_path(folder, 0))) as journal:
-        journal.begin_attempt()
         journal.begin_command("c", {"takeover": {"policy": "base"}, "settings": {}, "arguments": {}})
         samples, asked, verdicts = [], [], []
         for number in range(count):

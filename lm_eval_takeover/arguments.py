@@ -3,6 +3,7 @@
 Each field of `ModelArguments` says what it is for (`Kind`) and what vLLM has instead; all other lists of arguments are derived.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from os.path import expanduser
 from pathlib import Path
-from types import UnionType
-from typing import Any, Self, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Self, get_args, get_type_hints
 
 from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.storage.schema import check, describe
 
 BACKENDS = ("hf", "vllm")
 DEFAULT_POLICY = "disagreement"
@@ -230,8 +232,6 @@ class ModelArguments:
                 raise ArgumentError(f"{name}={size} is neither 'auto' nor a whole number of at least 1")
         if self.window < 1:
             raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
-        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
-            raise ArgumentError(f"seed={self.seed} is not a whole number of 64 bits")
         for name in ("spike_ratio", "target_rate"):
             if (share := getattr(self, name)) is not None and not 0 < share < 1:
                 raise ArgumentError(f"{name}={share} is outside 0..1; for 5 % of the tokens give 0.05")
@@ -305,43 +305,29 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the type that the argument has."""
-    kinds = tuple(get_origin(kind) or kind for kind in (hint.__args__ if isinstance(hint, UnionType) else (hint,)))
+    """`value` in the type that the argument has: what it stands for, or its text."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
     if value is None or value == "None":
-        if type(None) in kinds:
+        if len(kinds) < len(get_args(hint)):
             return None
         raise ArgumentError(f"{name}={value} has no value; leave it out for its default")
     if name == "batch_size" and str(value).partition(":")[0] == "auto":
         return "auto"
-    if dict in kinds and (isinstance(value, Mapping) or str(value).lstrip().startswith("{")):
-        try:
-            return dict(value) if isinstance(value, Mapping) else dict(json.loads(value))
-        except ValueError as error:
-            raise ArgumentError(f"{name}={value!r} is not a map in JSON: {error}") from error
-    if bool in kinds:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in ("true", "false"):
-            return str(value).lower() == "true"
-        raise ArgumentError(f"{name}={value!r} is neither True nor False")
-    if isinstance(value, bool):
-        raise ArgumentError(f"{name}={value} is a boolean; expected {_named(kinds)}")
-    for kind in (int, float):
-        if kind in kinds:
-            try:
-                number = kind(value)
-                if kind is float or isinstance(value, str) or value == number:
-                    return number
-            except (TypeError, ValueError, OverflowError):
-                pass
     if isinstance(value, str) and _NO_TEXT.search(value):  # lm-eval could not write the results
         raise ArgumentError(f"{name}={value!r} holds a character that UTF-8 or the names of files do not have; leave it out")
-    texts = isinstance(value, (str, Path, int, float)) or type(value).__name__ in ("dtype", "device")  # torch's
-    if str in kinds and texts:
-        return str(value)
-    raise ArgumentError(f"{name}={value!r} is not {_named(kinds)}")
+    is_text = isinstance(value, (str, Path, int, float)) or type(value).__name__ in ("dtype", "device")  # torch's
+    for candidate in (_read(value), *([str(value)] if is_text and not isinstance(value, bool) else [])):
+        with contextlib.suppress(ValueError):
+            return check(candidate, hint)
+    raise ArgumentError(f"{name}={value!r} is not {' or '.join(map(describe, kinds))}")
 
 
-def _named(kinds: tuple[Any, ...]) -> str:
-    words = {int: "a whole number", float: "a number", str: "a text", dict: "a map in JSON"}
-    return " or ".join(words[kind] for kind in kinds if kind in words)
+def _read(value: Any) -> Any:
+    """What a text stands for: true or false, a number, or a map in JSON."""
+    read = value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            read = json.loads(value.lower() if value.lower() in ("true", "false") else value)
+    if isinstance(read, float) and read.is_integer():
+        return int(read)
+    return read if isinstance(read, (bool, int, float, Mapping)) else value

@@ -134,18 +134,12 @@ class Journal:
 
     # Attempts
 
-    def begin_attempt(self) -> None:
-        """A new row of `attempts`; its command is entered by `begin_command`."""
-        (self._attempt,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
-        self._command = "", "{}"
-        self._spent, self._kept, self._since = 0.0, 0.0, None
-        self.update_attempt()
-
     def begin_command(self, command: str, facts: dict[str, Any]) -> None:
-        """Enter the attempt's command and start its clock. A second command of the process begins another attempt."""
-        if self._command[0] not in ("", command):
+        """Begin an attempt at a command, unless this process is at it already, and start its clock."""
+        if self._command[0] != command:
             self.stop_clock()
-            self.begin_attempt()
+            (self._attempt,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
+            self._spent = self._kept = 0.0
         self._command = command, json.dumps(facts)
         self._since = self._since or time.monotonic()
         self.update_attempt()
@@ -171,8 +165,8 @@ class Journal:
 
     def commands(self) -> list[str]:
         """All commands of this journal, the latest last."""
-        rows = self._select("attempts", "ORDER BY id DESC")
-        return list(dict.fromkeys(command for _, command, _, _ in rows if command))[::-1]
+        rows = self._connection.execute("SELECT command FROM attempts GROUP BY command ORDER BY max(id)")
+        return [command for (command,) in rows]
 
     # Requests and verdicts
 

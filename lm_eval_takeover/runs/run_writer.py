@@ -60,7 +60,6 @@ class RunWriter:
                 self.journal = shards.open_journal(self.folder, rank)
                 if rank == 0:
                     shards.write_absent_ranks(self.folder, ranks)
-                self.journal.begin_attempt()
             except BaseException:
                 self._lock.release()
                 raise

@@ -8,6 +8,7 @@ unions, `Annotated[int, Between(1, 9)]`, dataclasses and TypedDicts. A dataclass
 an error; a TypedDict stays a dict and may hold more. Numbers are finite. A bool is no number.
 """
 
+import contextlib
 import json
 import math
 import typing
@@ -113,10 +114,8 @@ def _check_union(value: Any, hint: Any, path: str) -> Any:
     if len(others) == 1:
         return check(value, others[0], path)
     for option in others:
-        try:
+        with contextlib.suppress(ValueError):
             return check(value, option, path)
-        except ValueError:
-            continue
     fail(value, hint, path)
 
 

@@ -82,7 +82,7 @@ def test_bitsandbytes_is_asked_for_as_lm_eval_has_it(given):
     [
         ({"load_in_4bit": True, "load_in_8bit": True}, "load_in_4bit and load_in_8bit of the base exclude each other"),
         ({"guide_quantization_config": '{"quant_method": "no such"}'}, "the quantization cannot be set up"),
-        ({"quantization_config": "{quant"}, "quantization_config='{quant' is not a map in JSON"),
+        ({"quantization_config": "{quant"}, "quantization_config='{quant' is not an object"),
         ({"base": "acme/base@one", "revision": "two"}, "base='acme/base@one' contradicts revision=two"),
         ({"guide_peft": "no/such"}, "guide_peft='no/such' needs the package peft: pip install peft"),
     ],

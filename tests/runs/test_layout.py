@@ -64,7 +64,6 @@ def test_of_several_runs_in_a_folder_the_latest_finished_one_counts_whole(tmp_pa
     """Neither another setting, nor another number of documents, nor a command that was stopped locks the folder."""
     write_row(tmp_path, (0.1, "takeover_demo", 5), (0.05, "takeover_amc23", 3), (0.05, "takeover_demo", 2))
     journal = Journal(journal_path(tmp_path, 0))
-    journal.begin_attempt()
     journal.begin_command("stopped", {})
     journal.add_asked("stopped", [AskedSample("takeover_demo", "takeover_demo 0", 0, 0, 0, "prompt", b"not written")])
     journal.close()
