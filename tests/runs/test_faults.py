@@ -78,8 +78,8 @@ def agreement(folder):
     kept = 0
     for path in list_journals(folder / "run"):
         with contextlib.closing(Journal(path, read_only=True)) as journal:  # every row is compared with its digest
-            traced = list(journal.list_traces())
-            assert len(traced) == len(journal)
+            count, traced = len(journal), list(journal.list_traces())
+            assert len(traced) >= count  # more, where the run goes on meanwhile
             for file in (folder / "run" / "traces").glob("[0-9]*"):
                 check_digest(file)
                 table = pq.read_table(file)
