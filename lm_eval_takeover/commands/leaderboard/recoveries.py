@@ -1,8 +1,9 @@
 """Recovery of a row: its base, its reference, the value with its interval, or why there is none."""
 
+import re
 from collections.abc import Sequence
 
-from lm_eval_takeover.results.recovery import Trio
+from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio
 from lm_eval_takeover.results.runs import PAIRS, Run, TaskResult, common_ids
 from lm_eval_takeover.results.settings import name_differences
 from lm_eval_takeover.results.statistics import count_observations
@@ -38,17 +39,27 @@ def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
 
 
 def warn_of_references(rows: Sequence[Run]) -> list[str]:
-    """A line where Recovery is against a thinking model of another size than the base's, if both are known."""
+    """A line where Recovery is against a thinking model of another size than the base's, or of unknown size."""
     lines = []
     for row in rows:
         reference, base = find_reference(row, rows), find_member(row, rows, "base")
         if reference is None or base is None or reference.kind != "thinking":
             continue
-        size, base_size = reference.parameters.get("model"), base.parameters.get("base")
-        if size and base_size and abs(size - base_size) > _SAME_SIZE * base_size:
+        size, base_size = _find_size(reference, "model"), _find_size(base, "base")
+        if size is None or base_size is None:
+            if not base.model.startswith(reference.model):
+                unknown = f"nothing says that it has the size of {base.name}"
+                lines.append(f"Recovery is against {reference.name}, and {unknown}")
+        elif abs(size - base_size) > _SAME_SIZE * base_size:
             sizes = f"has {size / 1e9:.2g} B parameters, {base.name} {base_size / 1e9:.2g} B"
             lines.append(f"Recovery is against {reference.name}, which {sizes}: not what one of the same size makes it")
     return list(dict.fromkeys(lines))
+
+
+def _find_size(run: Run, role: str) -> float | None:
+    """Parameters of the model that writes: as the run counted them, else as its name says (`0.6B`)."""
+    named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])", run.model)
+    return run.parameters.get(role) or (float(named[1]) * 1e9 if named else None)
 
 
 def measure_recoveries(row: Run, base: Run | None, reference: Run | None, averaged: Sequence[str]) -> dict[str, Figure]:
@@ -80,14 +91,17 @@ def _measure(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
     """Measure Recovery over tasks, each given as (guided, base, reference)."""
     if lacking := [task[0].task for task in tasks if any(metric not in result.means for result in task)]:
         return Figure(why=f"{', '.join(lacking)}: no {metric}, since a problem has too few samples")
+    if any(result.problems is None for task in tasks for result in task):
+        guided, base, reference = (sum(task[i].means[metric] for task in tasks) for i in range(3))
+        if reference <= base:
+            return Figure(why=NOT_ABOVE)
+        return Figure((guided - base) / (reference - base), why="no interval without samples; run with --log_samples")
     trios = []
     for task in tasks:
         problems = [result.problems for result in task if result.problems]
-        if len(problems) < len(task):
-            return Figure(why="no samples; run with --log_samples")
         ids = common_ids(problems)
         if ids is None or len({p.samples for p in problems}) > 1:
             return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
-        guided, base, reference = (p.ordered_as(ids).values[metric] for p in problems)
-        trios.append(Trio(guided, base, reference, count_observations(metric, problems[0].samples)))
+        shares = (p.ordered_as(ids).values[metric] for p in problems)
+        trios.append(Trio(*shares, count_observations(metric, problems[0].samples)))
     return recover(trios)

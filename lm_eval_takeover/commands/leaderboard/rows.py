@@ -131,7 +131,8 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
         lines.append("rows have the same number of problems, but not the same problems")
     if without := [name for name, result in having.items() if result.problems is None]:
         lines.append(
-            f"no samples of {', '.join(without)}, so no intervals, no comparisons and no Recovery; run with --log_samples"
+            f"no samples of {', '.join(without)}, so no intervals, no comparisons, and Recovery without interval; run with "
+            "--log_samples"
         )
     return lines
 

@@ -180,6 +180,8 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
         reports.Check(metric, limit, verdicts.compare(old, new, metric, limit, options.confidence, **judged))
         for metric, limit in limits.items()
     ]
+    if all(judged.note == verdicts.SAME for check in checks for judged in check.tasks.values()):
+        print("the run is the baseline's own: all texts and verdicts are the same, so nothing is tested", file=sys.stderr)
     if options.history:
         reports.add_run(options.history, old, new, [check.tasks for check in checks])
     verdict = verdicts.worst([judged for check in checks for judged in check.tasks.values()])

@@ -31,6 +31,7 @@ CHANGES = (
 )  # fmt: skip
 _RATIOS = {"realized_rate": "takeovers", "guide_passes_per_token": "guide_passes"}  # over tokens
 NEED_COSTS = (*_RATIOS, "truncated")
+SAME = "no sample differs"
 AVERAGE = "average"  # its name among the verdicts by task
 POWER = 0.8  # at which a number of problems counts as enough
 
@@ -199,7 +200,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
         base, whole = (float(np.mean([x.mean() for x in values])) for values in ([pair[0] for pair in anchors], gaps))
         before, now, interval = (before - base) / whole, (now - base) / whole, spread
     if all(part.same for part in parts):
-        return TaskVerdict(metric, before, now, now - before, now - before, now - before, 1.0, "pass", "no sample differs")
+        return TaskVerdict(metric, before, now, now - before, now - before, now - before, 1.0, "pass", SAME)
     ends = zip(*(part.margins for part in parts), strict=True)
     margins = [average_differences(values, observations) for values in ends]
     spans = [margin.interval(confidence) for margin in margins]

@@ -66,17 +66,19 @@ def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_com
     row = rows["Small-Base + Guided"]
     cell, recovery = row["tasks"]["takeover_amc23"], row["recovery"]
     assert (cell["acc"], cell["acc_low"], cell["acc_high"]) == (0.5625, None, None)
-    assert recovery["acc"] is None and recovery["acc_why"] == "no samples; run with --log_samples"
-    assert any("no samples of" in line for line in warnings)
+    assert recovery["acc"] == pytest.approx(0.5) and recovery["acc_low"] is None
+    assert "--log_samples" in recovery["acc_why"] and any("no samples of" in line for line in warnings)
 
 
-@pytest.mark.parametrize(("count", "said"), [
-    (600_000_000, []), (None, []),
-    (1_700_000_000, ["Recovery is against Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B: not what one of the "
-                     "same size makes it"]),
+@pytest.mark.parametrize(("pretrained", "count", "said"), [
+    ("acme/Small", 600_000_000, None), ("acme/Small", None, None),
+    ("acme/Small", 1_700_000_000, "Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B"),
+    ("acme/Think-4B", None, "Think-4B (thinking), which has 4 B parameters"),
+    ("acme/Other", None, "Other (thinking), and nothing says that it has the size of Small-Base"),
 ])  # fmt: skip
-def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, count, said):
+def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
     counts, config = {task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {}
-    write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": "acme/Small"}, config=config)
+    write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
     _, warnings = board(results / "base", results / "guided", "--thinking", tmp_path / "thinking")
-    assert [line for line in warnings if line.startswith("Recovery is against")] == said
+    lines = [line for line in warnings if line.startswith("Recovery is against")]
+    assert lines == [] if said is None else len(lines) == 1 and said in lines[0]

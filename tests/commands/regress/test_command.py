@@ -44,13 +44,15 @@ def test_no_file_but_a_baseline_is_overwritten(check, text):
         check({TASK: draw_counts(1)}, "--junit", str(path))
 
 
-def test_the_same_run_differs_in_nothing_and_its_files_are_written_over(check):
+def test_the_same_run_differs_in_nothing_and_its_files_are_written_over(check, capsys):
     words = ["--junit", str(check.folder / "new.xml")]
     for _ in range(2):
         status, found = check({TASK: draw_counts(1)}, *words)
         task = found["tasks"][TASK]
         assert (status, found["verdict"], task["low"], task["high"]) == (0, "pass", 0, 0)
         assert task["note"] == "no sample differs"
+    assert main(["regress", str(check.folder / "now"), "--baseline", str(check.folder / "b.json")]) == 0
+    assert "the run is the baseline's own" in capsys.readouterr().err
     assert main(["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--update"]) == 0
     with pytest.raises(ArgumentError, match="--metric is empty"):  # of a variable that is not set
         check({TASK: draw_counts(1)}, "--metric", "")
