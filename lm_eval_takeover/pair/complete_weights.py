@@ -1,6 +1,7 @@
 """Whether a checkpoint held every weight of its model: what is missing has random values after loading."""
 
 import contextlib
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +13,27 @@ from torch import nn
 
 from lm_eval_takeover.errors import ArgumentError
 
+logger = logging.getLogger(__name__)
+
 SHOWN = 3  # names that an error lists
 # Buffers that a model computes by itself, which older code saves nevertheless.
 _COMPUTED = re.compile(r"(^|\.)(inv_freq|masked_bias|position_ids|attn\.bias|attention\.bias)$")
 _WEIGHTS = ("*.index.json", "*.safetensors", "*.bin", "*.gguf")
+
+
+@contextlib.contextmanager
+def without_report() -> Iterator[None]:
+    """Meanwhile transformers does not print its table of missing and surplus weights: the checks below say it in a line."""
+    loader = logging.getLogger("transformers.modeling_utils")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    loader.addFilter(is_other)
+    try:
+        yield
+    finally:
+        loader.removeFilter(is_other)
 
 
 def check_checkpoint(named: str, folder: Path, model: Any, found: Mapping[str, Any]) -> None:
@@ -30,6 +48,8 @@ def check_checkpoint(named: str, folder: Path, model: Any, found: Mapping[str, A
         _refuse(named, folder, f"has {len(shapes)} weights of another shape than its configuration says", shapes, [])
     if missing:
         _refuse(named, folder, f"lacks {len(missing)} of the model's {len(model.state_dict())} weights", missing, surplus)
+    if surplus:
+        logger.warning("%s holds %d weights that the model does not read: %s", named, len(surplus), _list(surplus))
 
 
 def check_adapter(named: str, folder: Path, found: Any) -> None:

@@ -35,7 +35,11 @@ def check_source(argument: str, name: str, file: str = "config.json") -> None:
     """Raises ArgumentError for a model that is no folder and cannot be asked of the hub, which would be tried for minutes."""
     check_folder(argument, name)
     path, revision = locate(name)
-    if find_folder(path, revision, file=file).is_dir():
+    if (folder := find_folder(path, revision, file=file)).is_dir():
+        if waiting := [entry.name for entry in folder.iterdir() if entry.exists() and not (entry.is_file() or entry.is_dir())]:
+            raise ArgumentError(
+                f"{argument}='{path}': '{waiting[0]}' is no regular file, and reading it may never end; remove it"
+            )
         return
     problem = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _find_problem(constants.ENDPOINT)
     if problem is not None:

@@ -16,7 +16,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair import complete_weights, load_options
 from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
-from lm_eval_takeover.pair.vocabulary import Vocabulary
+from lm_eval_takeover.pair.vocabulary import Vocabulary, check_token_ids
 
 Dtype = str | torch.dtype
 
@@ -44,6 +44,7 @@ class Member:
         code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
         self._options: dict[str, Any] = load_options.repository_options(self.given) | code
         self.config = self._load(AutoConfig)
+        check_token_ids(find_folder(self.path, self.revision, self.given.subfolder))
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
         files = identify(name, self.path, self.revision, self.given.subfolder)
@@ -74,7 +75,8 @@ class Member:
         placed = load_options.model_options(self.given, self.device)
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused here, by name
         try:
-            model, found = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed, **told)
+            with complete_weights.without_report():
+                model, found = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed, **told)
         except ArgumentError as error:
             if safe and "file named model.safetensors" in str(error):
                 raise self._advise_conversion(error) from error

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import VocabularyError
@@ -14,7 +15,27 @@ _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(256 + place): byte for place, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
 }
+LARGEST = 2**24  # token ids; the largest tokenizers have 2^18
 SHOWN = 5  # differing entries that an error or a warning lists
+
+
+def check_token_ids(folder: Path) -> None:
+    """Raise VocabularyError for a far token id in `tokenizer.json`: libraries make lists of that length as they read it."""
+    path = folder / "tokenizer.json"
+    data = path.read_bytes() if path.is_file() else b""
+    if not re.search(rb"\d{8}", data):
+        return
+    try:
+        names = json.loads(data)["model"]["vocab"]
+        ids = [index for index in names.values() if isinstance(index, int)]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # its loader says what is wrong
+        return
+    _refuse_far(max(ids, default=0), str(folder))
+
+
+def _refuse_far(highest: int, name: str) -> None:
+    if highest >= LARGEST:
+        raise VocabularyError(f"'{name}' has a token id {highest}, more than any real vocabulary; mend its files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +49,7 @@ class Vocabulary:
     @classmethod
     def of(cls, tokenizer: Any, size: int) -> "Vocabulary":
         names = {index: name for name, index in tokenizer.get_vocab().items()}
+        _refuse_far(max([size - 1, *names]), tokenizer.name_or_path)
         return cls(size, names, frozenset(tokenizer.added_tokens_decoder))
 
 

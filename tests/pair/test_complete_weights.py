@@ -50,11 +50,12 @@ def checkpoint(tmp_path, random_pair):
         (reshape, f"has 1 weights of another shape than its configuration says: {NAME} is 63x32, not 64x32; "),
     ],
 )
-def test_a_spoilt_file_is_refused_by_name(checkpoint, spoil, words):
+def test_a_spoilt_file_is_refused_by_name(checkpoint, spoil, words, capfd):
     weights = load_file(checkpoint / "model.safetensors")
     spoil(weights)
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
     check_refusal(lambda: Member("base", str(checkpoint)).model, f"base='{checkpoint}' ('model.safetensors') ", words)
+    assert "LOAD REPORT" not in capfd.readouterr().err
 
 
 def test_a_shard_that_the_index_leaves_out_is_refused_by_name(checkpoint):

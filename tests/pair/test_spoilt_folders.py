@@ -1,5 +1,7 @@
 """Folders of models in which something is not what it should be: one line, or none where nothing reads it; never a wait."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,30 @@ def open_folder(folder):
     pair = Pair(Member("base", str(folder)), None)
     assert pair.base.model is not None and whole_digest(folder)
     return pair
+
+
+def edit(file, change):
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", ["x.bin", "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"])
+def test_a_pipe_is_refused_at_once(folder, name):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with one_line(TakeoverError, f"base='{folder}': '{name}' is no regular file"):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize("where", ["vocabulary", "configuration"])
+def test_a_token_id_that_no_vocabulary_has_is_one_line(folder, where):
+    if where == "vocabulary":
+        edit(folder / "tokenizer.json", lambda tokenizer: tokenizer["model"]["vocab"].update({"far": 2**31 - 1}))
+    else:
+        edit(folder / "config.json", lambda config: config.update(vocab_size=2**31 - 1))
+    with one_line(TakeoverError, str(folder), "more than any real vocabulary"):
+        open_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
