@@ -102,6 +102,6 @@ def _measure(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
         ids = common_ids(problems)
         if ids is None or len({p.samples for p in problems}) > 1:
             return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
-        shares = (p.ordered_as(ids).values[metric] for p in problems)
-        trios.append(Trio(*shares, count_observations(metric, problems[0].samples)))
+        of_row, of_base, of_reference = (p.ordered_as(ids).values[metric] for p in problems)
+        trios.append(Trio(of_row, of_base, of_reference, count_observations(metric, problems[0].samples)))
     return recover(trios)
