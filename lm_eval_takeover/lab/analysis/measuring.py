@@ -61,8 +61,10 @@ def measure_files(measuring: Measuring, paths: Sequence[Path], tokens: int) -> I
         yield from map(measuring.measure, paths)
         return
     workers = min(count_cores(), len(paths))
-    # Not `fork`: pyarrow and polars have threads by then. Ctrl-C is for the process that waits for these.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    context = get_context("forkserver")  # not `fork`: pyarrow and polars have threads by then
+    context.set_forkserver_preload([__name__])  # imported once for all workers
+    # Ctrl-C is for the process that waits for these.
+    pool = ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
     try:
         yield from pool.map(measuring.measure, paths, chunksize=-(-len(paths) // (4 * workers)))
     except BrokenProcessPool as error:
