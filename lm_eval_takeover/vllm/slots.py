@@ -34,7 +34,7 @@ from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 # Numbers that a request outside the batch counts for, at least. The oldest records are dropped, since nobody fetches those of a
 # request that was aborted. As many requests as fill a batch keep theirs: vLLM may have preempted them.
 LEAST_PARKED = 2**11
-_RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
+_RING = 2**13  # scores of a slot that are held on the device, at least: a client's longest window, and the block behind it
 _STREAMS = ("token", CHANCE)
 # The model of each engine in this process, by the engine's key, since vLLM shows no gate its model. vLLM's own `instance_id` will
 # not do: an engine's process changes it after the model is loaded.
@@ -101,7 +101,7 @@ class Slots:
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device, most_parked: int = 2**23) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
         # A ring by position, and behind it a column that nobody reads.
-        self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
+        self.scores = torch.zeros(capacity + 1, max(_RING, 2 * policy.window) + 1, device=device)
         self.keys = torch.zeros(capacity + 1, len(_STREAMS), 2, dtype=torch.int64, device=device)
         rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)  # temperature, top_p, top_k
         self.rules = rule.repeat(capacity + 1, 1)
@@ -298,7 +298,7 @@ class Slots:
         block = Block(
             places,
             places.new_zeros(places.shape, dtype=torch.float32),
-            self._windows(slots[:, None], places[:, :1], policy.window, places.shape[1]),
+            self._windows(slots[:, None], places[:, :1], policy.window),
             as_chances(self._words(slots, places, CHANCE)) if policy.uses_chance else None,
             place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
@@ -348,18 +348,9 @@ class Slots:
         """The slots `[rows]` of requests in the batch."""
         return place_numbers([-1 if track.slot is None else track.slot for track in tracks], self.device)
 
-    def _windows(self, slots: Tensor, position: Tensor, size: int, count: int) -> Tensor:
-        """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`.
-
-        Widens the ring for a window and the block of `count` behind it.
-        """
-        if size + count > (ring := self.scores.shape[1] - 1):
-            ring = 2 * (size + count)
-            self.scores = torch.zeros(self.capacity + 1, ring + 1, device=self.device)
-            self._collect(wait=True)
-            for track in self._tracks.values():
-                if track.slot is not None:
-                    self._restore(track)
+    def _windows(self, slots: Tensor, position: Tensor, size: int) -> Tensor:
+        """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`."""
+        ring = self.scores.shape[1] - 1
         before = position - torch.arange(size, 0, -1, device=self.device)
         return torch.where(before >= 0, self.scores[slots, before.clamp(min=0) % ring], 0.0)
 
