@@ -244,7 +244,7 @@ def time_gate(rows: int, vocab: int, dtype: torch.dtype, repeats: int = 5) -> fl
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     slots = Slots(Disagreement(gate=Gate(1.0, 2.0)), capacity=rows, device=device)
-    tracks = [slots.enter(i, RequestSettings(id=str(i), temperature=0.6, top_p=0.95), (i,)) for i in range(rows)]
+    tracks = [slots.enter(RequestSettings(id=str(i), temperature=0.6, top_p=0.95), (i,)) for i in range(rows)]
     logits = {role: (5 * torch.randn(rows, 1, vocab, device=device)).to(dtype).float() for role in ("base", "guide")}
     seconds = []
     for step in range(repeats):

@@ -37,10 +37,7 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             self._leave(place)
         for place, params, prompt, output in batch_update.added:
             self._leave(place)
-            settings = RequestSettings.read(params)
-            # Each request has a parameter object of its own. The track keeps it alive, so its id is unique.
-            track = self.slots.enter(id(params), settings, prompt or ())
-            track.held, self._rows[place] = params, (track, output)
+            self._rows[place] = (self.slots.enter(RequestSettings.read(params), prompt or ()), output)
         for start, end, direction in batch_update.moved:
             moved, other = self._rows.pop(start, None), self._rows.pop(end, None)
             if moved is not None:

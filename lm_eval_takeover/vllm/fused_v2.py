@@ -31,8 +31,7 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)
         params, prompt = new_req_data.sampling_params, new_req_data.prompt_token_ids or ()
-        settings = RequestSettings.read(params)
-        self._tracks[req_index] = self.slots.enter(new_req_data.req_id, settings, prompt, req_index)
+        self._tracks[req_index] = self.slots.enter(RequestSettings.read(params), prompt, req_index)
         self._indices[new_req_data.req_id] = req_index
 
     def remove_request(self, req_id: str) -> None:

@@ -9,7 +9,7 @@ that returns. They are overwritten by position, since a partial or repeated pref
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -45,14 +45,12 @@ pairs: WeakValueDictionary[str, Any] = WeakValueDictionary()
 class Track:
     """One request. `slot` is None while it is out of the batch; `records` `[positions, columns]` are on the host."""
 
-    key: Hashable
     settings: RequestSettings
     policy: Policy
     digest: bytes
     table: NDArray[np.float32]  # grows by doubling
     written: int = 0  # its positions that were recorded, at most: some were seen twice
     slot: int | None = None
-    held: Any = None  # an object whose `id` is the key
     forced: Tensor | None = None
     parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
     # Lengths of drafts by the position of their first token. 1 where both models read one token without a draft.
@@ -107,19 +105,18 @@ class Slots:
         self.rules = rule.repeat(capacity + 1, 1)
         self.starts = torch.zeros(capacity + 1, dtype=torch.int64, device=device)  # tokens before the text
         self._free = set(range(capacity))
-        self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
-        self._by_id: dict[str, Track] = {}
+        self._tracks: OrderedDict[str, Track] = OrderedDict()  # by the id of the request
         self.most_parked, self._parked = most_parked, 0  # the sum over tracks
         # Records on their way to the host, and the lengths of their drafts.
         self._arriving: deque[tuple[list[Track], Sequence[int], HostCopy]] = deque()
 
     # Requests come and go
 
-    def enter(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int], slot: int | None = None) -> Track:
+    def enter(self, settings: RequestSettings, prompt: Sequence[int], slot: int | None = None) -> Track:
         """Let a request join the batch, for the first time or again. slot: a free one by default."""
-        track = self._tracks.get(key)
+        track = self._tracks.get(settings.id)
         if track is None:
-            track = self._meet(key, settings, prompt)
+            track = self._meet(settings, prompt)
         elif track.slot is None:
             self._collect(wait=True)  # its window may still be on its way
             self._parked -= track.parked
@@ -134,19 +131,17 @@ class Slots:
             self._restore(track)
         return track
 
-    def _meet(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int]) -> Track:
+    def _meet(self, settings: RequestSettings, prompt: Sequence[int]) -> Track:
         begun = settings.begun
         columns = max(COLUMNS, gate_step.count_scored(settings.compared)) if settings.compared or settings.scored else COLUMNS
         records = np.zeros((begun, columns), np.float32)
         if scores := settings.begun_scores[-begun:] if begun else ():
             records[begun - len(scores) :, SCORE] = scores
         policy = settings.choose_policy(self.policy)
-        track = Track(key, settings, policy, request_digest(prompt[: len(prompt) - begun]), records, begun)
+        track = Track(settings, policy, request_digest(prompt[: len(prompt) - begun]), records, begun)
         if settings.forced:
             track.forced = place_numbers(settings.forced, self.device)
-        self._tracks[key] = track
-        if settings.id:
-            self._by_id[settings.id] = track
+        self._tracks[settings.id] = track
         return track
 
     def _restore(self, track: Track) -> None:
@@ -162,10 +157,10 @@ class Slots:
         """Let a request leave the batch and free its slot. Its records stay until they are taken, or are the oldest of many."""
         if track.slot is None:
             return
-        if track.key in self._tracks:
+        if track.settings.id in self._tracks:
             track.parked = max(track.records.size, LEAST_PARKED)
             self._parked += track.parked
-            self._tracks.move_to_end(track.key)
+            self._tracks.move_to_end(track.settings.id)
         self._free.add(track.slot)
         track.slot = None
         while self._parked > self.most_parked and len(self._tracks) - (self.capacity - len(self._free)) > self.capacity:
@@ -187,7 +182,7 @@ class Slots:
 
     def _rehearse(self, settings: RequestSettings, logits: dict[str, Tensor], drafted: Tensor | None) -> None:
         rows = len(next(iter(logits.values())))
-        tracks = [self.enter(("made up", row), settings, (0,)) for row in range(rows)]
+        tracks = [self.enter(replace(settings, id=f"made up {row}"), (0,)) for row in range(rows)]
         self.decide(tracks, torch.zeros(rows, dtype=torch.int64, device=self.device), logits, drafted=drafted)
         self._collect(wait=True)
         for track in tracks:
@@ -196,8 +191,7 @@ class Slots:
 
     def _forget(self, track: Track) -> None:
         self._parked -= track.parked
-        self._tracks.pop(track.key, None)
-        self._by_id.pop(track.settings.id, None)
+        self._tracks.pop(track.settings.id, None)
 
     def read(self, request_id: str, start: int, stop: int, last: bool = False) -> tuple[bytes, dict[str, int]] | None:
         """Records of positions `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes of drafts until then.
@@ -205,7 +199,7 @@ class Slots:
         A draft costs one pass of the verifier, and one of the drafter for each token. last: forgets the request. None for an
         unknown request.
         """
-        track = self._by_id.get(request_id)
+        track = self._tracks.get(request_id)
         if track is None:
             return None
         self._collect(wait=True)

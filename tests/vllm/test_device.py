@@ -1,6 +1,7 @@
 """What the gate inside vLLM does on a GPU, on a simulated one: no wait, little memory, the same tokens; without vLLM."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,7 +36,7 @@ def write(policy, device, place, steps=30, drafts=1):
         place(*logits.values())
         if step == 7:
             slots.leave(tracks[2])  # noqa: F821 (bound by the first step)
-        tracks = [slots.enter(one.id, one, (1, 2, 3, int(one.id))) for one in REQUESTS]
+        tracks = [slots.enter(one, (1, 2, 3, int(one.id))) for one in REQUESTS]
         drafted = torch.full((4, drafts), 5) if drafts > 1 else None
         if drafted is not None:
             place(drafted)
@@ -98,7 +99,7 @@ def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, na
         known = set(compiled)
         for kind in kinds:
             how = RequestSettings(**kind)
-            tracks = [slots.enter((how, row), how, (1,)) for row in range(4)]
+            tracks = [slots.enter(replace(how, id=f"{kind}{row}"), (1,)) for row in range(4)]
             slots.decide(tracks, positions, logits, drafted=ids if drafts and policy.host else None)
             for asked in (None, positions == 0) if drafts else ():  # the drafter's draw, and that of rows without a draft
                 slots.draw(slots.place(tracks), positions, logits["guide"][:, 0], asked)
@@ -111,7 +112,7 @@ def test_slots_hold_a_window_on_the_device_whatever_the_length_of_the_texts():
     slots = Slots(POLICIES["disagreement"], capacity=1024, device=CPU)
     held = sum(one.nbytes for one in vars(slots).values() if isinstance(one, torch.Tensor))
     assert held < 2**26
-    track = slots.enter("a", REQUESTS[1], (1,))
+    track = slots.enter(REQUESTS[1], (1,))
     for step in (0, 5000):
         slots.decide([track], torch.tensor([step]), {role: torch.randn(1, 1, 9) for role in ("base", "guide")})
     assert held == sum(one.nbytes for one in vars(slots).values() if isinstance(one, torch.Tensor))
@@ -121,7 +122,7 @@ def test_a_request_has_its_own_window_which_may_be_long():
     generator, slots = torch.Generator().manual_seed(2), Slots(POLICIES["disagreement"], capacity=4, device=CPU)
     changes = {"tau": 0.0, "kappa": 1.0, "window": 100}
     wide = RequestSettings(id="w", policy=name_policy(change_policy(POLICIES["disagreement"], changes)))
-    tracks, found = [slots.enter("w", wide, (1,)), slots.enter("n", REQUESTS[1], (2,))], []
+    tracks, found = [slots.enter(wide, (1,)), slots.enter(REQUESTS[1], (2,))], []
     for step in range(120):
         logits = {role: torch.randn(2, 1, 9, generator=generator) for role in ("base", "guide")}
         found.append(bool(slots.decide(tracks, torch.full((2,), step), logits).taken[0]))

@@ -15,7 +15,7 @@ CPU, VOCAB = torch.device("cpu"), 40
 def test_a_request_in_lockstep_takes_one_token_of_its_draft():
     """The engine compares such texts with those of whole drafts at its start."""
     slots, generator = Slots(POLICIES["guide"], capacity=2, device=CPU), torch.Generator().manual_seed(3)
-    tracks = [slots.enter(row, RequestSettings(id=str(row), lockstep=bool(row)), (1,)) for row in range(2)]
+    tracks = [slots.enter(RequestSettings(id=str(row), lockstep=bool(row)), (1,)) for row in range(2)]
     logits = torch.randn(1, 4, VOCAB, generator=generator).expand(2, 4, VOCAB).reshape(8, VOCAB)
 
     def verify(drafted):
@@ -37,4 +37,4 @@ def test_a_rehearsal_decides_as_many_rows_as_a_piece_has_and_leaves_nothing(monk
     Verifier(slots, 100, None if name == "guide" else torch.zeros(0)).rehearse(3, torch.zeros(1, 100))
     width = 3 + (name == "guide")
     assert seen[0] == (16 if piece == 2**28 else 20_000 // (2 * width * 100 * 4)) and set(seen[1:]) == {1}
-    assert len({slots.enter(row, RequestSettings(id=str(row)), (1,)).slot for row in range(16)}) == 16
+    assert len({slots.enter(RequestSettings(id=str(row)), (1,)).slot for row in range(16)}) == 16

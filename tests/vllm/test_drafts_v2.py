@@ -127,7 +127,7 @@ def step(policy, device, place, monkeypatch, gpu=None):
     state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), Slots(policy, capacity=4, device=device)
     state.drafted, state.kept_at = kept if policy.host else None, columns
     asked = [RequestSettings(id=str(index), temperature=0.8 * (index % 2)) for index in range(4)]
-    state._tracks = {index: state.slots.enter(index, one, (index,) * PROMPT, index) for index, one in enumerate(asked)}
+    state._tracks = {index: state.slots.enter(one, (index,) * PROMPT, index) for index, one in enumerate(asked)}
     drafter = state.speculator = object.__new__(module.TakeoverSpeculator)
     compute = SimpleNamespace(compute_logits=lambda hidden: hidden)
     vars(drafter).update(model=compute, model_state=state, draft_tokens=fresh, num_speculative_steps=BLOCK)
@@ -256,7 +256,7 @@ def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, k
         if index in tracks:
             slots.leave(tracks[index])
         settings = RequestSettings(id=str(turn), **samplings[random.integers(4)])
-        tracks[index] = slots.enter(turn, settings, (turn,) * int(random.integers(1, 9)), index)
+        tracks[index] = slots.enter(settings, (turn,) * int(random.integers(1, 9)), index)
         rows = random.permutation(list(tracks))[: random.integers(1, len(tracks) + 1)]
         first, places = random.integers(0, VOCAB, len(rows)), random.integers(10, 40, len(rows))
         for drafter in drafters:

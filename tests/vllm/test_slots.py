@@ -1,5 +1,7 @@
 """The state of requests by slot, without vLLM: what stays the same while they come, move and go."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +31,7 @@ def new_slots(**options):
 
 def write_alone(logits):
     slots = new_slots()
-    track = slots.enter("a", SAMPLED, (1, 2, 3))
+    track = slots.enter(SAMPLED, (1, 2, 3))
     tokens = [slots.decide([track], torch.tensor([t]), logits[t]).tokens.item() for t in range(24)]
     return tokens, np.frombuffer(slots.read("a", 0, 24, last=True)[0], np.float32)
 
@@ -37,20 +39,20 @@ def write_alone(logits):
 def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
     tokens, want = write_alone(logits)
     slots = new_slots()
-    track = slots.enter("a", SAMPLED, (1, 2, 3))
-    neighbour = slots.enter("n", OTHERS[1], (4,))
+    track = slots.enter(SAMPLED, (1, 2, 3))
+    neighbour = slots.enter(OTHERS[1], (4,))
     again = []
     for t in range(24):
         if t in (5, 11):  # out of the batch, whose slots others take meanwhile
             slots.leave(track)
             slots.leave(neighbour)
-            others = [slots.enter(("o", t, i), one, (9, i)) for i, one in enumerate(OTHERS)]
+            others = [slots.enter(replace(one, id=f"{t} {i}"), (9, i)) for i, one in enumerate(OTHERS)]
             three = {role: one.expand(3, 1, 40) for role, one in logits[0].items()}
             slots.decide(others, torch.zeros(3, dtype=torch.long), three)
             for other in others:
                 slots.leave(other)
-            neighbour = slots.enter("n", OTHERS[1], (4,))
-            track = slots.enter("a", SAMPLED, (1, 2, 3))
+            neighbour = slots.enter(OTHERS[1], (4,))
+            track = slots.enter(SAMPLED, (1, 2, 3))
             # a part of the prefill shows the gate other logits at the same position
             slots.decide([track], torch.tensor([t]), logits[(t + 7) % 24])
         both = {role: torch.cat([logits[(t + 3) % 24][role], one]) for role, one in logits[t].items()}
@@ -62,9 +64,9 @@ def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
 def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
     slots = new_slots()
     compared = RequestSettings(id="a", forced=(7, 8), compared=True)
-    neighbour = slots.enter("n", OTHERS[1], (4,))
+    neighbour = slots.enter(OTHERS[1], (4,))
     for t in range(2):
-        track = slots.enter("a", compared, (1,))
+        track = slots.enter(compared, (1,))
         both = {role: one.expand(2, 1, 40) for role, one in logits[t].items()}
         emitted = slots.decide([neighbour, track], torch.tensor([t, t]), both)
         assert emitted.tokens[1].item() == 7 + t
@@ -82,7 +84,7 @@ def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
 def test_records_that_nobody_takes_do_not_pile_up(logits):
     slots = new_slots(most_parked=20 * LEAST_PARKED)
     for i in range(100):
-        track = slots.enter(i, RequestSettings(id=str(i)), (1,))
+        track = slots.enter(RequestSettings(id=str(i)), (1,))
         slots.decide([track], torch.tensor([0]), logits[0])
         slots.leave(track)
     assert [i for i in range(100) if slots.read(str(i), 0, 1) is not None] == list(range(80, 100))
@@ -91,9 +93,9 @@ def test_records_that_nobody_takes_do_not_pile_up(logits):
 
 def test_a_whole_batch_that_is_preempted_keeps_its_records(logits):
     slots = new_slots(most_parked=LEAST_PARKED)
-    tracks = [slots.enter(i, RequestSettings(id=str(i)), (i,)) for i in range(4)]
+    tracks = [slots.enter(RequestSettings(id=str(i)), (i,)) for i in range(4)]
     four = {role: one.expand(4, 1, 40) for role, one in logits[0].items()}
     slots.decide(tracks, torch.zeros(4, dtype=torch.long), four)
     for track in tracks:
         slots.leave(track)
-    assert [slots.enter(i, RequestSettings(id=str(i)), (i,)) for i in range(4)] == tracks
+    assert [slots.enter(RequestSettings(id=str(i)), (i,)) for i in range(4)] == tracks
