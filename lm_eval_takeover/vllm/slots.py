@@ -47,7 +47,7 @@ class Track:
 
     settings: RequestSettings
     policy: Policy
-    digest: bytes
+    keys: NDArray[np.uint64]  # of its streams: `[streams, 2]`
     table: NDArray[np.float32]  # grows by doubling
     written: int = 0  # its positions that were recorded, at most: some were seen twice
     slot: int | None = None
@@ -65,12 +65,6 @@ class Track:
     @property
     def records(self) -> NDArray[np.float32]:
         return self.table[: self.written]
-
-    @property
-    def keys(self) -> NDArray[np.uint64]:
-        """The keys of its streams: `[streams, 2]`."""
-        seed, sample = self.settings.seed, self.settings.sample
-        return np.stack([stream_key(seed, self.digest, sample, stream) for stream in _STREAMS])
 
     def write(self, position: int, records: NDArray[np.float32]) -> None:
         """Store records `[k, columns]` from this position on."""
@@ -138,7 +132,9 @@ class Slots:
         if scores := settings.begun_scores[-begun:] if begun else ():
             records[begun - len(scores) :, SCORE] = scores
         policy = settings.choose_policy(self.policy)
-        track = Track(settings, policy, request_digest(prompt[: len(prompt) - begun]), records, begun)
+        digest = request_digest(prompt[: len(prompt) - begun])
+        keys = np.stack([stream_key(settings.seed, digest, settings.sample, stream) for stream in _STREAMS])
+        track = Track(settings, policy, keys, records, begun)
         if settings.forced:
             track.forced = place_numbers(settings.forced, self.device)
         self._tracks[settings.id] = track
