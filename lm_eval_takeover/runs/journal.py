@@ -115,8 +115,8 @@ class Journal:
     # Traces
 
     def read_traces(self, keys: Sequence[bytes]) -> Iterator[Sample]:
-        """The samples of these keys that are here, with their traces. Raises Damaged."""
-        for key in keys:
+        """The samples of these keys that are here, with their traces, in the order of the keys. Raises Damaged."""
+        for key in sorted(keys):
             yield from self._select_traces("key = ?", (key,))
 
     def list_traces(self) -> Iterator[Sample]:
