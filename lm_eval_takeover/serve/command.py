@@ -1,12 +1,10 @@
 """The options of `serve`, and the command of vLLM that it becomes."""
 
 import argparse
-import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from lm_eval_takeover.commands._options import add_shared, read_arguments
 from lm_eval_takeover.errors import ArgumentError
@@ -37,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
     from lm_eval_takeover.vllm.data_parallel import count_engines
-    from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_drafts
+    from lm_eval_takeover.vllm.launch import list_engine_arguments, list_words, plan_drafts
     from lm_eval_takeover.vllm.versions import check_version
 
     check_address(options.host, options.port)
@@ -76,17 +74,3 @@ def check_rest(rest: Sequence[str], words: Sequence[str]) -> None:
     for option in (word.partition("=")[0] for word in rest if word.startswith("--")):
         if option.replace("_", "-") in words:
             raise ArgumentError(f"{option} after `--` is set by `serve` itself; give it before, or in --model_args")
-
-
-def list_words(options: Mapping[str, Any]) -> list[str]:
-    """Engine arguments as words of a command line."""
-    words: list[str] = []
-    for name, value in options.items():
-        option = "--" + name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(option if value else "--no-" + name.replace("_", "-"))
-        elif isinstance(value, list):
-            words += [option, *map(str, value)]
-        elif value is not None:
-            words += [option, json.dumps(value) if isinstance(value, dict) else str(value)]
-    return words

@@ -1,5 +1,6 @@
 """From model arguments to a running vLLM engine: the fused pair, drafts, or one model alone."""
 
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -112,6 +113,20 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     if arguments.block_size == "auto":
         draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
     return options | engine_options | {"hf_overrides": overrides, "worker_cls": WORKER, "speculative_config": draft}
+
+
+def list_words(options: Mapping[str, Any]) -> list[str]:
+    """Engine arguments as words of a `vllm serve` command."""
+    words: list[str] = []
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(option if value else "--no-" + name.replace("_", "-"))
+        elif isinstance(value, list):
+            words += [option, *map(str, value)]
+        elif value is not None:
+            words += [option, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words
 
 
 def choose_runner() -> bool:

@@ -6,7 +6,8 @@ import pytest
 
 from lm_eval_takeover import cli
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.serve.command import check_address, check_rest, list_words
+from lm_eval_takeover.serve.command import check_address, check_rest
+from lm_eval_takeover.vllm.launch import list_words
 
 
 def test_an_address_is_tried_before_models_are_loaded():
