@@ -17,6 +17,7 @@ from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions,
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between, check
 
@@ -78,10 +79,19 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Seed
         return replace(single, notes=(*notes, *single.notes))
     reasons = notes
     if runs:
+        _refuse_rows([results])
         sources = ", ".join(f"'{run.source}'" for run in runs)
         differences = "; ".join(list_differences(runs[0].settings, runs[1].settings)) or "the seed"
         reasons = [f"give one of {sources}; they differ in {differences}"]
     raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
+
+
+def _refuse_rows(results: Sequence[Path]) -> None:
+    """Raise ArgumentError that names the rows of `compare`, each of which is a run, if a folder holds such rows."""
+    folders = find_run_dirs(results[0]) if len(results) == 1 else []
+    if len(folders) > 1:
+        names = ", ".join(f"'{folder.parent}'" for folder in folders)
+        raise ArgumentError(f"'{results[0]}' holds the rows of compare, and regress takes one of them: give {names}")
 
 
 def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) -> SeedRuns:
@@ -92,6 +102,7 @@ def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) ->
     first, *others = map(_read_run, runs)
     for source, other in zip((run.source for run in runs[1:]), others, strict=True):
         if lines := list_other_settings(first, other):
+            _refuse_rows(results)
             raise ArgumentError(
                 f"'{source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that "
                 "differ in the seed alone"
