@@ -113,11 +113,11 @@ def _write_tokens(
             broken = rows[int(is_sound.byte().argmin())]
             raise blame(sequences.member.refuse_logits(broken.name), [broken.index])
     policy.refuse_nan(scores)
-    ended = []
-    for place, row in enumerate(rows):
-        row.window, now = window[place], slice(place, place + 1)
-        seen = rest[-1][now].numpy() if traced else None
-        ended.append(row.emit(written[now].tolist(), fired[now].tolist(), scores[now].tolist(), seen, ends)[1])
+    ended, columns = [], (written.tolist(), fired.tolist(), scores.tolist())
+    for place, (row, token, taken, value) in enumerate(zip(rows, *columns, strict=True)):
+        row.window = window[place]
+        seen = rest[-1][place : place + 1].numpy() if traced else None
+        ended.append(row.emit([token], [taken], [value], seen, ends)[1])
     return tokens, ended
 
 
