@@ -34,7 +34,9 @@ from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 # Numbers that a request outside the batch counts for, at least. The oldest records are dropped, since nobody fetches those of a
 # request that was aborted. As many requests as fill a batch keep theirs: vLLM may have preempted them.
 LEAST_PARKED = 2**11
-_RING = 2**13  # scores of a slot that are held on the device, at least: a client's longest window, and the block behind it
+_RING = (
+    2**13
+)  # scores of a slot that are held on the device, at least: twice a client's longest window, for the block behind it
 _STREAMS = ("token", CHANCE)
 # The model of each engine in this process, by the engine's key, since vLLM shows no gate its model. vLLM's own `instance_id` will
 # not do: an engine's process changes it after the model is loaded.
@@ -93,7 +95,7 @@ class Slots:
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device, most_parked: int = 2**23) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
         # A ring by position, and behind it a column that nobody reads.
-        self.scores = torch.zeros(capacity + 1, max(_RING, 2 * policy.window) + 1, device=device)
+        self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
         self.keys = torch.zeros(capacity + 1, len(_STREAMS), 2, dtype=torch.int64, device=device)
         rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)  # temperature, top_p, top_k
         self.rules = rule.repeat(capacity + 1, 1)
@@ -132,6 +134,7 @@ class Slots:
         if scores := settings.begun_scores[-begun:] if begun else ():
             records[begun - len(scores) :, SCORE] = scores
         policy = settings.choose_policy(self.policy)
+        self._widen(2 * policy.window)
         digest = request_digest(prompt[: len(prompt) - begun])
         keys = np.stack([stream_key(settings.seed, digest, settings.sample, stream) for stream in _STREAMS])
         track = Track(settings, policy, keys, records, begun)
@@ -139,6 +142,15 @@ class Slots:
             track.forced = place_numbers(settings.forced, self.device)
         self._tracks[settings.id] = track
         return track
+
+    def _widen(self, ring: int) -> None:
+        """Hold at least so many scores of each slot."""
+        if ring >= self.scores.shape[1]:
+            self._collect(wait=True)
+            self.scores = torch.zeros(self.capacity + 1, ring + 1, device=self.device)
+            for track in self._tracks.values():
+                if track.slot is not None:
+                    self._restore(track)
 
     def _restore(self, track: Track) -> None:
         """Upload the window of a request that has one."""

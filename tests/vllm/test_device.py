@@ -118,16 +118,27 @@ def test_slots_hold_a_window_on_the_device_whatever_the_length_of_the_texts():
     assert held == sum(one.nbytes for one in vars(slots).values() if isinstance(one, torch.Tensor))
 
 
-def test_a_request_has_its_own_window_which_may_be_long():
-    generator, slots = torch.Generator().manual_seed(2), Slots(POLICIES["disagreement"], capacity=4, device=CPU)
-    changes = {"tau": 0.0, "kappa": 1.0, "window": 100}
-    wide = RequestSettings(id="w", policy=name_policy(change_policy(POLICIES["disagreement"], changes)))
-    tracks, found = [slots.enter(wide, (1,)), slots.enter(REQUESTS[1], (2,))], []
-    for step in range(120):
-        logits = {role: torch.randn(2, 1, 9, generator=generator) for role in ("base", "guide")}
-        found.append(bool(slots.decide(tracks, torch.full((2,), step), logits).taken[0]))
-    scores = np.frombuffer(slots.read("w", 0, 120, last=True)[0], np.float32).reshape(120, -1)[:, 0]
-    assert found == [t == 0 or s > scores[max(0, t - 100) : t].mean(dtype=np.float64) for t, s in enumerate(scores)]
+@pytest.mark.parametrize("ring", [64, 2**13])
+def test_a_request_has_its_own_window_which_may_be_long(monkeypatch, ring):
+    """Wider than the slots hold at first; a request that was there before keeps its own."""
+    monkeypatch.setattr("lm_eval_takeover.vllm.slots._RING", ring)
+    policy, generator = POLICIES["disagreement"], torch.Generator().manual_seed(2)
+    slots, changes = Slots(policy, capacity=4, device=CPU), {"tau": 0.0, "kappa": 1.0, "window": 100}
+    wide = RequestSettings(id="w", policy=name_policy(change_policy(policy, changes)))
+    tracks, found = [slots.enter(REQUESTS[1], (2,))], []
+    for step in range(150):
+        if step == 30:
+            tracks.append(slots.enter(wide, (1,)))
+        spread = 1 + step / 20  # scores grow, so that a window of other positions has another mean
+        logits = {role: spread * torch.randn(len(tracks), 1, 9, generator=generator) for role in ("base", "guide")}
+        found.append(slots.decide(tracks, torch.tensor([step, step - 30][: len(tracks)]), logits).taken.flatten().tolist())
+    for place, gate, fired in ((0, policy.gate, found), (1, tracks[1].policy.gate, found[30:])):
+        count, known = len(fired), slots.read(tracks[place].settings.id, 0, len(fired), last=True)
+        scores = np.frombuffer(known[0], np.float32).reshape(count, -1)[:, 0]
+        means = [
+            gate.kappa * scores[max(0, t - gate.window) : t].mean(dtype=np.float64) if t else -np.inf for t in range(count)
+        ]
+        assert [each[place] for each in fired] == [s > gate.tau and s > mean for s, mean in zip(scores, means, strict=True)]
 
 
 class Largest(TorchDispatchMode):
