@@ -20,6 +20,7 @@ from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal
+from lm_eval_takeover.storage.regular_files import open_input
 from lm_eval_takeover.storage.whole_files import write_text
 
 _GAP = 2  # blanks between two columns
@@ -216,7 +217,11 @@ def check_replaceable(option: str, path: Path, kind: str) -> None:
     """Raise ArgumentError where something else lies at `path` than a file of this kind."""
     if not path.exists():
         return
-    content = path.read_bytes() if path.is_file() else b""
+    try:
+        with open_input(path) as stream:
+            content = stream.read(2**26)
+    except OSError:
+        content = b""
     if not all(mark in content for mark in _MARKS[kind]):
         raise ArgumentError(f"--{option} '{path}' is not {kind}; it was not changed; name a new file")
 
