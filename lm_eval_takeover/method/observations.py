@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.kernels.operations import ModelRead
 from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.reading import Distribution, PairReading, gather
 from lm_eval_takeover.method.registry import Score
@@ -49,9 +50,9 @@ def observe(
     return observed
 
 
-def _log_prob(model: Distribution, tokens: Tensor) -> Tensor:
+def _log_prob(model: Distribution | ModelRead, tokens: Tensor) -> Tensor:
     """Nats `[...]`. On a CPU without the sums that scores need, whose small values count."""
-    return gather(model.log_probs, tokens) if isinstance(model, Distribution) else model.logprob
+    return model.logprob if isinstance(model, ModelRead) else gather(model.log_probs, tokens)
 
 
 def judge_tokens(logits: Tensor, tokens: Tensor) -> Tensor:

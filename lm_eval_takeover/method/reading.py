@@ -7,8 +7,14 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
+from lm_eval_takeover.kernels.operations import ModelRead
 
 JS_MAX = 0.69314712  # the float32 just below ln 2; the nearest one lies above it
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Float32 log-softmax `[..., vocab]` over the last dimension."""
+    return logits.float().log_softmax(-1)
 
 
 def gather(values: Tensor, tokens: Tensor) -> Tensor:
@@ -35,7 +41,7 @@ class Distribution:
 
     @cached_property
     def log_probs(self) -> Tensor:
-        return self.logits.log_softmax(-1)
+        return log_probs(self.logits)
 
     @cached_property
     def probs(self) -> Tensor:
@@ -91,25 +97,33 @@ class PairReading:
         return kernels.read_pair(self.host_logits, self.donor_logits, self.tokens)
 
     @cached_property
-    def host(self) -> Distribution:
-        return self._kernel.host if self.by_kernels else Distribution(self.host_logits, self.tokens)  # type: ignore[return-value]
+    def host(self) -> Distribution | ModelRead:
+        return self._kernel.host if self.by_kernels else self._host
 
     @cached_property
-    def donor(self) -> Distribution:
+    def donor(self) -> Distribution | ModelRead:
+        return self._kernel.donor if self.by_kernels else self._donor
+
+    @cached_property
+    def _host(self) -> Distribution:
+        return Distribution(self.host_logits, self.tokens)
+
+    @cached_property
+    def _donor(self) -> Distribution:
         assert self.donor_logits is not None
-        return self._kernel.donor if self.by_kernels else Distribution(self.donor_logits, self.tokens)  # type: ignore[return-value]
+        return Distribution(self.donor_logits, self.tokens)
 
     @cached_property
     def ce(self) -> Tensor:
         """`-sum_v p(v) log q(v)`, equation (2); infinite where the donor rules out a token that the host may write."""
-        return self._kernel.ce if self.by_kernels else -expectation(self.host.probs, self.donor.log_probs)
+        return self._kernel.ce if self.by_kernels else -expectation(self._host.probs, self._donor.log_probs)
 
     @cached_property
     def rkl(self) -> Tensor:
         """`KL(p || q) = ce - H(p)`, summed term by term so that nearly equal models do not cancel to noise."""
         if self.by_kernels:
             return self._kernel.rkl
-        return expectation(self.host.probs, self.host.log_probs - self.donor.log_probs).clamp(min=0.0)
+        return expectation(self._host.probs, self._host.log_probs - self._donor.log_probs).clamp(min=0.0)
 
     @cached_property
     def js(self) -> Tensor:
@@ -117,8 +131,8 @@ class PairReading:
         if self.by_kernels:
             assert self.donor_logits is not None
             return kernels.jensen_shannon(self.host_logits, self.donor_logits).clamp(min=0.0, max=JS_MAX)
-        log_m = torch.logaddexp(self.host.log_probs, self.donor.log_probs) - math.log(2.0)
-        host, donor = (expectation(one.probs, one.log_probs - log_m) for one in (self.host, self.donor))
+        log_m = torch.logaddexp(self._host.log_probs, self._donor.log_probs) - math.log(2.0)
+        host, donor = (expectation(one.probs, one.log_probs - log_m) for one in (self._host, self._donor))
         return ((host + donor) / 2).clamp(min=0.0, max=JS_MAX)
 
     def in_nuclei(self, top_p: float) -> "PairReading":
