@@ -68,7 +68,8 @@ class Experiment:
     name: str
     out: Path
     problems: int  # of each row
-    prompts: int  # calibration problems, and as many held-out ones
+    prompts: int  # calibration problems
+    held_out: int  # more of them, on which rates are measured
 
     @property
     def folder(self) -> Path:
@@ -94,15 +95,15 @@ class Experiment:
         """The thresholds for both rates."""
         if apart.result() and not (self.folder / "calibration.json").exists():
             self._run("calibrate", "--task", "real_words", "--prompts", self.out / "data" / "calibration.jsonl",
-                      "--num_prompts", self.prompts, "--num_held_out", self.prompts, "--target_rate", *RATES, "--nearest",
-                      "--batch_size", self.prompts, "--out", self.folder / "calibration.json")  # fmt: skip
+                      "--num_prompts", self.prompts, "--num_held_out", self.held_out, "--target_rate", *RATES, "--nearest",
+                      "--batch_size", self.held_out, "--out", self.folder / "calibration.json")  # fmt: skip
         return apart.result()
 
     def write_rows(self, calibrated: Future[bool], folder: str, rows: str) -> bool:
         """Texts and verdicts of these rows."""
         if calibrated.result():
             self._run("compare", "--tasks", "real_words", "--calibration", self.folder / "calibration.json", "--rows", rows,
-                      "--limit", self.problems, "--batch_size", 160, "--run_dir", self.folder / folder)  # fmt: skip
+                      "--limit", self.problems, "--batch_size", 112, "--run_dir", self.folder / folder)  # fmt: skip
         return calibrated.result()
 
     def score(self, written: Future[bool]) -> None:
@@ -166,7 +167,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", type=int, default=40)
-    parser.add_argument("--prompts", type=int, default=80, help="calibration problems, and as many held-out ones")
+    parser.add_argument("--prompts", type=int, default=80, help="calibration problems")
+    parser.add_argument("--held_out", type=int, default=48, help="more of them, on which rates are measured")
     parser.add_argument("--pairs", nargs="+", default=["base", "form"], choices=["base", "form"])
     options = parser.parse_args()
     started = time.perf_counter()
@@ -176,7 +178,7 @@ def main() -> None:
     run(sys.executable, HERE / "problems.py", out / "data")
     run(sys.executable, HERE / "models.py", weights, out / "data", out / "models")
     os.environ |= {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE))}
-    pairs = [Experiment(name, out, options.problems, options.prompts) for name in options.pairs]
+    pairs = [Experiment(name, out, options.problems, options.prompts, options.held_out) for name in options.pairs]
     most = max(run_pairs(pairs), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 2**10)
     for pair in pairs:
         if (pair.folder / "rows").exists():

@@ -25,6 +25,7 @@ from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.sampling import drawing
 
+_DUE_SHARE = 1 / 8  # of the rows: so many takeovers make a pass of the donor
 _UNREAD_AT_ONCE = 4096  # tokens, padding included, of a pass of several rows
 
 
@@ -49,13 +50,13 @@ class Stepwise(Pool):
         return self.policy.scorer is not None or self.policy.needs_token
 
     def advance(self, slots: Sequence[int], finished: list[int]) -> None:
-        for taken in (False, True):
-            standing = [slot for slot in slots if slot not in finished]
-            ahead = self._look_ahead(standing)
-            writing = [slot for slot, (takeover, _) in zip(standing, ahead, strict=True) if takeover is taken]
-            if writing:
-                groups = self._group(writing) if taken else [writing]
-                self._write(groups, taken, min(count for takeover, count in ahead if takeover is taken), finished)
+        ahead = self._look_ahead(slots)
+        due = sum(taken for taken, _ in ahead)
+        # A pass has a cost of its own, whatever its rows: takeovers wait for others.
+        donor_writes = due >= _DUE_SHARE * len(slots)
+        writing = [slot for slot, (taken, _) in zip(slots, ahead, strict=True) if taken is donor_writes]
+        groups = self._group(writing) if donor_writes else [writing]
+        self._write(groups, donor_writes, min(count for taken, count in ahead if taken is donor_writes), finished)
 
     def _look_ahead(self, slots: Sequence[int]) -> list[tuple[bool, int]]:
         """For each row: whether the donor writes its next token, and for how many tokens, at most, that holds."""

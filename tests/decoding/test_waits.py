@@ -49,7 +49,7 @@ def test_each_drawn_token_is_waited_for_once_and_a_draft_once_more(own_pair, pro
         made = dict(blockwise.generate(own_pair, POLICIES[name], requests, **options))
     assert texts(made) == texts(expected)
     assert len(counted) > 3 and all(waits == drawn + verified for drawn, waits in counted), counted
-    assert max(drawn for drawn, _ in counted) > 2
+    assert max(drawn for drawn, _ in counted) > 1
 
 
 @pytest.mark.parametrize("name", ["disagreement", "entropy", "base"])
