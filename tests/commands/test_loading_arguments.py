@@ -9,10 +9,10 @@ from helpers.stock import value_of
 from lm_eval_takeover.arguments import KINDS, READ_WITH, ModelArguments
 from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
-from lm_eval_takeover.commands.compare import budget_parameters, command
+from lm_eval_takeover.commands.compare import calls, command
 from lm_eval_takeover.commands.compare.calls import plan_calls
+from lm_eval_takeover.commands.compare.contents import read_workload
 from lm_eval_takeover.commands.compare.rows import plan_rows
-from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair import loading
@@ -44,7 +44,7 @@ def stop_at_loading(monkeypatch):
     def stop(given):
         raise Loaded(given)
 
-    for module in (loading, budget_parameters):
+    for module in (loading, calls):
         monkeypatch.setattr(module, "load_pair", stop)
     monkeypatch.setattr(versions, "check_version", lambda: None)
 
@@ -83,8 +83,8 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, tmp
     options = read(*words, "--model_args", *(f"{each}={value}" for each, value in given.items()))
     command.check_options(options)
     rows, loads, loaded = plan_rows(options), read_workload(options), []
-    monkeypatch.setattr(budget_parameters, "load_pair", lambda given: loaded.append(given) or pair)
-    plan = budget_parameters.plan_calibration(options, rows, loads)
+    monkeypatch.setattr(calls, "load_pair", lambda given: loaded.append(given) or pair)
+    plan = calls.plan_calibration(options, rows, loads)
     check(loaded[0], name, value)
     check(read_loading(read(*plan.words)), name, value)
     (call,) = plan_calls(options, rows[0], plan, loads)

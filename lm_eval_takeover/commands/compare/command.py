@@ -78,11 +78,9 @@ def run(options: argparse.Namespace) -> int:
     check_options(options)
     if options.dry_run and options.format in ("csv", "json"):
         raise ArgumentError(f"--format {options.format}: --dry_run prints table, md or latex")
-    if options.dry_run:
-        from lm_eval_takeover.commands.compare.estimate import print_estimate as work
-    else:
-        from lm_eval_takeover.commands.compare.running import compare as work
-    return work(options)
+    from lm_eval_takeover.commands.compare.running import compare, print_estimate
+
+    return print_estimate(options) if options.dry_run else compare(options)
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -110,7 +108,7 @@ def check_options(options: argparse.Namespace) -> None:
     if options.limit is not None and not 0 < options.limit < math.inf:
         raise ArgumentError(f"--limit {options.limit:g} is not a number above 0")
     from lm_eval_takeover.calibration.files import find_calibration
-    from lm_eval_takeover.commands.compare.budget_parameters import find_row_target
+    from lm_eval_takeover.commands.compare.calls import find_row_target
     from lm_eval_takeover.commands.compare.rows import plan_rows
     from lm_eval_takeover.method.named import parse_rates
     from lm_eval_takeover.method.registry import load_plugins

@@ -1,9 +1,11 @@
-"""Digests of all that can change the results of a row: an argument that names files counts by what is in them.
+"""What a comparison reads: the work of its tasks, and digests of all that can change the results of a row.
 
-A file or folder counts by its bytes, a model of the hub by its commit, a task by its configuration, its code and its documents,
-ours and other packages by their code or versions. What cannot be known is never equal to itself: its row is made anew.
+An argument that names files counts by what is in them: a file or folder by its bytes, a model of the hub by its commit, a task by
+its configuration, its code and its documents, ours and other packages by their code or versions. What cannot be known is never
+equal to itself: its row is made anew. No model is read.
 """
 
+import argparse
 import functools
 import hashlib
 import importlib.util
@@ -12,22 +14,96 @@ import itertools
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, try_to_load_from_cache
+from lm_eval._cli.utils import key_val_to_dict, try_parse_json
+from lm_eval.evaluator_utils import get_sample_size
 
 from lm_eval_takeover.calibration.files import packaged_calibrations
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.ids import locate
+from lm_eval_takeover.results.problems import choose_accuracy
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.tasks.instances import read_generation_settings
+from lm_eval_takeover.tasks.loading import load_named_tasks
 
 _PACKAGE = Path(__file__).parents[2]
 _MODELS = ("base", "guide", "peft", "guide_peft", "pretrained", "tokenizer", "delta")  # hub ids, here or in lm-eval's `hf`
 _ENGINES = ("bitsandbytes", "peft", "tokenizers", "vllm")  # that write texts and are not required
 _SECONDS = 5.0  # to ask the hub
+_DEFAULT_TOKENS = 256  # new tokens where a task says nothing, as guided-takeover
+
+
+@dataclass(frozen=True)
+class TaskLoad:
+    """One task: `problems` under `--limit`, `samples` of each, at most `tokens` new tokens in a sample."""
+
+    task: str
+    problems: int
+    samples: int
+    tokens: int
+    sampling: Sampling
+    form: str = ""  # digest of its configuration and code
+    digest: str = ""  # the same with its documents
+
+
+def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
+    """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be compared."""
+    given_metadata = try_parse_json(options.metadata) if options.metadata else None
+    given_metadata = key_val_to_dict(given_metadata) if isinstance(given_metadata, str) else given_metadata
+    tasks = load_named_tasks(options.tasks, options.include_path, metadata=given_metadata)
+    given = {k: v for pair in options.gen_kwargs.items() for k, v in key_val_to_dict("=".join(pair)).items()}
+    loads = []
+    for name, task in tasks.items():
+        if task.OUTPUT_TYPE != "generate_until":
+            raise ArgumentError(f"--tasks {name} is {task.OUTPUT_TYPE}; expected tasks that generate texts")
+        combined = task.aggregation()
+        metric = choose_accuracy(combined)
+        how = combined.get(metric)
+        if metric is None or (how.__module__ == "lm_eval.api.metrics" and how.__name__ != "mean"):
+            raise ArgumentError(
+                f"--tasks {name} has {f'the metric {metric}' if metric else 'no metric'}; expected one that says of each sample "
+                f"whether it is correct, such as acc or exact_match"
+            )
+        settings = {**(task.config.generation_kwargs or {}), **given}
+        sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
+        problems = min(len(task.eval_docs), get_sample_size(task, options.limit) or len(task.eval_docs))
+        loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling, *_identify_task(task, problems)))
+    return loads
+
+
+def _identify_task(task: Any, limit: int) -> tuple[str, str]:
+    """Of a task of lm-eval: its configuration and the code that it names; and these with so many documents and their answers."""
+    config = task.config.to_dict(keep_callable=True)
+    config["metadata"] = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
+    functions = [type(task)]
+    named = _name_functions(config, functions)
+    sources = set(filter(None, map(inspect.getsourcefile, functions)))
+    files = {file for source in sources for file in Path(source).parent.glob("*.py")}
+    code = sorted((file.name, digest_path(file)) for file in files)
+    shots = list(task.fewshot_docs()) if config.get("num_fewshot") else []
+    form = digest_of([named, code])
+    return form, digest_of([form, list(itertools.islice(task.eval_docs, limit)), shots])
+
+
+def _name_functions(value: Any, found: list[Any]) -> Any:
+    """JSON values in which functions are their names; `found` collects them, as their code is digested apart."""
+    if isinstance(value, functools.partial):
+        return [_name_functions(each, found) for each in (value.func, value.args, value.keywords)]
+    if isinstance(value, Mapping):
+        return {str(name): _name_functions(each, found) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_name_functions(each, found) for each in value]
+    if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ != "builtins":
+        found.append(value)
+    return getattr(value, "__qualname__", value)
 
 
 def identify_arguments(arguments: Mapping[str, str]) -> dict[str, Any]:
@@ -118,36 +194,3 @@ def _find_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def identify_task(task: Any, limit: int) -> tuple[str, str]:
-    """Of a task of lm-eval: its configuration and the code that it names; and these with so many documents and their answers."""
-    config = task.config.to_dict(keep_callable=True)
-    config["metadata"] = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
-    sources = {inspect.getsourcefile(function) for function in [type(task), *_list_functions(config)]}
-    files = {file for source in filter(None, sources) for file in Path(source).parent.glob("*.py")}
-    code = sorted((file.name, digest_path(file)) for file in files)
-    shots = list(task.fewshot_docs()) if config.get("num_fewshot") else []
-    form = digest_of([_name_functions(config), code])
-    return form, digest_of([form, list(itertools.islice(task.eval_docs, limit)), shots])
-
-
-def _list_functions(value: Any) -> Iterator[Any]:
-    if isinstance(value, functools.partial):
-        value = value.func
-    if isinstance(value, Mapping | list | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _list_functions(each)
-    elif inspect.isfunction(value) or inspect.isclass(value):
-        yield value
-
-
-def _name_functions(value: Any) -> Any:
-    """JSON values in which functions, whose code is digested apart, are their names."""
-    if isinstance(value, functools.partial):
-        return [_name_functions(each) for each in (value.func, value.args, value.keywords)]
-    if isinstance(value, Mapping):
-        return {str(name): _name_functions(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_name_functions(each) for each in value]
-    return getattr(value, "__qualname__", value)

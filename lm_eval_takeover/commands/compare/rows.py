@@ -1,7 +1,8 @@
-"""The rows of a comparison: models alone, and methods at realized rates; and ROWS, the file that `frontier` reads them from."""
+"""The rows of a comparison: models alone, and methods at realized rates; what each cost; and ROWS, which `frontier` reads."""
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands._options import LOADING, PAIR
-from lm_eval_takeover.commands._output import write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, write_json
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
 from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
 from lm_eval_takeover.results.fields import read_rows
-from lm_eval_takeover.results.runs import Run, find_results, read_run
+from lm_eval_takeover.results.runs import Counts, Run, find_results, read_run
 from lm_eval_takeover.runs.layout import ROWS
+from lm_eval_takeover.runs.tally import COUNTS
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -61,7 +63,7 @@ class PlannedRow(ComparedRow):
 
     def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
         """Whether its gate is read off a calibration at a spike ratio that was given."""
-        arguments = read_shared(options, self.arguments["policy"]) | self.arguments if self.method is not None else {}
+        arguments = keep_read(options.model_args, self.arguments["policy"]) | self.arguments if self.method is not None else {}
         return SPIKE_RATIO in arguments
 
 
@@ -101,7 +103,7 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
         yield PlannedRow(label, named.name, word=label, arguments=_ALONE[named.name] | dict(named.arguments))
         return
     own = _name_method(named, options) | dict(named.arguments)
-    shared = read_shared(options, own["policy"]) | {"direction": options.direction}
+    shared = keep_read(options.model_args, own["policy"]) | {"direction": options.direction}
     by_hand = any(name in {**shared, **own} for name in _BY_HAND)
     method = open_method(parse_arguments({**shared, **own, "target_rate": None if by_hand else 0.5}))
     parameter = method.policy.budget_parameter
@@ -115,11 +117,6 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     for rate in rates or [None if by_hand or follows else options.target_rate]:
         at = f"{label}@{rate:g}" if rates else label
         yield PlannedRow(at, named.name, rate, follows, word, None, *roles, arguments=own, method=method)
-
-
-def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
-    """`--model_args`, without those of the method that this policy does not read."""
-    return keep_read(options.model_args, policy)
 
 
 def select_loading(options: argparse.Namespace) -> dict[str, str]:
@@ -190,3 +187,37 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, list[Run]]:
     except ValueError as error:
         raise ArgumentError(f"'{folder}': {error}") from None
     return {row: [read_run(find_results(path)[-1]) for path in own] for row, own in paths.items()}
+
+
+def describe_costs(runs: Mapping[ComparedRow, Sequence[Run]]) -> list[dict[str, Any]]:
+    """By row, over all its calls: tokens, takeovers and passes, null for other model types, and seconds of generation."""
+    costs = []
+    for row, of_row in runs.items():
+        counts = Counts.add([run.counts for run in of_row])
+        spent = [run.seconds for run in of_row if run.seconds is not None]
+        seconds = sum(spent) if len(spent) == len(of_row) else None
+        costs.append({"row": row.label, **{name: getattr(counts, name) for name in COUNTS}, "seconds": seconds})
+    return costs
+
+
+def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
+    """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
+    numbers = (*COUNTS, "seconds")
+    lines = [[row["row"], *("" if row[name] is None else f"{row[name]:,.0f}" for name in numbers)] for row in costs]
+    written = (
+        "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
+        "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
+        "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample."
+    )
+    notes = [name_roles(written, host)]
+    if any(row["seconds"] is None for row in costs):
+        notes.append("No seconds: this model type does not report those of its generation.")
+    notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []
+    columns = ["Row", *(name.capitalize().replace("_", " ") for name in numbers)]
+    return WRITERS[format_name](Table(columns, lines, notes))
+
+
+def name_roles(text: str, host: str) -> str:
+    """A text on a base that writes by default, in the words of a comparison where the guide does."""
+    swapped = {"base": "guide", "guide": "base"}
+    return re.sub(r"\b(base|guide)\b", lambda at: swapped[at[0]], text) if host == "guide" else text

@@ -13,8 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.compare.rows import DRAFTED
-from lm_eval_takeover.commands.compare.tables import name_roles
+from lm_eval_takeover.commands.compare.rows import DRAFTED, name_roles
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier.axes import COSTS
 from lm_eval_takeover.storage.whole_files import write_text

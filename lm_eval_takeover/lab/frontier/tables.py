@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value
-from lm_eval_takeover.commands.compare.rows import DRAFTED
-from lm_eval_takeover.commands.compare.tables import name_roles
+from lm_eval_takeover.commands.compare.rows import DRAFTED, name_roles
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.study import Frontier
 

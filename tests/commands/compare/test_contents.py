@@ -10,9 +10,9 @@ from helpers.stock import comparing_here
 
 from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.cli import build_parser, main
-from lm_eval_takeover.commands.compare import budget_parameters, calls, command, contents
+from lm_eval_takeover.commands.compare import calls, command, contents
+from lm_eval_takeover.commands.compare.contents import TaskLoad, read_workload
 from lm_eval_takeover.commands.compare.rows import PlannedRow, plan_rows
-from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import TASK_SAMPLING
 from lm_eval_takeover.results.runs import read_run
@@ -66,7 +66,7 @@ def world(tmp_path, monkeypatch):
         options = build_parser().parse_args(words)
         command.check_options(options)
         loads = read_workload(options)
-        plan = budget_parameters.CalibrationPlan()
+        plan = calls.CalibrationPlan()
         return {row.name: [call.results for call in calls.plan_calls(options, row, plan, loads)] for row in plan_rows(options)}
 
     return tmp_path, list_keys
@@ -178,7 +178,7 @@ def test_a_calibration_counts_by_its_content_and_is_measured_anew_for_other_prom
     options = read_options("--prompts", str(prompts), "--target_rate", "0.07", "--rows", "guided")
     plans = []
     for _ in range(2):
-        plans.append(budget_parameters.plan_calibration(options, plan_rows(options), read_workload(options)))
+        plans.append(calls.plan_calibration(options, plan_rows(options), read_workload(options)))
         edit(prompts)
     assert plans[0].calibration != plans[1].calibration
 

@@ -118,6 +118,22 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
     assert "\nthinking " in capsys.readouterr().out
 
 
+def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys):
+    dry = [*WORDS, "--dry_run", "--format", "md", "--limit", "25"]
+    assert main([*dry, "--run_dir", str(tmp_path / "new")]) == 0
+    printed = capsys.readouterr().out
+    assert "| takeover_demo | 25 | 8 | 200 | 64,000 |" in printed
+    assert "| guide | 1.6 M |" in printed
+    assert printed.count("lm_eval --model guided-takeover") == 4
+    assert not (tmp_path / "new").exists() and "calibration" not in printed
+    words = [*dry[:4], "0.07", *dry[5:], "--model_args", "guide_load_in_4bit=True", "--rows", "base,guided,ce@0.01"]
+    assert main([*words, "--run_dir", str(tmp_path / "new")]) == 0
+    other = capsys.readouterr().out
+    assert f"| calibration |  |  | {500 + 2 * 12 * 100:,} | {(500 + 2 * 12 * 100) * 320:,} |" in other
+    sizes = [float(text.partition("| guide | 1.6 M | ")[2].partition(" GB")[0]) for text in (printed, other)]
+    assert sizes[1] < sizes[0]
+
+
 @pytest.mark.slow
 def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_frontier(tmp_path, forked):
     """SIGKILL of the command, its worker inside. Seconds differ, since a clock ran; passes would if drafts learned lengths."""

@@ -12,8 +12,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.rows import PlannedRow, write_kept_rows
-from lm_eval_takeover.commands.compare.tables import describe_costs, write_costs
+from lm_eval_takeover.commands.compare.rows import PlannedRow, describe_costs, write_costs, write_kept_rows
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.lab.frontier import picture
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES
