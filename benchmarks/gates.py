@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from regression_alarms import CONFIDENCE, ROW, RUNS, SAMPLES, draw_chances, find_level, find_p_values
 from scipy import stats
 
-from lm_eval_takeover.commands.regress.planning import EXPECTED, Design, lower
+from lm_eval_takeover.commands.regress.verdicts import EXPECTED, Design, lower
 from lm_eval_takeover.results.statistics import Values
 
 TASKS = {"AIME24": 30, "AMC23": 40, "Math500": 100, "GSM8K": 500}

@@ -15,7 +15,7 @@ from difficulties import Beta, table3
 from scipy import optimize
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
-from lm_eval_takeover.commands.regress.planning import EXPECTED, Design, draw_scores, lower, plan
+from lm_eval_takeover.commands.regress.verdicts import EXPECTED, Design, draw_scores, lower, plan
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.statistics import Values, any_of_runs, as_values, average_differences
 

@@ -11,7 +11,6 @@ MODELS = ("torch", "transformers")
 LIGHT = ("answers", "tasks", "storage", "results")
 READERS = (
     "commands.show.rollout",
-    "commands.list.names",
     "lab.analyze.tables",
     "lab.report.building",
 )  # of files that stand already, and of names

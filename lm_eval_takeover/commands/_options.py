@@ -145,11 +145,11 @@ def read_arguments(text: str | None) -> dict[str, Any]:
     return dict(simple_parse_args_string(text))
 
 
-def check_least(options: argparse.Namespace, least: int, *names: str) -> None:
-    """Raise ArgumentError where one of these options is given and below `least`."""
+def check_least(options: argparse.Namespace, *names: str) -> None:
+    """Raise ArgumentError where one of these options is given and below 1."""
     for name in names:
-        if (value := getattr(options, name)) is not None and value < least:
-            raise ArgumentError(f"--{name} {value} is not at least {least}")
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ArgumentError(f"--{name} {value} is not at least 1")
 
 
 def check_prompts(source: str | None) -> None:

@@ -15,7 +15,7 @@ from lm_eval_takeover.model import GuidedTakeover
 
 pytestmark = pytest.mark.slow
 ASKED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": []}
-FEW = ["--num_prompts", "3", "--num_held_out", "3", "--max_gen_toks", "24", "--nearest"]
+FEW = ["--num_prompts", "3", "--num_held_out", "3", "--max_gen_toks", "8", "--nearest"]
 
 
 def write(lm, **settings):
@@ -25,11 +25,10 @@ def write(lm, **settings):
 @pytest.mark.parametrize(
     ("arguments", "settings"),
     [
-        ({"target_rate": 0.05, "score": "js", "window": 4}, {}),
         ({"policy": "segment", "length": "sentence", "target_rate": 0.3}, {}),
         ({"target_rate": 0.05}, {"temperature": 1.0, "top_k": 20}),
     ],
-    ids=["score", "method", "decoding"],
+    ids=["method", "decoding"],
 )
 def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, monkeypatch, capsys, arguments, settings):
     monkeypatch.chdir(tmp_path)

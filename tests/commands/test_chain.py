@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers import stock
 from helpers.printed_numbers import check_numbers
-from helpers.stock import work_here
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.tasks.loading import find_tasks
 
 pytestmark = pytest.mark.slow
 OWN = """
@@ -31,18 +31,14 @@ metadata:
 
 
 @pytest.fixture
-def forked_rows(forked, monkeypatch):
-    """`compare` forks the rows' commands off a server, where its worker would run them."""
-
-    def run_forked(words):
-        done = forked.run("lm_eval", *words)
-        assert done.returncode == 0, done.stderr
-
-    monkeypatch.setattr(running, "start_worker", work_here)
-    monkeypatch.setattr(worker, "run_stock", run_forked)
+def rows_here(monkeypatch):
+    """`compare` runs its rows in this process, with the tasks of the folder `tasks`."""
+    monkeypatch.setattr(stock, "find_tasks", lambda names, _: find_tasks(names, Path("tasks")))
+    with stock.comparing_here():
+        yield
 
 
-def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsys, monkeypatch):
+def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     task, run_dir, own, data = "my_puzzles", Path("runs/mine"), ["--include_path", "tasks"], tmp_path / "puzzles.jsonl"

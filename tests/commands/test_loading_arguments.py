@@ -7,10 +7,8 @@ import pytest
 from helpers.stock import value_of
 
 from lm_eval_takeover.arguments import KINDS, READ_WITH, ModelArguments
-from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
 from lm_eval_takeover.commands.compare import calls, command
-from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.contents import read_workload
 from lm_eval_takeover.commands.compare.rows import plan_rows
 from lm_eval_takeover.demo import DEMO
@@ -44,8 +42,7 @@ def stop_at_loading(monkeypatch):
     def stop(given):
         raise Loaded(given)
 
-    for module in (loading, calls):
-        monkeypatch.setattr(module, "load_pair", stop)
+    monkeypatch.setattr(loading, "load_pair", stop)
     monkeypatch.setattr(versions, "check_version", lambda: None)
 
 
@@ -54,44 +51,50 @@ def check(parsed, name, value):
     assert getattr(given, name) == value, name
 
 
-def read(*words):
-    return build_parser().parse_args([*words])
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory, parse):
+    """The work of the demo task, whatever the models are."""
+    words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path_factory.mktemp("run")), "--rows", "base"]
+    options = parse(*words)
+    command.check_options(options)
+    return read_workload(options)
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_an_argument_reaches_the_models_of_calibrate_score_effects_and_serve(name, stop_at_loading):
+def test_an_argument_reaches_the_models_of_calibrate_score_effects_and_serve(name, parse, stop_at_loading):
     value, words = choose_value(name), ["--model_args", json.dumps(choose_values(name))]
     calibrate = ["calibrate", "--prompts", "p", "--out", "o.json"]
-    check(read_loading(read(*calibrate, *words)), name, value)
+    check(read_loading(parse(*calibrate, *words)), name, value)
     if name in LOADING and len(choose_values(name)) == 1:
         option = [f"--{name}", *([] if value is True else [value])]
-        check(read_loading(read(*calibrate, *option)), name, value)
-        check(read_stored_pair(read("score", "run", *option)), name, value)
+        check(read_loading(parse(*calibrate, *option)), name, value)
+        check(read_stored_pair(parse("score", "run", *option)), name, value)
     for stored in (["score", "run"], ["effects", "run", "--out", "o"]):
-        check(read_stored_pair(read(*stored, *words)), name, value)
+        check(read_stored_pair(parse(*stored, *words)), name, value)
+    options = parse("serve", *words)
     with pytest.raises(Loaded) as caught:
-        main(["serve", *words])
+        options.run(options)
     check(caught.value.args[0], name, value)
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, tmp_path, monkeypatch):
-    value, pair = choose_value(name), loading.load_pair(ModelArguments())
+def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, parse, tmp_path, monkeypatch, demo_pair, loads):
+    value, loaded = choose_value(name), []
     words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), "--rows", "guided", "--target_rate", "0.07"]
     words += ["--base", str(DEMO["base"]), "--guide", str(DEMO["guide"])]
     given = {each: json.dumps(value) if isinstance(value, dict) else value for each, value in choose_values(name).items()}
-    options = read(*words, "--model_args", *(f"{each}={value}" for each, value in given.items()))
+    options = parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items()))
     command.check_options(options)
-    rows, loads, loaded = plan_rows(options), read_workload(options), []
-    monkeypatch.setattr(calls, "load_pair", lambda given: loaded.append(given) or pair)
-    plan = calls.plan_calibration(options, rows, loads)
+    (row,) = plan_rows(options)
+    monkeypatch.setattr(calls, "load_pair", lambda given: loaded.append(given) or demo_pair)
+    plan = calls.plan_calibration(options, [row], loads)
     check(loaded[0], name, value)
-    check(read_loading(read(*plan.words)), name, value)
-    (call,) = plan_calls(options, rows[0], plan, loads)
+    check(read_loading(parse(*plan.words)), name, value)
+    (call,) = calls.plan_calls(options, row, plan, loads)
     given = read_arguments(value_of(call.words, "--model_args"))
     check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)
 
 
-def test_what_loads_no_model_is_refused_by_calibrate():
+def test_what_loads_no_model_is_refused_by_calibrate(parse):
     with pytest.raises(ArgumentError, match="--model_args polcy=… loads no model; "):
-        read_loading(read("calibrate", "--prompts", "p", "--out", "o.json", "--model_args", "polcy=random"))
+        read_loading(parse("calibrate", "--prompts", "p", "--out", "o.json", "--model_args", "polcy=random"))

@@ -32,7 +32,6 @@ def runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
 @pytest.mark.parametrize(
     "words",
     [
@@ -46,17 +45,18 @@ def runs(tmp_path_factory):
     ],
     ids=["board", "all-columns", "versus", "published", "regress", "plan"],
 )  # fmt: skip
-def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypatch, words, width):
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypatch, words):
     words = [word.format(runs=runs) for word in words]
     capsys.readouterr()
     assert main([*words, "--format", "json"]) in (0, 1)  # not stopped by a signal, which prints nothing
     document = json.loads(capsys.readouterr().out)
-    assert main(words) in (0, 1)
-    printed = capsys.readouterr().out
-    # A path of the machine has no place to be folded.
-    assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= max(width, 40)
-    check_numbers(printed, document, least=6)
+    for width in (40, 60, 80, 160):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(words) in (0, 1)
+        printed = capsys.readouterr().out
+        # A path of the machine has no place to be folded.
+        assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= max(width, 40)
+        check_numbers(printed, document, least=6)
 
 
 def test_areas_and_least_costs_are_printed_as_they_are():
@@ -96,7 +96,7 @@ def test_names_stand_to_the_left_in_every_format():
     assert all(one == other for one, other in pairwise(columns))
 
 
-@pytest.mark.parametrize("name", ["a\x1b[31m", "a\ufffe", "\uffff b", "\ud800 lone", r"$\frac{$", "a$b$c"])
+@pytest.mark.parametrize("name", ["a\x1b[31m", "\ud800 \uffff lone", r"$\frac{$"])
 def test_a_figure_with_any_name_is_well_formed_and_shows_it(name):
     def draw(figure):
         axes = figure.subplots()

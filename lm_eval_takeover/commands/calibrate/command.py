@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands import _options
-from lm_eval_takeover.commands._options import ENGINE, LOADING, add_shared
+from lm_eval_takeover.commands._options import ENGINE, LOADING, add_shared, check_include_path, check_least, check_prompts
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
 from lm_eval_takeover.errors import ArgumentError
 
@@ -67,33 +66,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check_measurement(options)
-    _check_scores(options)
-    from lm_eval_takeover.commands.calibrate.measurement import measure
-
-    return measure(options)
-
-
-def _check_scores(options: argparse.Namespace) -> None:
-    """Raise ArgumentError for a score that is not known."""
     from lm_eval_takeover.method.registry import load_plugins, scores
 
     load_plugins(options.plugins)
     for score in options.score:
         if score not in scores:
             raise ArgumentError(f"--score '{score}' is not known; {scores.describe(score)}")
+    from lm_eval_takeover.commands.calibrate.measurement import measure
+
+    return measure(options)
 
 
 def _check_measurement(options: argparse.Namespace) -> None:
     """Raise ArgumentError for prompts, rates and files that can be known to be wrong."""
     if options.prompts is None and not (options.task and options.diagnostic):
         raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
-    _options.check_prompts(options.prompts)
+    check_prompts(options.prompts)
     if options.include_path is not None and not options.task:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
-    _options.check_include_path(options)
+    check_include_path(options)
     if options.enable_thinking is not None and not options.apply_chat_template:
         raise ArgumentError(f"--enable_thinking {options.enable_thinking} needs --apply_chat_template")
-    _options.check_least(options, 1, "num_prompts", "max_gen_toks", "num_held_out", "window")
+    check_least(options, "num_prompts", "max_gen_toks", "num_held_out", "window")
     for rate in options.target_rate:
         if not 0 < rate < 1:
             raise ArgumentError(f"--target_rate {rate} is outside 0..1; for 5 % of the tokens give 0.05")

@@ -43,11 +43,12 @@ VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLL
 def measure(options: argparse.Namespace) -> int:
     """Writes a calibration; returns the exit status. Raises ArgumentError, for an unreached rate after the file is written."""
     methods = _read_methods(options)
-    chat = bool(options.apply_chat_template)
-    form = load_task_form(options.task, options.include_path, TASK_MAX_GEN_TOKS, chat=chat) if options.task else None
+    form = load_task_form(options.task, options.include_path, chat=options.apply_chat_template) if options.task else None
     setup = _prepare(options, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
-    scores = _choose_scores({*options.score, *(scorer.name for method, _ in methods if (scorer := method.policy.scorer))})
+    asked = {*options.score, *(scorer.name for method, _ in methods if (scorer := method.policy.scorer))}
+    others = registered.installed()  # of these only what is asked for
+    scores = [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
     known = _read_known(options, setup, scores)
     with open_rollouts(setup, options.out, scores) as rollouts:
         calibration = calibrate(setup, methods, known=known, rollouts=rollouts)
@@ -113,12 +114,6 @@ def _read_methods(options: argparse.Namespace) -> list[Wanted]:
         _ = method.budget_parameter  # raises where it has none
         methods.append((method, named.rates or options.target_rate))
     return methods
-
-
-def _choose_scores(asked: set[str]) -> list[Score]:
-    """Ours and those of `--plugins`; of an installed package only those that are asked for."""
-    others = registered.installed()
-    return [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
 
 
 def _read_known(options: argparse.Namespace, setup: Setup, scores: Sequence[Score]) -> Calibration | None:

@@ -76,10 +76,15 @@ def describe_pair(calibration: Calibration) -> str:
 def render_page(calibration: Calibration, path: str | None = None) -> str:
     """The page of a measured calibration as Markdown; `path` is that of the file."""
     file = path or (calibration.name if calibration.name in packaged_calibrations() else f"{calibration.name}.json")
+    rate = ""
+    if calibration.targets:  # the first rate that was solved for, and its method, as model arguments
+        target = calibration.targets[0]
+        arguments = {"target_rate": f"{target.target_rate:g}", **list_arguments(target.method)}
+        rate = " with " + ", ".join(f"`{name}={value}`" for name, value in arguments.items())
     parts = [
         f"# Calibration `{calibration.name}`",
         "Thresholds of the takeover gate for one pair of models, made by `lm-eval-takeover calibrate`.",
-        f"Use it as the model argument `calibration={file}`{_with_rate(calibration)}.",
+        f"Use it as the model argument `calibration={file}`{rate}.",
         write_markdown(Table(["", ""], _list_facts(calibration), list_limits(calibration), names=2)),
         "## Rates",
         f"`spike ratio` is the share of these tokens above `tau`. `takeovers` is the share at which the gate fires on these "
@@ -92,14 +97,6 @@ def render_page(calibration: Calibration, path: str | None = None) -> str:
     if calibration.notes:
         parts += ["## Notes", calibration.notes]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
-
-
-def _with_rate(calibration: Calibration) -> str:
-    """The first rate that was solved for, and the method that it was solved for, as model arguments."""
-    for target in calibration.targets[:1]:
-        arguments = {"target_rate": f"{target.target_rate:g}", **list_arguments(target.method)}
-        return " with " + ", ".join(f"`{name}={value}`" for name, value in arguments.items())
-    return ""
 
 
 def _list_facts(calibration: Calibration) -> list[list[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError, first_line
-from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Sampling
 from lm_eval_takeover.results.fields import read_lines
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
@@ -37,7 +37,7 @@ class TaskForm:
     documents: Sequence[dict[str, Any]]
 
 
-def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *, chat: bool = False) -> TaskForm:
+def load_task_form(name: str, include: Path | None, *, chat: bool = False) -> TaskForm:
     """The form of a task or group, with `chat` under a chat template. Raises ArgumentError where there is no single form."""
     tasks = list(load_named_tasks([name], include, "--task").values())
     task = tasks[0]
@@ -54,7 +54,7 @@ def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *
                 f"--task {name} sets {field}={value!r}, which its template does not hold; write prompts as they are asked into a "
                 f"JSONL file"
             )
-    sampling, until, max_gen_toks = read_generation_settings(task.config.generation_kwargs or {}, default_max_gen_toks)
+    sampling, until, max_gen_toks = read_generation_settings(task.config.generation_kwargs or {}, TASK_MAX_GEN_TOKS)
     documents = list(task.eval_docs)
     if chat and documents and isinstance(task, SampledTask):
         until = tuple(drop_headers(until, task.doc_to_text(documents[0])))

@@ -64,13 +64,10 @@ class HeldOutRollouts:
     def measure(self, value: float, label: str) -> Measured:
         """The rate at this value of the budget parameter."""
         policy = self.method.at(value, self.calibration)
-        counts: list[tuple[int, int]] = []
         shown = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}, {label}"
         with Progress(len(self.requests), quiet=False, label=shown, unit="rollout") as bar:
-            for _, generation in self.setup.write(self.requests, policy, bar):
-                counts.append((generation.takeovers, len(generation.tokens)))
-                bar.finish()
-        return Measured.of(counts)
+            written = self.setup.write(self.requests, policy, bar)
+            return Measured.of([(generation.takeovers, len(generation.tokens)) for _, generation in written])
 
 
 def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -> Iterator[Target]:

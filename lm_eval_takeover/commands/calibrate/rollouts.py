@@ -10,11 +10,11 @@ import importlib.metadata
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,8 +44,6 @@ from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_
 logger = logging.getLogger(__name__)
 
 LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
-
-Text = TypeVar("Text")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +101,11 @@ class Setup:
         return requests
 
     def write(self, requests: Sequence[Request], policy: Policy, bar: Progress) -> Iterator[tuple[int, Generation]]:
-        """`(index into requests, generation)` as texts finish."""
+        """`(index into requests, generation)` as texts finish; each moves the bar on."""
         count, rows = bar.count_tokens, self.batch_size
-        return self.backend.generate(requests, policy=policy, seed=self.seed, rows=rows, count_tokens=count)
+        for place, generation in self.backend.generate(requests, policy=policy, seed=self.seed, rows=rows, count_tokens=count):
+            bar.finish()
+            yield place, generation
 
 
 class Rollout(NamedTuple):
@@ -219,11 +219,13 @@ def collect(setup: Setup, rollouts: Rollouts) -> None:
 def _roll_out(setup: Setup, requests: Sequence[Request], scores: Sequence[Score], bar: Progress) -> list[Rollout]:
     """The host's rollouts and their scores, which come in vLLM with the pass that writes."""
     if not isinstance(setup.backend, TransformersBackend):
-        written = setup.backend.roll_out(requests, seed=setup.seed, count_tokens=bar.count_tokens)
-        by_place = {place: (tokens, found) for place, tokens, found in _count_finished(written, bar)}
+        by_place = {}
+        for place, tokens, found in setup.backend.roll_out(requests, seed=setup.seed, count_tokens=bar.count_tokens):
+            by_place[place] = tokens, found
+            bar.finish()
         texts = [by_place[place] for place in range(len(requests))]
     else:
-        generations = dict(_count_finished(setup.write(requests, ALONE[setup.roles[0]](), bar), bar))
+        generations = dict(setup.write(requests, ALONE[setup.roles[0]](), bar))
         pairs = [(request, generations[place].tokens) for place, request in enumerate(requests)]
         batches = run_in_batches(partial(_score_texts, setup, scores), pairs, len(pairs))
         texts = [(tokens, row) for batch, rows in batches for (_, tokens), row in zip(batch, rows, strict=True)]
@@ -233,12 +235,6 @@ def _roll_out(setup: Setup, requests: Sequence[Request], scores: Sequence[Score]
             _check_values(score, row[score.name], request)
         rollouts.append(Rollout(row, is_cut_off(setup.pair.tokenizer, ids, request, setup.pair.eos_ids)))
     return rollouts
-
-
-def _count_finished(texts: Iterable[Text], bar: Progress) -> Iterator[Text]:
-    for text in texts:
-        bar.finish()
-        yield text
 
 
 def _score_texts(

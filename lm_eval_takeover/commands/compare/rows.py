@@ -47,6 +47,7 @@ class ComparedRow:
     host: str | None = None
     donor: str | None = None
     mixes: bool = False  # the policy writes no token alone
+    results: list[str] = field(default_factory=list)  # folders in that of the comparison, in ROWS alone
 
     @property
     def family(self) -> str:
@@ -113,7 +114,10 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
         raise ArgumentError(f"--rows {at}: its arguments set already how many tokens are taken over")
     rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())
     follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
-    word, roles = _write_word(named, own, shared), (method.policy.host, method.policy.donor, method.policy.mixes)
+    method_name = own.get("score", "ce") if own["policy"] == DEFAULT_POLICY else own["policy"]
+    given = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
+    word = ":".join([method_name, *(f"{key}={value}" for key, value in given.items())])
+    roles = method.policy.host, method.policy.donor, method.policy.mixes
     for rate in rates or [None if by_hand or follows else options.target_rate]:
         at = f"{label}@{rate:g}" if rates else label
         yield PlannedRow(at, named.name, rate, follows, word, None, *roles, arguments=own, method=method)
@@ -156,19 +160,6 @@ def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
     return {"policy": policy, **({"score": score} if score else {})}
 
 
-def _write_word(named: Named, own: dict[str, Any], shared: dict[str, Any]) -> str:
-    name = own.get("score", "ce") if own["policy"] == DEFAULT_POLICY else own["policy"]
-    pairs = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
-    return ":".join([name, *(f"{key}={value}" for key, value in pairs.items())])
-
-
-@dataclass(frozen=True, eq=False)
-class KeptRow(ComparedRow):
-    """A row with the folders of its results in the comparison's own."""
-
-    results: list[str] = field(default_factory=list)
-
-
 def write_kept_rows(run_dir: Path, rows: Mapping[ComparedRow, Sequence[Run]]) -> None:
     paths = {row: [str(run.source.parent.relative_to(run_dir)) for run in runs] for row, runs in rows.items()}
     kept = [
@@ -181,7 +172,7 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, list[Run]]:
     """The rows that `compare` left in this folder, with the runs of their calls. Raises ResultsError, ArgumentError."""
     if not (folder / ROWS).exists():
         raise ArgumentError(f"'{folder}' has no {ROWS}; give the compare command that made it again")
-    rows: list[KeptRow] = read_rows(folder / ROWS, "`lm-eval-takeover compare`", KeptRow)
+    rows: list[ComparedRow] = read_rows(folder / ROWS, "`lm-eval-takeover compare`", ComparedRow)
     try:
         paths = {row: [join_inside(folder, path) for path in row.results] for row in rows}
     except ValueError as error:

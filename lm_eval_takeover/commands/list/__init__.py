@@ -1,4 +1,4 @@
-"""`lm-eval-takeover list`: the names of packaged calibrations, scores, policies, tasks and analyses.
+"""`lm-eval-takeover list`: the names of packaged calibrations, scores, policies and tasks.
 
-Reads the registries and the user's plug-ins. Prints a list, or JSON. Start reading at `command`, then `names`.
+Reads the registries and the user's plug-ins. Prints a list, or JSON.
 """

@@ -1,5 +1,6 @@
 """Stored responses through lm-eval's own evaluation: results as of today, and the verdicts that changed."""
 
+import argparse
 import json
 import tempfile
 from collections import Counter, defaultdict
@@ -13,15 +14,18 @@ from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
+from lm_eval.utils import make_table
 
 from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.commands._output import writing
+from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.layout import find_run_dir
 from lm_eval_takeover.runs.prompts import read_prompts
-from lm_eval_takeover.runs.run_reader import Answer, StoredRun
+from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
@@ -52,6 +56,60 @@ class _Matched:
     documents: dict[str, list[int]] = field(default_factory=dict)  # by task: numbers in the task as it is now
     stored: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)  # (task, number now): digest and number then
     left_out: int = 0
+
+
+def rescore_all(options: argparse.Namespace) -> int:
+    """Judge the answers of a run_dir by each verifier. Returns the exit status. Raises ArgumentError, RunDirError."""
+    run_dir = find_run_dir(options.run_dir)
+    runs, verdicts = read_stored_runs(run_dir)
+    for verifier in options.verifier:
+        name = "rescored" if verifier == "takeover" else verifier
+        out = options.output_path if len(options.verifier) == 1 else None
+        _rescore_by(verifier, options, runs, verdicts, out or (options.output_path or run_dir) / name)
+    return 0
+
+
+def _rescore_by(
+    verifier: Verifier, options: argparse.Namespace, runs: Sequence[StoredRun], verdicts: Verdicts, out: Path
+) -> None:
+    """Judge all commands of a run_dir by one verifier. Raises ArgumentError if none can be judged."""
+    rescored, refusals = [], []
+    for stored in runs:
+        if not stored.is_finished:
+            finished = f"{len(stored.samples):,} of {len({row.key for row in stored.asked}):,} samples are finished"
+            print(f"{finished}; documents that lack some of theirs are left out", flush=True)
+        try:
+            outcome = rescore(stored, verdicts, options.tasks, options.include_path, verifier, options.think_end_token)
+            rescored.append((stored, outcome))
+        except ArgumentError as error:  # a command that was stopped early, or was about other tasks
+            refusals.append(error)
+    if not rescored:
+        raise refusals[-1]
+    for number, (stored, outcome) in enumerate(rescored, 1):
+        if len(runs) > 1:
+            words = ",".join(f"{name}={value}" for name, value in read_given_arguments(stored).items())
+            print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {words or 'no model arguments'}"))
+        _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
+    for refusal in refusals:
+        print(for_terminal(f"not scored: {refusal}"))
+
+
+def _print_outcome(outcome: Rescored, out: Path) -> None:
+    """Print the tables and the changed verdicts of one run, and write its results below `out`."""
+    print(make_table(outcome.results))
+    if outcome.results.get("groups"):
+        print(make_table(outcome.results, "groups"))
+    folder = write_results(outcome.results, out)
+    if outcome.left_out:
+        reason = "not all their responses are here, or the tasks have them no more"
+        print(f"{outcome.left_out} documents left out: {reason}")
+    verifier = outcome.results["config"]["takeover"]["verifier"]
+    now = "now" if verifier == "takeover" else verifier
+    if outcome.changes:
+        titles = ["Task", "Doc", "Sample", "Verdict then", f"Verdict {now}", "Answer then", f"Answer {now}"]
+        print(write_terminal(Table(titles, [list(map(str, change)) for change in outcome.changes])))
+    words = "changed" if verifier == "takeover" else f"of the run differ from those of {verifier}"
+    print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts {words}; results and samples -> {folder}")
 
 
 class StoredResponses(LM):  # type: ignore[misc]

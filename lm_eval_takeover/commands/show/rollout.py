@@ -23,8 +23,14 @@ def show(options: argparse.Namespace) -> int:
     run = next((run for run in runs if run.takeover.get("window") is not None), runs[0])  # of a comparison the guided row
     sample = find_sample(run, options.task, options.doc, options.sample)
     ((_, trace),) = run.read_traces([*_IDS, "chosen_from"], [sample])
+    stored = sample.stored
+    heading = (
+        f"{run.label} (policy={run.policy}), task {sample.task}, doc {sample.doc_id}, sample {sample.sample}: "
+        f"{stored.tokens:,} tokens, {stored.takeovers:,} takeovers ({stored.takeovers / max(stored.tokens, 1):.1%})"
+        f"{', cut off by the token limit' if stored.truncated else ''}"
+    )
     console = Console(highlight=False, soft_wrap=True)
-    console.print(describe_sample(run, sample))
+    console.print(Text(for_terminal(heading), style="bold"))
     prompts = run.prompts.get((sample.task, sample.doc_id), [])
     if prompts and prompts[0]["problem"]:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
@@ -53,17 +59,6 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
     if samples:
         raise ArgumentError(f"--sample {sample} is not there; doc {doc_id} has {samples[0]} to {samples[-1]}")
     raise ArgumentError(f"--doc {doc_id} is not there; task {name} has {len(docs)} from {docs[0]} to {docs[-1]}")
-
-
-def describe_sample(run: RunReader, sample: Answered) -> Text:
-    """The heading: which sample of which run, its length, its takeovers."""
-    stored = sample.stored
-    text = (
-        f"{run.label} (policy={run.policy}), task {sample.task}, doc {sample.doc_id}, sample {sample.sample}: "
-        f"{stored.tokens:,} tokens, {stored.takeovers:,} takeovers ({stored.takeovers / max(stored.tokens, 1):.1%})"
-        f"{', cut off by the token limit' if stored.truncated else ''}"
-    )
-    return Text(for_terminal(text), style="bold")
 
 
 def mark_takeovers(decode: Decode, trace: pa.Table, donor: str | None) -> Text:

@@ -7,6 +7,7 @@ import re
 import signal
 
 import pytest
+from helpers.one_line import one_line
 from helpers.pairs import ROOT
 from helpers.processes import wait_until
 from lm_eval import simple_evaluate
@@ -148,9 +149,7 @@ def calibration(forked):
     return start
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "batch"), [(signal.SIGINT, 130, "5"), (signal.SIGTERM, 143, "5"), (signal.SIGINT, 130, "500")]
-)
+@pytest.mark.parametrize(("number", "status", "batch"), [(signal.SIGTERM, 143, "5"), (signal.SIGINT, 130, "500")])
 def test_a_signal_stops_calibrate_and_keeps_what_is_finished(calibration, tmp_path, number, status, batch):
     process = calibration(tmp_path / "out.json", "--batch_size", batch)
     parts = batch == "5"  # before anything is finished nothing is left
@@ -164,8 +163,8 @@ def test_a_signal_stops_calibrate_and_keeps_what_is_finished(calibration, tmp_pa
 
 def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, tmp_path):
     """Killed while it measures, and again while it solves for a rate, with a part damaged in between."""
-    options = ["--num_prompts", "15", "--num_held_out", "10", "--target_rate", "0.05", "0.15", "--nearest"]
-    options += ["--max_gen_toks", "100"]
+    options = ["--num_prompts", "15", "--num_held_out", "5", "--target_rate", "0.05", "0.15", "--nearest"]
+    options += ["--max_gen_toks", "48"]
     whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
     process = calibration(whole, *options)
     assert process.wait() == 0, process.stderr
@@ -191,18 +190,16 @@ def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, t
     assert sorted(path.name for path in killed.parent.iterdir()) == ["out.json", "out.md"]
 
 
-def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(calibration, tmp_path):
+def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path, capsys):
     out = tmp_path / "out.json"
-    options = ["--num_prompts", "10", "--num_held_out", "5", "--max_gen_toks", "60", "--target_rate", "0.05", "0.99"]
-    process = calibration(out, *options)
-    assert process.wait() == 2
-    last = process.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: --target_rate: no spike_ratio of ce realizes 99.0% ± 0.5% on the 5 held-out prompts")
-    assert last.endswith("and the rollouts are kept for another try with --overwrite)")
+    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "10", "--num_held_out", "5", "--out", str(out)]
+    call += ["--max_gen_toks", "60", "--target_rate"]
+    none = "--target_rate: no spike_ratio of ce realizes 99.0% ± 0.5% on the 5 held-out prompts"
+    with one_line(ArgumentError, none, "and the rollouts are kept for another try with --overwrite)"):
+        main([*call, "0.05", "0.99"])
     assert [target.target_rate for target in read_calibration(out).targets] == [0.05]
-    process = calibration(out, *options[:-1], "--target-rate", "0.02", "--overwrite")
-    assert process.wait() == 0, process.stderr
-    assert "10 samples from before" in process.stderr
+    assert main([*call, "0.02", "--overwrite"]) == 0
+    assert "10 samples from before" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
 
 

@@ -36,11 +36,8 @@ def test_prompts_are_drawn_by_seed_and_held_out_ones_are_others(rows):
     assert not set(one.texts) & set(one.held_out)
     assert read_prompts(rows, count=20).texts == one.texts  # whatever is held out beside them
     assert one.source["digest"] != other.source["digest"]
-
-
-def test_too_few_rows_leave_a_fifth_held_out(rows):
-    made = read_prompts(rows, count=500, held_out=100)
-    assert (len(made.texts), len(made.held_out)) == (40, 10)
+    few = read_prompts(rows, count=500, held_out=100)  # of too few a fifth is held out
+    assert (len(few.texts), len(few.held_out)) == (40, 10)
     assert len(read_prompts(rows, count=500).texts) == 50
 
 
@@ -69,7 +66,7 @@ def test_prompts_of_a_task_are_those_that_lm_eval_asks(write):
 
     rows = [{"problem": f"How much is {i} and {i}?", "answer": "1"} for i in range(4)]
     path = write((row["problem"] for row in rows), "problem")
-    form = load_task_form("takeover_demo", None, 99)
+    form = load_task_form("takeover_demo", None)
     assert (form.sampling.temperature, form.sampling.top_p, form.max_gen_toks) == (0.6, 0.95, 320)
     (task,) = load_named_tasks(["takeover_demo"]).values()
     task.dataset["test"] = datasets.Dataset.from_list(rows)
@@ -107,7 +104,7 @@ def test_a_task_without_one_form_of_prompts_is_refused(tmp_path, name, text):
     (tmp_path / "asked.yaml").write_text(f"task: asked\n{data}{shape.replace('generate_until', 'loglikelihood')}")
     (tmp_path / "both.yaml").write_text("group: both\ntask: [takeover_demo, other]\n")
     with pytest.raises(ArgumentError, match=text):
-        load_task_form(name, tmp_path, 99)
+        load_task_form(name, tmp_path)
 
 
 def test_documents_of_the_task_itself_are_refused_and_are_not_under_diagnostic(write):

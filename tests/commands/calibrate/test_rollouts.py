@@ -49,7 +49,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def prompts():
-    return read_prompts(str(CALIBRATION_PROMPTS), count=10, held_out=8)
+    return read_prompts(str(CALIBRATION_PROMPTS), count=8, held_out=8)
 
 
 @pytest.fixture(scope="module")

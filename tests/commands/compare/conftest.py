@@ -7,16 +7,15 @@ import pytest
 from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, value_of
 
-from lm_eval_takeover.cli import build_parser
 from lm_eval_takeover.commands.compare import command, running
 
 
 @pytest.fixture
-def read_options(tmp_path):
+def read_options(tmp_path, parse):
     """The options of these words, checked as before a run."""
 
     def read(*words):
-        options = build_parser().parse_args(["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), *words])
+        options = parse("compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), *words)
         command.check_options(options)
         return options
 

@@ -1,15 +1,18 @@
-"""The calls of a comparison: rows at rates, rows that follow, and the calibration that they read: packaged, kept or measured."""
+"""The calls of a comparison: rows at rates, rows that follow, the calibration that they read; and what is refused before them."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.one_line import one_line
 from helpers.stock import arguments_of, value_of
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.commands.compare.calls import CalibrationPlan, plan_calibration, plan_calls
 from lm_eval_takeover.commands.compare.contents import TaskLoad, read_workload
 from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.method.request import TASK_SAMPLING
 
 
@@ -92,3 +95,29 @@ def test_what_was_measured_is_used_again_and_extended(plan):
     assert plan("--target_rate", "0.07").words == ()
     more = plan("--target_rate", "0.09")  # one file for all rates
     assert "--extend" in more.words and more.calibration == str(out)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--rows", "bsae"], "--rows 'bsae' is not known; did you mean 'base'?"),
+        (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
+        (["--rows", "ce@0.1:2"], "--rows 'ce@0.1:2': '2' is no rate"),
+        (["--rows", "ce:tau=1@0.1"], "its arguments set already how many tokens are taken over"),
+        (["--rows", "ce,ce"], "--rows names ce twice"),
+        (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
+        (["--rows", "js:score_top_p=0.95:spike_ratio=0.1"], "score_top_p=0.95 needs target_rate=…"),
+        (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
+        (["--model_args", "tau=1", "--rates", "0.1"], "--rates would be ignored beside tau=…"),
+        (["--model_args", "tau=1", "--target_rate", "0.1"], "so target_rate=0.1 would be ignored"),
+        (["--base", str(DEMO["base"])], "--base and --guide go together"),
+        (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
+        (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
+        (["--calibration", "demo", "--rows", "base,lossy@0.02"], "calibrate --prompts "),
+        (["--limit", "0"], "--limit 0 is not a number above 0"),
+        (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
+    ],
+)
+def test_wrong_calls_are_one_line_before_anything_runs(read_options, words, text):
+    with one_line(TakeoverError, text):
+        read_options(*words)

@@ -5,12 +5,11 @@ import json
 import shutil
 from importlib import metadata
 
-import pytest
 from helpers.stock import comparing_here
 
 from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.cli import build_parser, main
-from lm_eval_takeover.commands.compare import calls, command, contents
+from lm_eval_takeover.commands.compare import calls, contents
 from lm_eval_takeover.commands.compare.contents import TaskLoad, read_workload
 from lm_eval_takeover.commands.compare.rows import PlannedRow, plan_rows
 from lm_eval_takeover.demo import DEMO
@@ -44,34 +43,6 @@ def mine(logits):
 """
 
 
-@pytest.fixture
-def world(tmp_path, monkeypatch):
-    """Copies of all that a comparison reads. Returns the folder, and a function that lists the keys of its calls by row."""
-    for role in DEMO:
-        shutil.copytree(DEMO[role], tmp_path / role)
-    shutil.copytree(DEMO["base"], tmp_path / "thinker")
-    (tmp_path / "tasks").mkdir()
-    data = tmp_path / "data.jsonl"
-    data.write_text(json.dumps({"problem": "3 + 4 =", "answer": "7"}) + "\n")
-    (tmp_path / "tasks" / "mine.yaml").write_text(TASK.format(data=data))
-    for name, code in CODE.items():
-        (tmp_path / "tasks" / name).write_text(code)
-    (tmp_path / "score.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(tmp_path / "tasks")
-
-    def list_keys():
-        words = ["compare", "--tasks", "mine", "--include_path", str(tmp_path / "tasks"), "--run_dir", str(tmp_path / "run")]
-        words += ["--base", str(tmp_path / "base"), "--guide", str(tmp_path / "guide"), "--model_args"]
-        words += [f"plugins={tmp_path / 'score.py'}", "--rows", f"guided:tau=1,thinking={tmp_path / 'thinker'}"]
-        options = build_parser().parse_args(words)
-        command.check_options(options)
-        loads = read_workload(options)
-        plan = calls.CalibrationPlan()
-        return {row.name: [call.results for call in calls.plan_calls(options, row, plan, loads)] for row in plan_rows(options)}
-
-    return tmp_path, list_keys
-
-
 def edit(path):
     """One byte more or another one, as long as it stays readable."""
     if path.suffix == ".safetensors":
@@ -82,47 +53,72 @@ def edit(path):
         path.write_text(path.read_text().replace("7", "8"))
     elif path.suffix == ".yaml":
         path.write_text(path.read_text().replace("max_gen_toks: 8", "max_gen_toks: 9"))
-    elif path.suffix == ".json":
-        path.write_text(path.read_text().rstrip() + " \n")
     else:
-        path.write_text(path.read_text() + "\n# changed\n")
+        path.write_text(path.read_text() + (" \n" if path.suffix == ".json" else "\n# changed\n"))
 
 
-def test_every_file_that_a_row_reads_makes_it_anew_and_no_other(world):
-    folder, list_keys = world
-    before = list_keys()
-    assert list_keys() == before
-    (folder / "base" / ".hidden").write_text("not read")
-    (folder / "tasks" / "notes.txt").write_text("not read")
-    assert list_keys() == before
-    models = [path for name in ("base", "guide", "thinker") for path in (folder / name).iterdir() if path.name != ".hidden"]
-    for path in (*models, folder / "score.py", folder / "data.jsonl", *(folder / "tasks" / n for n in (*CODE, "mine.yaml"))):
+def test_every_file_that_a_row_reads_makes_it_anew_and_no_other(read_options, tmp_path, monkeypatch):
+    for role in DEMO:
+        shutil.copytree(DEMO[role], tmp_path / role)
+    shutil.copytree(DEMO["base"], tmp_path / "thinker")
+    models = [path for name in ("base", "guide", "thinker") for path in (tmp_path / name).iterdir()]
+    data, tasks, score = tmp_path / "data.jsonl", tmp_path / "tasks", tmp_path / "score.py"
+    tasks.mkdir()
+    data.write_text(json.dumps({"problem": "3 + 4 =", "answer": "7"}) + "\n")
+    score.write_text(PLUGIN)
+    for name, code in {**CODE, "mine.yaml": TASK.format(data=data)}.items():
+        (tasks / name).write_text(code)
+    monkeypatch.syspath_prepend(tasks)
+    words = [
+        "--tasks",
+        "mine",
+        "--include_path",
+        str(tasks),
+        "--base",
+        str(tmp_path / "base"),
+        "--guide",
+        str(tmp_path / "guide"),
+    ]
+    words += ["--model_args", f"plugins={score}", "--rows", f"guided:tau=1,thinking={tmp_path / 'thinker'}"]
+
+    def read():
+        options = read_options(*words)
+        return options, plan_rows(options), read_workload(options)
+
+    def list_keys(options, rows, loads):
+        plan = calls.CalibrationPlan()
+        return {row.name: [call.results for call in calls.plan_calls(options, row, plan, loads)] for row in rows}
+
+    planned = read()  # which reads no file of a model
+    before = list_keys(*planned)
+    (tmp_path / "base" / ".hidden").write_text("not read")
+    (tasks / "notes.txt").write_text("not read")
+    assert list_keys(*read()) == before
+    for path in (*models, score, data, *(tasks / name for name in (*CODE, "mine.yaml"))):
         edit(path)
-        after = list_keys()
-        of_thinking, of_pair = "thinker" in path.parts, path.name == "score.py" or {"base", "guide"} & {*path.parts}
+        after = list_keys(*(planned if path in models else read()))
+        of_thinking, of_pair = "thinker" in path.parts, path == score or {"base", "guide"} & {*path.parts}
         assert (after["guided"] != before["guided"]) is not of_thinking, path
         assert (after["thinking"] != before["thinking"]) is not bool(of_pair), path
         before = after
 
 
-def make_key(read_options, words=(), **arguments):
+def make_key(options, **arguments):
     """The key of a guided call with these model arguments."""
-    options = read_options(*words)
     loads = [TaskLoad("takeover_demo", 1, 1, 1, TASK_SAMPLING, "form", "digest")]
     return calls._make_call(options, PlannedRow("x", "x"), "guided-takeover", arguments, options.tasks, loads).results
 
 
-def test_every_model_argument_that_can_change_a_text_is_in_the_key(read_options):
+def test_every_model_argument_that_can_change_a_text_is_in_the_key(read_options, tmp_path, monkeypatch):
+    """But not the bytes of a folder that has the name of a policy."""
+    options = read_options()
     for name, kind in KINDS.items():
-        first, second = (make_key(read_options, **{name: value}) for value in ("json", "csv"))  # modules that are there
+        first, second = (make_key(options, **{name: value}) for value in ("json", "csv"))  # modules that are there
         assert (first != second) is (kind.key is not None or name == "model"), name
-
-
-def test_a_folder_of_the_name_of_a_policy_is_not_read(read_options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = make_key(read_options, policy="base", model="base")
+    before = make_key(options, policy="base", model="base")
     (tmp_path / "base").mkdir()
-    assert make_key(read_options, policy="base", model="base") == before
+    assert make_key(options, policy="base", model="base") == before
 
 
 def test_every_option_of_compare_is_in_the_key_or_changes_no_text(read_options, tmp_path):
@@ -136,26 +132,28 @@ def test_every_option_of_compare_is_in_the_key_or_changes_no_text(read_options, 
     (subcommands,) = [each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction)]
     known = {action.dest for action in subcommands.choices["compare"]._actions} - {"help"}
     assert known == {*in_key, *rows, *models, *measured, *harmless, *by_content}
-    plain = make_key(read_options)
+    plain = make_key(read_options())
     for name, words in in_key.items():
-        assert make_key(read_options, [f"--{name}", *words]) != plain, name
+        assert make_key(read_options(f"--{name}", *words)) != plain, name
     for name, words in (("batch_size", ["3"]), ("device", ["cpu"]), ("include_path", [str(tmp_path)])):
-        assert make_key(read_options, [f"--{name}", *words]) == plain, name
+        assert make_key(read_options(f"--{name}", *words)) == plain, name
 
 
 def test_code_versions_and_commits_of_the_hub_are_in_the_key(read_options, monkeypatch):
-    plain, packages = make_key(read_options), metadata.version
+    options, packages = read_options(), metadata.version
+    plain = make_key(options)
     for name in ("torch", "lm-eval", "math-verify", "peft"):
         monkeypatch.setattr(metadata, "version", lambda each, name=name: "0" if each == name else packages(each))
         contents.identify_code.cache_clear()
-        assert make_key(read_options) != plain, name
+        assert make_key(options) != plain, name
     monkeypatch.setattr(metadata, "version", packages)
     contents.identify_code.cache_clear()
-    for commit in ("a", "b", "a"):
-        monkeypatch.setattr(contents, "find_commit", lambda name, revision, commit=commit: f"{name}@{commit}")
-        keys = [make_key(read_options, **{name: "acme/model"}) for name in ("base", "guide", "peft", "guide_peft")]
-        plain, before = keys, plain
-        assert commit == "a" or not {*keys} & {*before}
+
+    def make_keys(commit):
+        monkeypatch.setattr(contents, "find_commit", lambda name, revision: f"{name}@{commit}")
+        return {make_key(options, **{name: "acme/model"}) for name in ("base", "guide", "peft", "guide_peft")}
+
+    assert not make_keys("a") & make_keys("b")
     monkeypatch.undo()
     contents.find_commit.cache_clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -165,14 +163,14 @@ def test_code_versions_and_commits_of_the_hub_are_in_the_key(read_options, monke
 
 
 def test_a_calibration_counts_by_its_content_and_is_measured_anew_for_other_prompts(read_options, tmp_path):
-    file = tmp_path / "mine.json"
+    file, options = tmp_path / "mine.json", read_options()
     before = None
     for targets, scores, is_new in (([0.05], 1, True), ([0.05, 0.1], 1, False), ([0.05], 2, True), ([0.1], 2, True)):
         file.write_text(json.dumps({"scores": scores, "targets": [{"target_rate": rate} for rate in targets]}))
-        key = make_key(read_options, calibration=str(file), target_rate="0.05")
+        key = make_key(options, calibration=str(file), target_rate="0.05")
         assert (key != before) is is_new, targets
         before = key
-    assert make_key(read_options, calibration="demo") not in (before, make_key(read_options))
+    assert make_key(options, calibration="demo") not in (before, make_key(options))
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"problem": "7"}\n')
     options = read_options("--prompts", str(prompts), "--target_rate", "0.07", "--rows", "guided")

@@ -17,7 +17,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
 WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05"]
@@ -87,6 +87,19 @@ def test_a_rate_that_is_out_of_reach_is_covered_by_a_row_of_its_own_method(monke
     assert "mix@9: the nearest rate that mix can reach" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--tasks", "takeover_demmo"], "--tasks 'takeover_demmo' is not known; did you mean 'takeover_demo'"),
+        (["--tasks", "takeover_demo", "--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
+    ],
+)
+def test_wrong_tasks_and_decoding_are_said_before_models_are_loaded(harness, tmp_path, words, text):
+    with pytest.raises(ArgumentError, match=text):
+        main(["compare", *words, "--run_dir", str(tmp_path)])
+    assert not harness.started
+
+
 def test_two_comparisons_in_one_folder_are_refused(harness, tmp_path):
     def second(words):
         with pytest.raises(RunDirError, match="is in use by process"):
@@ -138,7 +151,7 @@ def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys)
 def test_a_grid_that_is_killed_in_a_row_and_between_rows_ends_with_the_same_frontier(tmp_path, forked):
     """SIGKILL of the command, its worker inside. Seconds differ, since a clock ran; passes would if drafts learned lengths."""
     words = split("compare --tasks takeover_demo_graded --rows base,ce,random@0.3 --rates 0.1,0.3 --limit 2 --batch_size 4")
-    words += split("--num_prompts 2 --num_held_out 3 --gen_kwargs max_gen_toks=32 --model_args block_size=4 --quiet --run_dir")
+    words += split("--num_prompts 2 --num_held_out 3 --gen_kwargs max_gen_toks=16 --model_args block_size=4 --quiet --run_dir")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with comparing_here():
         assert main([*words, str(whole)]) == 0

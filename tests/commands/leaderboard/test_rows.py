@@ -1,4 +1,4 @@
-"""Rows of the table: their order, cells, averages, warnings, and the paper's own."""
+"""Rows of the table: their names, order, cells, averages, warnings, and the paper's own."""
 
 import json
 
@@ -6,7 +6,10 @@ import pytest
 from helpers.results import SIZES, takeover, write_results
 
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.errors import ArgumentError, ResultsError
+
+GUIDED = "Small-Base + Guided"
 
 
 def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, board):
@@ -107,3 +110,32 @@ def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
     assert "sums: Acc is its exact_match." in shown and "2 problems x 1 sample." in shown
     assert "these logs have no identity of ours, so they are matched by what their files say" in shown
     assert shown.count("left out") == 1 and "so are 2 more copies with an older run or fewer problems" in shown
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names", "left_out"),
+    [
+        ({}, {"run": {"seed": 1}}, ["(seed 0)", "(seed 1)"], []),
+        ({}, {"chat_template_sha": "0a1b2c3d"}, ["(chat_template off)", "(chat_template on (0a1b2c))"], []),
+        ({"run": {"target_rate": 0.02, "tau": 3.0}}, {"run": {"target_rate": 0.05}}, ["(rate 0.02)", "(rate 0.05)"], []),
+        ({"run": {"tau": 3.0}}, {}, ["(tau 3.0)", "(tau 1.5)"], []),
+        (
+            {},
+            {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}},
+            ["(seed 0)", "(seed 1)"],
+            ["(seed 0): backend hf, temperature 0.6", "(seed 1): backend vllm, temperature 1.0"],
+        ),
+        ({"run": {"label": "short"}}, {"run": {"label": "long", "seed": 1}}, ["short", "long"], []),
+        ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"], []),
+        ({}, {"verifier": "math_verify"}, [GUIDED, f"{GUIDED}, math_verify"], []),
+    ],
+    ids=["seed", "template", "rate", "tau alone", "more", "labels", "a label that every such run has", "verifier"],
+)
+def test_a_name_is_the_label_or_what_differs_and_the_rest_is_a_warning(tmp_path, first, second, names, left_out):
+    for place, written in enumerate((first, second)):
+        run = takeover(**{"seed": 0, **written.get("run", {})})
+        write_results(tmp_path / str(place), {"takeover_amc23": [4] * 20}, **{**written, "run": run})
+    board = build_board([tmp_path], [], None)
+    assert [row.name for row in board.rows] == [f"{GUIDED} {name}" if name[0] == "(" else name for name in names]
+    lines = [line for line in board.warnings if line.startswith(f"{GUIDED} (seed")]
+    assert lines == [f"{GUIDED} {line}" for line in left_out]

@@ -1,6 +1,7 @@
 """A baseline of a good run, and runs that are compared with it."""
 
 import json
+import shutil
 
 import pytest
 from helpers.results import TASK, draw_counts, takeover, write_results
@@ -20,11 +21,19 @@ def regress(capsys):
     return call
 
 
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A good run, and its baseline."""
+    folder = tmp_path_factory.mktemp("baseline")
+    write_results(folder / "good", {TASK: draw_counts(1)}, run=takeover())
+    assert main(["regress", str(folder / "good"), "--baseline", str(folder / "b.json"), "--update"]) == 0
+    return folder
+
+
 @pytest.fixture
-def check(tmp_path, regress):
+def check(tmp_path, made, regress):
     """Writes a run, and compares it with the baseline of another: `(status, JSON)`. Their folder is `check.folder`."""
-    write_results(tmp_path / "good", {TASK: draw_counts(1)}, run=takeover())
-    assert main(["regress", str(tmp_path / "good"), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
     def compare(correct, *words, **written):
         folder = write_results(tmp_path / "now", correct, **{"run": takeover(seed=1), **written})

@@ -1,15 +1,16 @@
-"""Verdicts by interval: of tasks, of their average, of changes and of Recovery; settings and problems that differ."""
+"""Verdicts by interval: of tasks, of their average, of changes and of Recovery; settings and problems that differ; plans."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from difficulties import table3
 from helpers.results import TASK, draw_counts, takeover, write_results
-from regression_alarms import measure
+from regression_alarms import measure, rate_alarms
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import TaskRuns
-from lm_eval_takeover.commands.regress.verdicts import compare
+from lm_eval_takeover.commands.regress.verdicts import compare, draw_difficulties, lower
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 
 
@@ -39,10 +40,7 @@ def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path
     [
         ({"decoding": {"temperature": 0.7}}, "temperature: 0.6 -> 0.7"),
         ({"run": takeover(tau=9.0)}, "tau: 1.5 -> 9.0"),
-        ({"run": takeover(guide="acme/Other")}, "guide: acme/Large@"),
-        ({"chat_template_sha": "abc"}, "chat_template: none -> abc"),
         ({"model_args": "max_length=99"}, "model_args.max_length: none -> 99"),
-        ({"config": {"limit": 4.0}}, "limit: none -> 4.0"),
         ({"verifier": "math_verify"}, "verifier: none -> math_verify"),
     ],
 )
@@ -126,3 +124,31 @@ def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_
     main(["regress", *words, "--update", "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
     status, found = regress(*words, "--metric", "recovery", "--strict")
     assert status == 1 and found["tasks"][TASK]["now"] is None and "beyond noise" in found["tasks"][TASK]["note"]
+
+
+def test_a_plan_prints_the_power_of_each_drop(check, regress):
+    status, found = regress("--baseline", check.folder / "b.json", "--plan", "--drop", "0.02", "0.1")
+    allowed, large = found["rows"]
+    assert status == 0
+    for row, drop in ((allowed, 0.02), (large, 0.1)):
+        assert (row["task"], row["problems"], row["samples"], row["drop"]) == (TASK, 300, 8, drop)
+    assert allowed["power"] < 0.05 and large["power"] > 0.95  # the allowed drop itself, and far beyond it
+    assert allowed["problems_for_80"] is None and 20 < large["problems_for_80"] < 300
+
+
+def test_planted_drops_shift_all_log_odds_by_one_amount_and_unsolved_problems_have_a_chance():
+    chances = np.random.default_rng(0).beta(1, 1, (3, 50))
+    lowered = lower(chances, 0.1, lambda p: p)
+    assert lowered.mean(axis=1) == pytest.approx(chances.mean(axis=1) - 0.1, abs=1e-5)
+    shifts = np.log(lowered / (1 - lowered)) - np.log(chances / (1 - chances))
+    assert shifts == pytest.approx(np.broadcast_to(shifts[:, :1], shifts.shape), abs=1e-6)
+    drawn = draw_difficulties(np.random.default_rng(0), np.array([0.0] * 20 + [0.5] * 20), 8)
+    assert 0 < drawn[:, :20].mean() < drawn[:, 20:].mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_equal_models_alarm_seldom_and_planted_drops_are_found():
+    """A thousand comparisons; `benchmarks/regression_alarms.py` has ten thousand of more kinds."""
+    generator, beta = np.random.default_rng(3), table3()[2, "AMC23"]
+    alarms, _, points = rate_alarms(generator, beta, "AMC23", 0.0, 0.0, 1000)
+    assert alarms <= 0.04 and points > 0.3
+    assert rate_alarms(generator, beta, "AMC23", 0.1, 0.0, 1000)[0] >= 0.8

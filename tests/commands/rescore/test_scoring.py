@@ -108,7 +108,7 @@ def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):
     assert rescore(run, verdicts, [], tasks).results["versions"]["takeover_demo"] == 9.9
 
 
-@pytest.mark.parametrize("label", ["../../out", "a\nb\x1b[2J\u202e", "é" * 300])
+@pytest.mark.parametrize("label", ["../../out", "a\nb\x1b[2J\u202e"])
 def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsys, label):
     folder = shutil.copytree(finished[0], tmp_path / "a" / "run")
     plant_facts(folder, takeover={"label": label})
@@ -159,19 +159,19 @@ def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
         read_stored_runs(broken)
 
 
-def test_other_verifiers_judge_the_same_texts_and_leave_the_verdicts_of_the_run(tmp_path, capsys):
-    run_demo(tmp_path, LIMIT, {"policy": "base", "run_dir": str(tmp_path)})
-    before = read_stored_runs(tmp_path)[1]  # what analyze, show and report read
-    assert main(["rescore", str(tmp_path), "--verifier", "math_verify,boxed,last_number,exact_match"]) == 0
+def test_other_verifiers_judge_the_same_texts_and_leave_the_verdicts_of_the_run(finished, tmp_path, capsys):
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    before = read_stored_runs(folder)[1]  # what analyze, show and report read
+    assert main(["rescore", str(folder), "--verifier", "math_verify,boxed,last_number,exact_match"]) == 0
     assert "of 32 verdicts of the run differ from those of math_verify" in capsys.readouterr().out
-    assert read_stored_runs(tmp_path)[1] == before
+    assert read_stored_runs(folder)[1] == before
 
 
 def test_thinking_ends_where_the_run_says_unless_the_command_says_otherwise(tmp_path):
-    run_demo(tmp_path, LIMIT, {"policy": "base", "run_dir": str(tmp_path), "think_end_token": "}"})
+    run_demo(tmp_path, 1, {"policy": "base", "think_end_token": "}"})
     (run,), verdicts = read_stored_runs(tmp_path)
     done = rescore(run, verdicts, [], None)
-    assert (done.changes, done.compared) == ([], LIMIT * 8)
+    assert (done.changes, done.compared) == ([], 8)
     assert rescore(run, verdicts, [], None, think_end="").changes
     run.facts["arguments"]["think_end_token"] = 7
     with pytest.raises(ArgumentError, match="is the token 7; give its text by --think_end_token"):

@@ -1,14 +1,18 @@
-"""Recovery of a row: its base, its reference, the value with its interval, or why there is none."""
+"""A row against others: Recovery between its base and its reference, and differences from the row of `--vs`."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio
-from lm_eval_takeover.results.runs import PAIRS, Run, TaskResult, common_ids
+from lm_eval_takeover.results.runs import PAIRS, Run, TaskResult, common_ids, find_all_results
 from lm_eval_takeover.results.settings import name_differences
-from lm_eval_takeover.results.statistics import count_observations
 from lm_eval_takeover.results.summary import Figure, recover
 
+AVERAGE = "average"
 _SAME_SIZE = 0.3  # names round: a "0.6B" may have 0.75 B with its embeddings
 
 
@@ -70,7 +74,7 @@ def measure_recoveries(row: Run, base: Run | None, reference: Run | None, averag
     if why is not None or base is None or reference is None:
         return {metric: Figure(why=why) for metric in metrics}
     tasks = [[each.tasks[task] for each in (row, base, reference)] for task in averaged]
-    return {metric: _measure(tasks, metric) for metric in metrics}
+    return {metric: _measure_recovery(tasks, metric) for metric in metrics}
 
 
 def _find_obstacle(row: Run, base: Run | None, reference: Run | None, averaged: Sequence[str]) -> str | None:
@@ -87,7 +91,7 @@ def _find_obstacle(row: Run, base: Run | None, reference: Run | None, averaged: 
     return None
 
 
-def _measure(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
+def _measure_recovery(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
     """Measure Recovery over tasks, each given as (guided, base, reference)."""
     if lacking := [task[0].task for task in tasks if any(metric not in result.means for result in task)]:
         return Figure(why=f"{', '.join(lacking)}: no {metric}, since a problem has too few samples")
@@ -103,5 +107,82 @@ def _measure(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
         if ids is None or len({p.samples for p in problems}) > 1:
             return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
         of_row, of_base, of_reference = (p.ordered_as(ids).values[metric] for p in problems)
-        trios.append(Trio(of_row, of_base, of_reference, count_observations(metric, problems[0].samples)))
+        trios.append(Trio(of_row, of_base, of_reference, statistics.count_observations(metric, problems[0].samples)))
     return recover(trios)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How far a row is above the reference by one metric, on a task or on their average. `figure.why`: why that is not known."""
+
+    metric: str
+    task: str
+    figure: Figure
+    p_value: float | None = None
+    p_holm: float | None = None
+    how: str | None = None  # paired by problem, or not
+
+
+def compare_runs(
+    rows: Sequence[Run], averaged: Sequence[str], versus: Path, max_missing: float
+) -> tuple[Run, dict[str, list[Contrast]]]:
+    """Find the row of `--vs` and compare the others with it, by name. Raises ArgumentError unless it is one of the rows.
+
+    Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
+    """
+    files = find_all_results([versus])
+    matching = [row for row in rows if row.source in files]
+    if len(matching) != 1:
+        raise ArgumentError(
+            f"--vs '{versus}' is {len(matching)} rows of the table; expected a results folder of one run, also given as RESULTS"
+        )
+    (reference,) = matching
+    contrasts = {row.name: _list_contrasts(row, reference, averaged, max_missing) for row in rows if row is not reference}
+    p_values = [p for of_row in contrasts.values() for each in of_row if (p := each.p_value) is not None]
+    adjusted = iter(statistics.holm(p_values))
+    return reference, {
+        name: [each if each.p_value is None else replace(each, p_holm=next(adjusted)) for each in of_row]
+        for name, of_row in contrasts.items()
+    }
+
+
+def _list_contrasts(row: Run, reference: Run, averaged: Sequence[str], max_missing: float) -> list[Contrast]:
+    """Compare Acc and the Pass@k that tables show, by task and for the average over several tasks."""
+    others = reference.tasks
+    pairs = {task: (new, others[task]) for task, new in row.tasks.items() if task in others}
+    contrasts = []
+    for metric in ("acc", *sorted({f"pass@{new.k}" for new, _ in pairs.values() if new.k and new.k > 1})):
+        differences: dict[str, statistics.Difference] = {}
+        for task, (new, old) in pairs.items():
+            if metric not in ("acc", f"pass@{new.k}"):
+                continue
+            difference, how = _subtract(new, old, metric, max_missing)
+            contrasts.append(_describe(metric, task, difference, how))
+            if difference is not None:
+                differences[task] = difference
+        if len(averaged) > 1 and all(task in differences for task in averaged):
+            whole = statistics.Difference.average([differences[task] for task in averaged])
+            contrasts.append(_describe(metric, AVERAGE, whole, "over tasks"))
+    return contrasts
+
+
+def _subtract(new: TaskResult, old: TaskResult, metric: str, max_missing: float) -> tuple[statistics.Difference | None, str]:
+    """The difference of two runs of a task, and how it was measured, or why it cannot be."""
+    if new.problems is None or old.problems is None:
+        return None, "no samples; run with --log_samples"
+    if any(metric not in result.problems.values for result in (new, old) if result.problems):
+        return None, f"no {metric}, since a problem has too few samples in one of the rows"
+    observations = statistics.count_observations(metric, min(new.problems.samples, old.problems.samples))
+    ids = common_ids([old.problems, new.problems], max_missing)
+    if ids is None:
+        values = new.problems.values[metric], old.problems.values[metric]
+        return statistics.independent_difference(*values, observations), "other problems: not paired"
+    differences = new.problems.ordered_as(ids).values[metric] - old.problems.ordered_as(ids).values[metric]
+    return statistics.paired_difference(differences, observations), "paired by problem"
+
+
+def _describe(metric: str, task: str, difference: statistics.Difference | None, how: str) -> Contrast:
+    if difference is None:
+        return Contrast(metric, task, Figure(why=how))
+    figure = Figure.of(statistics.within_shares(difference.interval()))
+    return Contrast(metric, task, figure, difference.p_value(), how=how)

@@ -1,0 +1,309 @@
+"""`regress` from its options to its exit status: what it reads, and the verdict as text, JSON, JUnit XML, a Markdown summary and
+a history, which has a JSON line for each run.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isnan
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from lm_eval_takeover.commands._output import (
+    WRITERS,
+    Table,
+    check_replaceable,
+    show_p_value,
+    write_file,
+    write_json,
+    writing,
+)
+from lm_eval_takeover.commands.regress import verdicts
+from lm_eval_takeover.commands.regress.baseline import (
+    SeedRuns,
+    add_anchors,
+    read_baseline,
+    read_seeds,
+    read_single_run,
+    write_baseline,
+)
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Power, TaskVerdict
+from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.results.fields import read_lines
+from lm_eval_takeover.results.problems import ReadOptions
+from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.regular_files import open_regular
+
+WRITER = "`lm-eval-takeover regress --history FILE`"
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One metric with its limit: a verdict by task, and of the average."""
+
+    metric: str
+    limit: float  # the allowed drop, or the allowed change either way
+    tasks: Mapping[str, TaskVerdict]
+
+
+def regress(options: argparse.Namespace) -> int:
+    """Plan, write a baseline, or compare a run with one. Returns the exit status. Raises ArgumentError, ResultsError."""
+    if options.junit is not None:
+        check_replaceable("junit", options.junit, "a JUnit file of regress")
+    reading = ReadOptions(options.filter, options.max_missing)
+    if options.plan:
+        read = read_seeds(options.results, reading) if options.results else _read_baseline(options.baseline, reading)
+        return _plan(options, _choose(read, options.tasks))
+    if options.update:
+        new = _choose(read_seeds(options.results, reading), options.tasks)
+        return _update(options.baseline, add_anchors(new, options.base, options.reference) if options.base else new)
+    new = _choose(read_single_run(options.results[0], reading), options.tasks)
+    return _compare(options, _choose(_read_baseline(options.baseline, reading), options.tasks), new)
+
+
+def _read_baseline(path: Path, reading: ReadOptions) -> SeedRuns:
+    """A baseline file, or another run's log. Raises ResultsError."""
+    is_log = path.is_dir() or path.suffix in (".jsonl", ".eval") or path.name.startswith("results_")
+    return read_single_run(path, reading) if is_log else read_baseline(path)
+
+
+def _choose(measured: SeedRuns, tasks: list[str]) -> SeedRuns:
+    """Keep only these tasks, if any are named. Raises ArgumentError for one that is not there."""
+    if not tasks:
+        return measured
+    if missing := [task for task in tasks if task not in measured.tasks]:
+        raise ArgumentError(f"--tasks {missing[0]} is not there; known: {', '.join(measured.tasks)}")
+    return replace(measured, tasks={task: measured.tasks[task] for task in tasks})
+
+
+def _find_limits(options: argparse.Namespace, *runs: SeedRuns) -> dict[str, float]:
+    """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
+    own = {metric for run in runs for side in run.tasks.values() for metric in side.problems.values}
+    limits = {}
+    for metric in (metric for word in options.metric for metric in word.split(",") if metric):
+        if not verdicts.is_drop(metric) and metric not in own.union(CHANGES):
+            raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(CHANGES))}")
+        limits[metric] = float(options.max_change if metric in CHANGES else options.max_drop)
+    if not limits:
+        raise ArgumentError("--metric is empty; expected one or more names, such as acc")
+    return limits
+
+
+def _update(path: Path, new: SeedRuns) -> int:
+    check_replaceable("baseline", path, "a baseline")
+    write_baseline(path, new)
+    counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
+    for note in new.notes:
+        print(note, file=sys.stderr)
+    runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
+    print(for_terminal(f"'{path}' is the baseline now: {new.label}, {runs}{counts}"))
+    return 0
+
+
+def _plan(options: argparse.Namespace, chosen: SeedRuns) -> int:
+    limits = _find_limits(options, chosen)
+    if len(limits) > 1:
+        raise ArgumentError(f"--plan takes one --metric, and {len(limits)} are given: {', '.join(limits)}")
+    ((metric, limit),) = limits.items()
+    if not all(0 < drop < 1 for drop in options.drop):
+        raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
+    rows = verdicts.plan(chosen, metric, limit, options.confidence, options.drop, options.samples)
+    if options.format == "json":
+        sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
+    else:
+        sys.stdout.write(WRITERS[options.format](_lay_out_plan(rows, limit)))
+    return 0
+
+
+def _compare(options: argparse.Namespace, old: SeedRuns, new: SeedRuns) -> int:
+    limits = _find_limits(options, old, new)
+    notes = (*old.notes, *new.notes)
+    if options.history and not old.digest:
+        raise ArgumentError(f"--history needs a baseline file, and '{options.baseline}' is a log; write one with --update")
+    old, new = verdicts.align(old, new, options.max_missing)
+    allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
+    digests = {*_list_runs(options.history, old), _digest_run(new)} if options.history else set()
+    how = {"runs": max(options.runs, len(digests)) if options.history else 1, "average_only": options.average_only}
+    for note in dict.fromkeys(notes):
+        print(note, file=sys.stderr)
+    checks = [
+        Check(metric, limit, verdicts.compare(old, new, metric, limit, options.confidence, **how))
+        for metric, limit in limits.items()
+    ]
+    judged = [each for check in checks for each in check.tasks.values()]
+    if all(each.note == verdicts.SAME for each in judged):
+        print("the run is the baseline's own: all texts and verdicts are the same, so nothing is tested", file=sys.stderr)
+    if options.history:
+        _add_run(options.history, old, new, checks)
+    verdict = next(name for name in ("regressed", "inconclusive", "pass") if name in {each.verdict for each in judged})
+    failing = ("regressed", "inconclusive") if options.strict else ("regressed",)
+    tables = _lay_out(verdict, checks, options.confidence, allowed)
+    as_table, as_markdown = ("\n".join(map(WRITERS[form], tables)) for form in ("table", "md"))
+    summary = f"### lm-eval-takeover regress: {verdict}\n\n{as_markdown}\n"
+    if options.format == "json":
+        sys.stdout.write(write_json(_describe(verdict, checks, old, options.confidence, allowed)))
+    else:
+        sys.stdout.write(summary if options.format == "md" else as_table)
+    if options.history:
+        line = f"run {len(digests)} of {options.runs} against this baseline, which share one error rate"
+        if len(digests) > options.runs:
+            line = (
+                f"{len(digests)} runs against this baseline, {options.runs} were planned: false alarms over all of them are now "
+                "more frequent than --confidence says; take a new baseline with --update"
+            )
+        print(line, file=sys.stderr)
+    _write_files(options, _write_junit(checks, failing), summary)
+    return int(verdict in failing)
+
+
+def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:
+    """Write JUnit XML if asked for, and the summary in GitHub's CI. Raises ArgumentError."""
+    if options.junit:
+        write_file("junit", options.junit, junit)
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(step).open("a", encoding="utf-8") as stream:
+                stream.write(summary)
+        except OSError as error:
+            raise ArgumentError(f"GITHUB_STEP_SUMMARY '{step}' cannot be written: {error.strerror}") from error
+
+
+def _describe(
+    verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: float, allowed: Sequence[str]
+) -> dict[str, Any]:
+    """The verdicts for `--format json`: `tasks` and `average` of the first metric, and of each below `metrics`."""
+    metrics: dict[str, dict[str, Any]] = {}
+    for check in checks:
+        judged = {task: _describe_verdict(each) for task, each in check.tasks.items()}
+        average = judged.pop(AVERAGE, None)
+        metrics[check.metric] = {"tasks": judged, AVERAGE: average, "limit": check.limit}
+    return {
+        "verdict": verdict,
+        **metrics[checks[0].metric],
+        "metrics": metrics,
+        "confidence": confidence,
+        "settings": {
+            "model": old.settings,
+            "tasks": {task: side.settings for task, side in old.tasks.items()},
+            "differences_allowed": list(allowed),
+        },
+    }
+
+
+def _describe_verdict(judged: TaskVerdict) -> dict[str, Any]:
+    """Its fields; None for a number that is not known, as of a Recovery that there is not: JSON has no NaN."""
+    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in asdict(judged).items()}
+
+
+def _show(value: float, form: str = "+.4f") -> str:
+    return "-" if isnan(value) else format(value, form)
+
+
+def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> list[Table]:
+    """Lay out a table for each metric, a line by task; the notes stand below the last."""
+    figures = ["Verdict", "Baseline", "Now", "Change", f"{confidence:.0%} interval", "p (Holm)"]
+    places = 3 if all(check.limit >= 0.01 for check in checks) else 4
+    tables = []
+    for check in checks:
+        lines = []
+        for task, judged in check.tasks.items():
+            shares = (_show(share, f".{places}f") for share in (judged.baseline, judged.now))
+            change, low, high = (_show(value, f"+.{places}f") for value in (judged.difference, judged.low, judged.high))
+            lines.append([task, judged.verdict, *shares, change, f"{low} to {high}", show_p_value(judged.p_holm)])
+        tables.append(Table([check.metric if len(checks) > 1 else "Task", *figures], lines))
+    return [*tables[:-1], replace(tables[-1], notes=_list_notes(verdict, checks, allowed))]
+
+
+def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
+    """List the verdict, the notes on tasks, and which settings were allowed to differ."""
+    limits = [
+        f"allowed {'change' if check.metric in CHANGES else 'drop'} of {check.metric} {check.limit:g}" for check in checks
+    ]
+    notes = [f"{verdict}: {', '.join(limits)}"]
+    for check in checks:
+        of = f" ({check.metric})" if len(checks) > 1 else ""
+        notes += [f"{task}{of}: {judged.note}" for task, judged in check.tasks.items() if judged.note]
+    return notes + [f"setting that was allowed to differ: {line}" for line in allowed]
+
+
+def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
+    """A test case by metric and task: those of a `failing` verdict fail, other inconclusive ones are skipped."""
+    cases = [(task, judged, check.limit) for check in checks for task, judged in check.tasks.items()]
+    found = [judged.verdict for _, judged, _ in cases]
+    suite = ElementTree.Element(
+        "testsuite",
+        name="lm-eval-takeover regress",
+        tests=str(len(cases)),
+        failures=str(sum(verdict in failing for verdict in found)),
+        errors="0",
+        skipped=str(sum(verdict == "inconclusive" and verdict not in failing for verdict in found)),
+    )
+    for task, judged, limit in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
+        span = f"{_show(judged.difference)} ({_show(judged.low)} to {_show(judged.high)})"
+        text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}; {judged.note}")
+        if judged.verdict in failing:
+            ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)
+        elif judged.verdict == "inconclusive":
+            ElementTree.SubElement(case, "skipped", message=text)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
+    heading = ["Task", "Problems", "Samples", "Drop", "Power", "Problems for 80 %"]
+    lines = []
+    for row in rows:
+        power = f"{row.power:.1%}" if row.power < 0.1 else f"{row.power:.0%}"
+        needed = f"{row.problems_for_80:,}" if row.problems_for_80 else "-"
+        lines.append([row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}", power, needed])
+    notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}."]
+    if any(row.problems_for_80 is None for row in rows):
+        notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
+    notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
+    return Table(heading, lines, notes)
+
+
+# The history: all runs against a baseline share one error rate.
+
+
+def _list_runs(path: Path, baseline: SeedRuns) -> set[str]:
+    """The digests of the runs that were compared with this baseline. Raises ResultsError for another kind of file."""
+    if not path.exists():
+        return set()
+    entries = read_lines(path, WRITER, skip=logger.warning)
+    lines = [(line.require("baseline", str), line.require("run", str)) for line in entries]
+    return {run for digest, run in lines if digest == baseline.digest}
+
+
+def _digest_run(measured: SeedRuns) -> str:
+    """Digest all texts of a run. The same run again counts once."""
+    return digest_of({task: [run.texts for run in side.runs] for task, side in measured.tasks.items()})
+
+
+def _add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Check]) -> None:
+    """Append a line with the verdicts of each metric. A line that was cut off is ended first. Raises ArgumentError."""
+    line = {
+        "baseline": baseline.digest,
+        "run": _digest_run(new),
+        "model": new.model,
+        "verdicts": [
+            {
+                key: [each.metric, each.verdict, None if isnan(each.difference) else each.difference]
+                for key, each in check.tasks.items()
+            }
+            for check in checks
+        ],
+    }
+    with writing("history", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, follow=True), "ab+") as stream:
+            stream.seek(max(stream.tell() - 1, 0))
+            start = b"" if stream.read(1) in (b"", b"\n") else b"\n"
+            stream.write(start + json.dumps(line).encode() + b"\n")

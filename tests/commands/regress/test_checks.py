@@ -1,0 +1,161 @@
+"""Calls of `regress`: what is refused, what is never written over, and what a verdict is as status, JSON, JUnit XML, summary and
+line of a history.
+"""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from helpers.results import TASK, draw_counts, takeover, write_results
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "regress needs RESULTS"),
+        (["results"], "regress needs --baseline FILE"),
+        (["a", "b", "--baseline", "b"], "RESULTS are 2 folders; one run is compared"),
+        (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
+        (["results", "--baseline", "b", "--runs", "0"], "--runs 0 is not at least 1"),
+        (["results", "--baseline", "b", "--base", "x"], "--base and --reference go together, and with --update"),
+        (["no/results", "--baseline", "none.json", "--plan"], "'no/results' does not exist"),
+    ],
+)
+def test_wrong_calls_are_one_line(words, text):
+    with pytest.raises((ArgumentError, ResultsError), match=text):
+        main(["regress", *words])
+
+
+@pytest.mark.parametrize("limit", ["5%", "1", "nan"])
+def test_a_limit_is_a_share(capsys, limit):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["regress", "results", "--baseline", "b", f"--max-drop={limit}"])
+    assert f"argument --max_drop: '{limit}' is not a share from 0 to below 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['{"scores": {}, "decoding": {}, "checksum": ""}', ""], ids=["a calibration", "an empty file"])
+def test_no_file_but_a_baseline_is_overwritten(check, text):
+    path = check.folder / "other"
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match="is not a baseline; it was not changed"):
+        main(["regress", str(check.folder / "good"), "--baseline", str(path), "--update"])
+    assert path.read_text() == text
+    with pytest.raises(ArgumentError, match=r"--junit .* is not a JUnit file of regress"):
+        check({TASK: draw_counts(1)}, "--junit", str(path))
+
+
+def test_the_same_run_differs_in_nothing_and_its_files_are_written_over(check, capsys):
+    words = ["--junit", str(check.folder / "new.xml")]
+    for _ in range(2):
+        status, found = check({TASK: draw_counts(1)}, *words)
+        task = found["tasks"][TASK]
+        assert (status, found["verdict"], task["low"], task["high"]) == (0, "pass", 0, 0)
+        assert task["note"] == "no sample differs"
+    assert main(["regress", str(check.folder / "now"), "--baseline", str(check.folder / "b.json")]) == 0
+    assert "the run is the baseline's own" in capsys.readouterr().err
+    assert main(["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--update"]) == 0
+    with pytest.raises(ArgumentError, match="--metric is empty"):  # of a variable that is not set
+        check({TASK: draw_counts(1)}, "--metric", "")
+
+
+@pytest.mark.parametrize(("shift", "words", "status", "verdict"), [
+    (0.0, [], 0, "pass"), (-0.15, [], 1, "regressed"), (-0.15, ["--max-drop", "0.3"], 0, "pass"),
+    (-0.02, [], 0, "inconclusive"), (-0.02, ["--strict"], 1, "inconclusive"),
+])  # fmt: skip
+def test_the_status_follows_from_the_verdict(check, shift, words, status, verdict):
+    got, found = check({TASK: draw_counts(2, shift)}, *words)
+    assert (got, found["verdict"]) == (status, verdict)
+    task = found["tasks"][TASK]
+    assert task["low"] <= task["difference"] <= task["high"]
+    assert task["difference"] == pytest.approx(task["now"] - task["baseline"])
+    assert ("could tell" in task["note"]) == (verdict == "inconclusive")
+
+
+def test_only_the_named_tasks_are_checked_and_unknown_metrics_are_one_line(check):
+    extra = {TASK: draw_counts(1), "takeover_amc23": [1] * 40}
+    with pytest.raises(ResultsError, match="takeover_amc23: missing in the baseline"):
+        check(extra)
+    assert check(extra, "--tasks", TASK)[0] == 0
+    with pytest.raises(ArgumentError, match="--tasks takeover_amc24 is not there; known: takeover_amc23"):
+        check(extra, "--tasks", "takeover_amc24")
+    with pytest.raises(ArgumentError, match=r"--metric 'accc' is not known; did you mean 'acc'\?"):
+        check({TASK: draw_counts(1)}, "--metric", "accc")
+    with pytest.raises(ResultsError, match=r"has no metric 'pass@3' in both runs; it has acc, pass@1.*maj@8"):
+        check({TASK: draw_counts(1)}, "--metric", "pass@3")
+
+
+def test_several_metrics_are_judged_in_one_call_and_junit_and_github_s_summary_say_so(check, monkeypatch):
+    summary, junit = check.folder / "summary.md", check.folder / "out" / "junit.xml"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    status, found = check({TASK: draw_counts(2, -0.15)}, "--metric", "unparsed", "acc,pass@4", "--junit", str(junit))
+    assert (status, found["verdict"]) == (1, "regressed")
+    verdicts = {metric: one["tasks"][TASK]["verdict"] for metric, one in found["metrics"].items()}
+    assert verdicts == {"unparsed": "pass", "acc": "regressed", "pass@4": "regressed"}
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    assert suite.find("testcase/failure").get("message").startswith("regressed: -0.")
+    text = summary.read_text()
+    assert text.startswith("before\n### lm-eval-takeover regress: regressed") and f"| {TASK} | regressed |" in text
+
+
+def test_a_stranger_s_task_is_well_formed_in_junit_and_no_command_in_a_log(tmp_path, regress, capsys):
+    """GitHub reads a line that begins with `::` as a command; U+FFFE is in no XML."""
+    task, path = "::error::a\ufffeb\u202e", tmp_path / "junit.xml"
+    for seed, name in enumerate(("good", "now")):
+        write_results(tmp_path / name, {task: draw_counts(seed)}, run=takeover(seed=seed))
+    words = ["--baseline", str(tmp_path / "b.json")]
+    assert main(["regress", str(tmp_path / "good"), *words, "--update"]) == 0
+    assert main(["regress", str(tmp_path / "now"), *words, "--junit", str(path)]) in (0, 1)
+    printed = capsys.readouterr()
+    assert ElementTree.parse(path).find("testcase").get("classname") == r"\::error::a\ufffeb\u202e"
+    assert not any(line.strip().startswith("::") for line in (printed.out + printed.err).splitlines())
+
+
+# Histories.
+
+
+@pytest.fixture
+def run(check):
+    """Compares the run of a seed, with a history."""
+    history = check.folder / "h" / "history.jsonl"
+
+    def run(seed, *words):
+        words = ["--max_drop", "0.03", "--history", str(history), *words]
+        return check({TASK: draw_counts(seed, -0.08)}, *words)[1]["tasks"][TASK]
+
+    run.history = history
+    return run
+
+
+def test_runs_in_a_history_share_one_error_rate_and_their_number_is_said(check, run, capsys):
+    alone, first = check({TASK: draw_counts(2, -0.08)}, "--max_drop", "0.03")[1]["tasks"][TASK], run(2)
+    assert alone["p_holm"] < first["p_holm"] < 30 * alone["p_holm"]
+    assert (alone["low"], alone["high"]) == (first["low"], first["high"])
+    assert run(2, "--runs", "1")["p_holm"] == alone["p_holm"]  # the same texts count once
+    words = ["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--history", str(run.history)]
+    for more, said in (
+        (["--runs", "1"], "2 runs against this baseline, 1 were planned"),
+        ([], "run 2 of 30 against this baseline"),
+    ):
+        main([*words, *more])
+        assert said in capsys.readouterr().err
+    assert len(run.history.read_text().splitlines()) == 4
+    run.history.write_text("{}")
+    with pytest.raises(ResultsError, match=r"history.jsonl', line 1: field 'baseline' is missing"):
+        run(2)
+
+
+@pytest.mark.parametrize(("cut", "counted"), [(1, 2), (40, 1)])
+def test_a_line_that_was_cut_off_stays_apart_from_the_next(run, caplog, cut, counted):
+    """Without the end of its line an entry counts; without its end it is left out, with a notice at each call."""
+    run(2)
+    run.history.write_bytes(run.history.read_bytes()[:-cut])
+    run(3)
+    lines = run.history.read_text().splitlines()
+    assert sum(line.endswith("}") for line in lines) == counted and json.loads(lines[-1])
+    run(4)
+    assert ("line 1 is left out: it is not JSON" in caplog.text) == (cut > 1)
