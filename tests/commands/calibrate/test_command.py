@@ -26,17 +26,17 @@ pytestmark = pytest.mark.slow
 
 def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     out = tmp_path / "mine.json"
-    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "12", "--out", str(out)]
+    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "6", "--out", str(out)]
     assert main(call) == 0
     printed = capsys.readouterr().out
     assert "\nce " in printed and "\njs " not in printed  # --score js was not asked for
     assert "| js |" in out.with_suffix(".md").read_text()
-    assert "12 rollouts, " in printed
+    assert "6 rollouts, " in printed
     assert "few tokens: below a spike ratio of 0.0" in printed
     content = json.loads(out.read_text())
     assert list(content["scores"]) == scores.names()
     assert content["base"]["id"] == "demo-base"
-    assert len(content["prompts"]["indices"]) == content["prompts"]["asked"] == 12
+    assert len(content["prompts"]["indices"]) == content["prompts"]["asked"] == 6
     assert content["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}
     assert content["decoding"]["max_gen_toks"] == 16_384
     assert content["cut"] == 0
