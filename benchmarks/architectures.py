@@ -29,7 +29,7 @@ from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding import engine, lockstep
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError

@@ -21,7 +21,7 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Setup
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems

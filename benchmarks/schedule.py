@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from random_pairs import SAMPLING, clock, costs, gated, load, pair_folders
 
-from lm_eval_takeover.decoding import blockwise, schedule
+from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.decoding import costs as modelled
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.forward.forward_pass import ForwardPass
@@ -80,7 +80,7 @@ def compare(title: str, runs: dict[str, Callable[[], float]], rounds: int) -> No
 
 def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rounds: int) -> None:
     of = measured(pair, batch, len(requests[0].prompt) + requests[0].max_new_tokens // 2)
-    overall = schedule.MismatchRates
+    overall = modelled.MismatchRates
 
     def with_measured() -> float:
         with patched(modelled.PassCost, "of", staticmethod(of)):
@@ -90,14 +90,14 @@ def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rou
         with patched(overall, "rate", lambda self, _: self.overall):
             return speed(pair, guided, requests, batch)
 
-    def choose_length(self: schedule.Schedule, rows: int, vocab: int, device: torch.device) -> int:
+    def choose_length(self: modelled.Schedule, rows: int, vocab: int, device: torch.device) -> int:
         ratio = self._costs.drafter.fixed / self._costs.target.fixed
         lengths = np.arange(1, longest_draft(rows, vocab, device) + 1)
         return int(lengths[((lengths * ratio + 1) / modelled.expect_tokens(lengths, self.rates.overall)).argmin()])
 
     def by_cost_ratio() -> float:
         never = [0.0] * (LONGEST + 2)  # rows that must stand: a draft has its whole length
-        own = schedule.Schedule
+        own = modelled.Schedule
         with patched(own, "limit", choose_length), patched(own, "break_even_rows", lambda *_, **__: never):
             return speed(pair, guided, requests, batch)
 

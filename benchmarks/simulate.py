@@ -5,7 +5,7 @@
     python benchmarks/simulate.py --by_load                vLLM alone: fused, drafts of one length, and the lengths of `auto`
     python benchmarks/simulate.py --validate               this CPU and the demo pair: simulated ratios beside measured ones
 
-What is real: the schedule of the drafts (`decoding/schedule.py`), the costs (`decoding/costs.py`), and the positions at which a
+What is real: the schedule of the drafts (`decoding/costs.py`), the costs (`decoding/costs.py`), and the positions at which a
 text left its draft. Those are the takeovers of the demo pair at 5 %, each of which is taken to write another token; of a run with
 traces, they are where the emitted token is another than the host's. What is modelled: the time of everything. All requests are in
 flight at once and have read 4,000 tokens. vLLM schedules ahead, so its step takes the larger of the GPU's time and the host's.
@@ -29,8 +29,7 @@ from random_pairs import clock, costs, gated, load
 from schedule import patched
 
 from lm_eval_takeover.decoding import blockwise, lockstep
-from lm_eval_takeover.decoding.costs import MACHINES, Machine, PassCost, StepCosts
-from lm_eval_takeover.decoding.schedule import Schedule
+from lm_eval_takeover.decoding.costs import MACHINES, Machine, PassCost, Schedule, StepCosts
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padded_cache import Sequences

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import blockwise, lockstep
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request, Sampling

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.backends import Backend, open_backend
-from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
+from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
 from lm_eval_takeover.method.generation import CountTokens

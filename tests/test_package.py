@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from lm_eval_takeover.vllm.versions import SUPPORTED
+from lm_eval_takeover.vllm.launch import SUPPORTED
 
 BROUGHT = {
     "lm_eval_takeover",

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.decoding.costs import PassCost
+from lm_eval_takeover.decoding.costs import PassCost, Schedule
 from lm_eval_takeover.decoding.failures import blame
-from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN, emit
+from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN, count_standing, emit
 from lm_eval_takeover.decoding.rows import Row, build_block, list_rows, stack_windows, upload_words
-from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import prepare_pass
@@ -31,7 +30,6 @@ from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import drawing, place_rules
-from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)

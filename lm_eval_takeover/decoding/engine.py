@@ -1,6 +1,7 @@
-"""Chooses the engine: `lockstep` for `block_size=1` and for models that cannot be read in blocks, else `blockwise`.
+"""The transformers engines as a backend: loads and checks the weights, chooses batches that fit into memory, and the engine.
 
-`blockwise` drafts if the donor's distribution decides, else it goes `stepwise`. All write the same texts.
+That is `lockstep` for `block_size=1` and for models that cannot be read in blocks, else `blockwise`, which drafts if the donor's
+distribution decides and goes `stepwise` if not. All write the same texts.
 """
 
 import logging
@@ -9,20 +10,88 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures, isolate
+from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts, compare, force
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.forward_pass import ForwardPass, release_memory
+from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up_columns
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.self_check import check_member, verify_pass
 from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
 
+_USED = 0.8  # of the free memory, for `batch_size=auto`
+_LOGITS = 8  # float32 copies of one token's logits that exist at a time, drafts included
 # `(policy, requests, traced)` to `(index into requests, generation)` as samples finish.
 Write = Callable[[Policy, Sequence[Request], bool], Iterator[tuple[int, Generation]]]
+
+
+class TransformersBackend:
+    """Both models of a pair, loaded, and a policy. identity: settings of the backend that can change a text."""
+
+    identity = "hf"
+
+    def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
+        self.arguments, self.pair, self.policy = arguments, pair, policy
+        for role in policy.roles:
+            check_member(pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
+
+    def fit_rows(self, tokens: int) -> int:
+        """The number of samples of this length at a time: `batch_size`, or for `auto` as many as fit into memory (logged)."""
+        if self.arguments.batch_size != "auto":
+            return self.arguments.rows
+        members = [self.pair.member(role) for role in self.policy.roles]
+        rows = rows_that_fit(members, tokens, self.pair.vocab_size, self.arguments.rows)
+        logger.info("batch_size=auto: %d samples of up to %d tokens at a time", rows, tokens)
+        return rows
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        *,
+        seed: int,
+        rows: int,
+        traced: bool = False,
+        count_tokens: CountTokens | None = None,
+        policy: Policy | None = None,
+    ) -> Iterator[tuple[int, Generation]]:
+        """`engine.generate`, by another policy if one is given."""
+        return generate(
+            self.pair,
+            policy or self.policy,
+            requests,
+            seed=seed,
+            batch_size=rows,
+            block_size=self.arguments.block_size,
+            traced=traced,
+            count_tokens=count_tokens,
+        )
+
+    def force(self, prompts: Texts, continuations: Texts, *, seed: int, labels: Sequence[str]) -> list[Forced]:
+        """Each continuation as the policy would have met it; see `teacher_forcing.force`."""
+        return force(self.pair, self.policy, prompts, continuations, seed=seed, labels=labels)
+
+    def compare(
+        self, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Sequence[str]
+    ) -> list[dict[str, NDArray[Any]]]:
+        """Scores and probabilities of each continuation under base and guide; see `teacher_forcing.compare`."""
+        return compare(self.pair, scores, prompts, continuations, labels)
+
+    def close(self) -> None:
+        """Do nothing: no other process has memory."""
 
 
 def generate(
@@ -101,3 +170,44 @@ def write_after_donor(
             generation.guide_passes += own[place].guide_passes
             generation.donor_answer = len(own[place].tokens)
             yield start + place, generation
+
+
+@torch.inference_mode()
+def cache_bytes(member: Member) -> int | None:
+    """Measured bytes of keys and values for one token of one sample. None if rows share one length."""
+    try:
+        forward = verify_pass(member, rows=2)
+    except ArgumentError:
+        return None
+    assert isinstance(forward, ForwardPass)
+    reader = Reader(forward, 1, 1, graphed=False)
+    reader.read([0], torch.zeros(1, 1, dtype=torch.long))
+    return sum(int(buffer[0, 0].numel() * buffer.itemsize) for layer in reader.cache.layers for buffer in layer.buffers)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that can still be allocated on this device."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + unused)
+    return int(psutil.virtual_memory().available)
+
+
+def rows_that_fit(members: Sequence[Member], tokens: int, vocab: int, most: int) -> int:
+    """The number of rows of `tokens` tokens that fit into memory, 1 to `most`. Loads the models.
+
+    `most` if a model runs in lockstep. On a CPU the machine's memory counts, not a container's limit.
+    """
+    for member in members:
+        release_memory(member)
+    sizes = [cache_bytes(member) for member in members]
+    columns = round_up_columns(tokens + LONGEST)
+    needed: dict[torch.device, float] = {}
+    for member, size in zip(members, sizes, strict=True):
+        if size is None:
+            return most
+        row = columns * size + _LOGITS * vocab * 4
+        device = torch.empty(0, device=member.device).device  # with its number
+        needed[device] = needed.get(device, 0.0) + row
+    fits = min(_USED * free_bytes(device) / row for device, row in needed.items())
+    return max(1, min(most, int(fits)))

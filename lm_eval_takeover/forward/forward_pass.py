@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.lean_decoder import LeanDecoder
-from lm_eval_takeover.forward.projection import computes_bfloat16
+from lm_eval_takeover.forward.lean_decoder import LeanDecoder, computes_bfloat16
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, keeps_state, read_layer_windows
 from lm_eval_takeover.forward.transfers import choose_device
 from lm_eval_takeover.pair.member import Member

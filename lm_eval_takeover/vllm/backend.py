@@ -1,4 +1,4 @@
-"""vLLM as a backend: the interface of `decoding.backend.TransformersBackend`, by one engine or several."""
+"""vLLM as a backend: the interface of `decoding.engine.TransformersBackend`, by one engine or several."""
 
 import json
 from array import array
@@ -27,8 +27,8 @@ from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import make_empty
 from lm_eval_takeover.vllm.data_parallel import Engines, open_engines
 from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
+from lm_eval_takeover.vllm.launch import check_version
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
-from lm_eval_takeover.vllm.versions import check_version
 
 _AT_ONCE = 4096  # samples that vLLM gets together; its queue is long, and a waiting sample is small
 _NUMERIC = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")  # change texts

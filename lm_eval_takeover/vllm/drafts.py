@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.decoding.gate_step import share
+from lm_eval_takeover.decoding.gate_step import count_standing, share
 from lm_eval_takeover.method.policy import DIRECTIONS
-from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
 PIECE = 2**28  # bytes of both models' logits that are gathered at a time

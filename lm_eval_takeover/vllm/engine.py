@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.decoding.rows import StopStrings
 from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import GREEDY, Request

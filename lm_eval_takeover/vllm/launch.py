@@ -1,4 +1,7 @@
-"""From model arguments to a running vLLM engine: the fused pair, drafts, or one model alone."""
+"""From model arguments to a running vLLM engine: the fused pair, drafts, or one model alone.
+
+`scripts/check_next_vllm.py` looks up in another version of vLLM every name that is used here.
+"""
 
 import json
 import logging
@@ -20,6 +23,8 @@ from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
 logger = logging.getLogger(__name__)
 
+SUPPORTED = "0.32"  # with every patch release; as in the extra `vllm` of pyproject.toml
+_INSTALL = "pip install '.[vllm]', on a machine without a GPU as in docs/vllm.md"
 PROCESSOR = "lm_eval_takeover.vllm.fused_v1:TakeoverLogitsProcessor"
 CHECK = "lm_eval_takeover.vllm.fused_v2:RequestCheck"
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -37,6 +42,19 @@ _OURS: Mapping[str, str] = {
     "worker_extension_cls": "plugins=…",
     "speculative_config": "block_size=…",
 }
+
+
+def check_version() -> None:
+    """Raises ArgumentError if vLLM is missing or of another version: its private classes are used."""
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # by default vLLM reports its use
+    try:
+        import vllm
+
+        version = vllm.__version__
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(f"backend=vllm needs vLLM, which cannot be imported ({error}): {_INSTALL}") from error
+    if not version.startswith(f"{SUPPORTED}."):
+        raise ArgumentError(f"backend=vllm: vLLM {version} is installed, expected {SUPPORTED}: {_INSTALL}")
 
 
 def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:

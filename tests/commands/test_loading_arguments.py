@@ -14,7 +14,7 @@ from lm_eval_takeover.commands.compare.rows import plan_rows
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair import loading
-from lm_eval_takeover.vllm import versions
+from lm_eval_takeover.vllm import launch
 
 LOADS = [name for name, kind in KINDS.items() if kind.loads and name not in PAIR]
 HINTS = get_type_hints(ModelArguments)
@@ -43,7 +43,7 @@ def stop_at_loading(monkeypatch):
         raise Loaded(given)
 
     monkeypatch.setattr(loading, "load_pair", stop)
-    monkeypatch.setattr(versions, "check_version", lambda: None)
+    monkeypatch.setattr(launch, "check_version", lambda: None)
 
 
 def check(parsed, name, value):

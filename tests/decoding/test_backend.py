@@ -2,7 +2,7 @@
 
 from helpers.pairs import save_random_model
 
-from lm_eval_takeover.decoding.backend import cache_bytes, rows_that_fit
+from lm_eval_takeover.decoding.engine import cache_bytes, rows_that_fit
 from lm_eval_takeover.pair.member import Member
 
 

@@ -9,7 +9,7 @@ from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gp
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise, engine
-from lm_eval_takeover.decoding.backend import rows_that_fit
+from lm_eval_takeover.decoding.engine import rows_that_fit
 from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO

@@ -6,8 +6,7 @@ from helpers.pairs import save_random_model, texts
 from transformers import GPT2Config, Qwen3Config
 
 from lm_eval_takeover.decoding import blockwise
-from lm_eval_takeover.decoding.costs import MACHINES, PassCost, count_column_bytes, find_machine
-from lm_eval_takeover.decoding.schedule import Schedule
+from lm_eval_takeover.decoding.costs import MACHINES, PassCost, Schedule, count_column_bytes, find_machine
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.request import Request, Sampling

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lm_eval_takeover.decoding.stop_strings import StopStrings, is_cut_off, text_of
+from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.method.request import Request
 
 

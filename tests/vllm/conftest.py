@@ -18,7 +18,7 @@ import pytest
 from helpers.pairs import POLICIES, ROOT, SAMPLED, save_random_model
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy

@@ -17,9 +17,8 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.serve import server
-from lm_eval_takeover.vllm.launch import RUNNER, explain, list_engine_arguments, plan_drafts, start_engine
+from lm_eval_takeover.vllm.launch import RUNNER, check_version, explain, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
-from lm_eval_takeover.vllm.versions import check_version
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.decoding.gate_step import by_positions
-from lm_eval_takeover.decoding.stop_strings import is_cut_off
+from lm_eval_takeover.decoding.rows import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, run_in_batches
 from lm_eval_takeover.method.generation import Generation

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
-from lm_eval_takeover.decoding.stop_strings import StopStrings, is_cut_off, text_of
+from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request

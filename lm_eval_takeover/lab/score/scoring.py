@@ -14,7 +14,7 @@ from tqdm import tqdm
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.errors import RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.registry import Score, load_plugins

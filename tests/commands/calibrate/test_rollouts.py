@@ -12,7 +12,7 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Rollout, Rollouts, Setup
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.policies import Disagreement, Random

@@ -12,7 +12,7 @@ from helpers.printed_numbers import check_numbers
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.decoding import lockstep
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.analysis.effects import AUROC, BY_SCORE, SUMMARY
 from lm_eval_takeover.lab.effects import measuring

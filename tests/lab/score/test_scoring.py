@@ -14,7 +14,7 @@ from helpers.run_dirs import copy_few, plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._stored_pair import restore_arguments
-from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.lab.score import scoring

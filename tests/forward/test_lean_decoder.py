@@ -5,8 +5,7 @@ import torch
 from torch.nn import Linear
 from torch.nn.functional import linear
 
-from lm_eval_takeover.forward.lean_decoder import LeanDecoder
-from lm_eval_takeover.forward.projection import Projection
+from lm_eval_takeover.forward.lean_decoder import LeanDecoder, Projection
 from lm_eval_takeover.pair.member import Member
 
 SMALL, LARGE = (96, [64, 32, 32]), (512, [768, 512])
