@@ -5,11 +5,11 @@
     python benchmarks/simulate.py --by_load                vLLM alone: fused, drafts of one length, and the lengths of `auto`
     python benchmarks/simulate.py --validate               this CPU and the demo pair: simulated ratios beside measured ones
 
-What is real: the schedule of the drafts (`decoding/costs.py`), the costs (`decoding/costs.py`), and the positions at which a
-text left its draft. Those are the takeovers of the demo pair at 5 %, each of which is taken to write another token; of a run with
-traces, they are where the emitted token is another than the host's. What is modelled: the time of everything. All requests are in
-flight at once and have read 4,000 tokens. vLLM schedules ahead, so its step takes the larger of the GPU's time and the host's.
-Each constant has a range; the tables show what all least and all most of them give. Published figures stand beside.
+What is real: the schedule of the drafts and the costs (`decoding/costs.py`), and the positions at which a text left its draft.
+Those are the takeovers of the demo pair at 5 %, each of which is taken to write another token; of a run with traces, they are
+where the emitted token is another than the host's. What is modelled: the time of everything. All requests are in flight at once
+and have read 4,000 tokens. vLLM schedules ahead, so its step takes the larger of the GPU's time and the host's. Each constant
+has a range; the tables show what all least and all most of them give. Published figures stand beside.
 """
 
 import argparse
@@ -242,7 +242,7 @@ def _accept(slots: Sequence[Row], drafted: Sequence[int], schedule: Schedule) ->
         other = next((place for place, (differs, _) in enumerate(block) if differs), None)
         count = length if other is None else other + 1
         seen = [entropy for _, entropy in block[:count]]
-        schedule.rates.learn(seen, [False] * (count - 1) + [other is not None])
+        schedule.rates.learn(seen, other is not None)
         row.place += count
         emitted += count
     return emitted

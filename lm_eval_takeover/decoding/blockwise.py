@@ -233,8 +233,7 @@ class Blocks(Stepwise):
             self.slots[slot].generation.count_passes(self.donor, 1)
             self.readers[self.donor].lengths[slot] += written
             self.readers[self.drafter].lengths[slot] += min(written, len(draft.tokens[row]))
-            min_entropies = draft.min_entropies[row][:count]
-            self.schedule.rates.learn(min_entropies, [False] * (len(min_entropies) - 1) + [ends])
+            self.schedule.rates.learn(draft.min_entropies[row][:count], ends)
             if end:
                 finished.append(slot)
 

@@ -25,7 +25,7 @@ class Machine:
     arithmetic: floating point operations a second; token: seconds a byte of a token's keys and values, for what is no matrix of
     weights. draw: seconds a draw of any number of rows, with the host's books of it; row: seconds more for each row; entries:
     entries of the vocabulary a second. block: seconds of the host's work on a block that is verified. several: extra time of a
-    pass over several tokens, in shares of reading the large weights (`projection` lays out small ones for any number).
+    pass over several tokens, in shares of reading the large weights (`Projection` lays out small ones for any number).
     """
 
     launch: float
@@ -248,12 +248,11 @@ class MismatchRates:
         """The probability that a draft ends at a position of this min-entropy."""
         return self._rates[self.bucket(min_entropy)]
 
-    def learn(self, min_entropies: list[float], ended: list[bool]) -> None:
-        """Positions that were verified: their min-entropies, and whether the draft ended there."""
-        for min_entropy, end in zip(min_entropies, ended, strict=True):
-            bucket = self.bucket(min_entropy)
-            self._seen[bucket] += 1
-            self._ended[bucket] += end
+    def learn(self, min_entropies: list[float], ends: bool) -> None:
+        """Positions of one draft that were verified: their min-entropies, and whether the draft ended at the last of them."""
+        for min_entropy in min_entropies:
+            self._seen[self.bucket(min_entropy)] += 1
+        self._ended[self.bucket(min_entropies[-1])] += ends
         self._fit()
 
 

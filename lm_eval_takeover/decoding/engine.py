@@ -59,26 +59,11 @@ class TransformersBackend:
         return rows
 
     def generate(
-        self,
-        requests: Sequence[Request],
-        *,
-        seed: int,
-        rows: int,
-        traced: bool = False,
-        count_tokens: CountTokens | None = None,
-        policy: Policy | None = None,
+        self, requests: Sequence[Request], *, rows: int, policy: Policy | None = None, **options: Any
     ) -> Iterator[tuple[int, Generation]]:
-        """`engine.generate`, by another policy if one is given."""
-        return generate(
-            self.pair,
-            policy or self.policy,
-            requests,
-            seed=seed,
-            batch_size=rows,
-            block_size=self.arguments.block_size,
-            traced=traced,
-            count_tokens=count_tokens,
-        )
+        """As `generate` below, by another policy if one is given. rows: samples at a time. options: `seed` and others."""
+        block_size = self.arguments.block_size
+        return generate(self.pair, policy or self.policy, requests, batch_size=rows, block_size=block_size, **options)
 
     def force(self, prompts: Texts, continuations: Texts, *, seed: int, labels: Sequence[str]) -> list[Forced]:
         """Each continuation as the policy would have met it; see `teacher_forcing.force`."""

@@ -71,8 +71,12 @@ class Projection:
             self._packed = _pack(weight.to(packed))
         self._counts_packed = _ANY if packed == torch.bfloat16 else _SOME
         self._float_bias = None if bias is None else bias.float()
-        if len(modules) > 1:
-            _replace_by_views(modules, weight, bias)
+        start = 0
+        for module in modules if len(modules) > 1 else ():  # each keeps its rows of the common matrix
+            rows = slice(start, start := start + len(module.weight))
+            module.weight = Parameter(weight[rows], requires_grad=False)
+            if bias is not None:
+                module.bias = Parameter(bias[rows], requires_grad=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of x `[tokens, in]`: `[tokens, out]`, contiguous."""
@@ -111,17 +115,6 @@ def _pack(weight: Tensor) -> Tensor | None:
 def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     return product
-
-
-def _replace_by_views(modules: Sequence[Any], weight: Tensor, bias: Tensor | None) -> None:
-    """Each module's weight and bias become its rows of the common ones."""
-    start = 0
-    for module in modules:
-        end = start + len(module.weight)
-        module.weight = Parameter(weight[start:end], requires_grad=False)
-        if bias is not None:
-            module.bias = Parameter(bias[start:end], requires_grad=False)
-        start = end
 
 
 class RMSNorm:

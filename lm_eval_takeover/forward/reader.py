@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
-from lm_eval_takeover.forward.graphed_pass import GraphedPass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, GraphedPass, StatePass
 from lm_eval_takeover.forward.padded_cache import copy_cache, create_cache
 from lm_eval_takeover.forward.ragged_cache import RaggedCache, round_up
 from lm_eval_takeover.forward.transfers import choose_device, pad_right, upload

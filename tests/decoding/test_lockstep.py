@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from helpers.pairs import GREEDY, POLICIES, SAMPLED, in_directions, look_before_passes
+from helpers.pairs import GREEDY, POLICIES, SAMPLED, list_cases, look_before_passes
 from helpers.reference import replay_request
 
 from lm_eval_takeover.decoding.lockstep import generate
@@ -40,8 +40,7 @@ def assert_equal(pair, policy, requests, batch_sizes=(16, 3, 1)):
     return [fire for _, taken, _ in expected for fire in taken]
 
 
-@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-@pytest.mark.parametrize(("name", "direction"), in_directions(POLICIES))
+@pytest.mark.parametrize(("name", "direction", "sampling"), list_cases(POLICIES))
 def test_equals_the_replay(small_pair, prompts, name, direction, sampling):
     policy = replace(POLICIES[name], direction=direction)
     samples = (0, 1, 2) if sampling is SAMPLED else (0,)
@@ -62,8 +61,12 @@ def test_equals_the_replay_to_the_end_of_text(demo_pair, prompts, name):
     assert not any(set(generation.tokens[:-1]) & ends for generation in made.values())
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.8, 0.9, 20), Sampling(1.3, 1.0, 3)], ids=str)
-@pytest.mark.parametrize("name", ["disagreement", "entropy", "random"])
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [("disagreement", Sampling(1.0)), ("entropy", Sampling(0.8, 0.9, 20)), ("random", Sampling(1.3, 1.0, 3)),
+     ("disagreement", Sampling(0.8, 0.9, 20))],
+    ids=str,
+)  # fmt: skip
 def test_equals_the_replay_on_two_architectures(rough_pair, prompts, name, sampling):
     """Random weights, other layers and heads, padded vocabularies of 512 and 544: the shared part counts."""
     assert rough_pair.vocabulary.size == 512

@@ -7,8 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
-from lm_eval_takeover.forward.graphed_pass import CudaGraphs
+from lm_eval_takeover.forward.forward_pass import CudaGraphs, ForwardPass, prepare_pass
 from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
@@ -47,9 +46,10 @@ METHODS = {
 }
 
 
-def in_directions(policies):
-    """Names with each direction that a policy has: one model alone has none."""
-    return [(name, way) for name in policies for way in ("forward", "reverse")[: 1 if name in ("base", "guide") else 2]]
+def list_cases(policies):
+    """Names, directions and samplings: all sampled in each direction that they have, which one model alone has not, and greedy."""
+    cases = [(name, "forward", sampling) for name in policies for sampling in (SAMPLED, GREEDY)]
+    return cases + [(name, "reverse", SAMPLED) for name in policies if name not in ("base", "guide")]
 
 
 def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):

@@ -6,7 +6,7 @@ Between two replays the tensors that a graph has made hold garbage, as on a GPU,
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm_eval_takeover.forward.graphed_pass import CudaGraphs
+from lm_eval_takeover.forward.forward_pass import CudaGraphs
 
 WAITS = ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "masked_select", "unique", "equal")
 

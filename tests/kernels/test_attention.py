@@ -11,8 +11,7 @@ HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the int
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("window", [None, 30])
-@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+@pytest.mark.parametrize(("window", "dtype"), [(None, torch.float32), (30, torch.float32), (30, HALF)], ids=str)
 def test_it_is_that_of_sdpa(shape, window, dtype):
     """Rows of their own lengths; the keys of a row are a part of a wider buffer, and the queries of a fused projection."""
     rows, new, columns, dim = shape

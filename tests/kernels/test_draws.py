@@ -52,8 +52,9 @@ def test_the_words_of_a_device_are_those_of_numpys_philox():
     assert found.numpy().view(np.uint64).tolist() == expected
 
 
-@pytest.mark.parametrize("how", SETTINGS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("how", "dtype"), [*((how, torch.float32) for how in SETTINGS), *((how, torch.bfloat16) for how in SETTINGS[:5])], ids=str
+)
 def test_every_draw_is_that_of_the_cpu(how, dtype):
     logits, at = rough_logits(320, 97).to(dtype), at_random(320)
     with drawing():
@@ -101,7 +102,7 @@ def test_each_row_has_its_own_rule_and_row_of_logits():
             assert tokens[i] == draw_on_cpu(logits[asked[i]][None].numpy(), at[i : i + 1], how)[0][0]
 
 
-@pytest.mark.parametrize("how", SETTINGS, ids=str)
+@pytest.mark.parametrize("how", SETTINGS[:6], ids=str)  # greedy, plain, by top-p, by top-k, and by both
 def test_logits_that_are_no_distribution_end_in_some_token_and_are_told(how):
     logits = torch.zeros(4, 97)
     logits[0, 5], logits[1, 5], logits[2] = torch.nan, torch.inf, -torch.inf

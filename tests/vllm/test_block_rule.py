@@ -87,12 +87,6 @@ def test_drafts_are_chosen_where_they_gain_with_one_request_and_lose_little_with
     assert choice.longest == (lengths[0] if pays else 1)
 
 
-def test_engines_that_must_draft_alike_have_the_length_of_the_most_requests():
-    costs = pair_of()
-    longest = choose_lengths(costs, 256)[-1]
-    assert choose_drafts(costs, 256, fixed=True).ranges == [(1, 256, longest)]
-
-
 def test_it_is_said_why():
     drafts, ends, crowd = pair_of(), pair_of(ends=1.0), pair_of(columns=0, ends=0.1, bonus=True)
     assert choose_drafts(drafts, 256).reason.startswith("tokens of a draft by the number of requests: 7 from 1, 6 from")

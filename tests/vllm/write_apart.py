@@ -26,13 +26,14 @@ def main() -> None:
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         interpret_triton()
         schedule_ahead()
-        engine.TESTED_PROMPTS = 1
+        engine.TESTED_PROMPTS, engine._TESTED_TOKENS = 1, 6
         drafts.PIECE = 2**15  # rows are decided in pieces
     print(json.dumps([write(*job) for job in json.load(sys.stdin)]))
 
 
 def interpret_triton():
     os.environ["TRITON_INTERPRET"] = "1"
+    import helpers.interpreter  # noqa: F401 (makes the interpreter fast)
     from triton.backends import backends
 
     # vLLM asks for a backend of Triton's that computes on CPUs; the interpreter needs none.
