@@ -73,10 +73,11 @@ class Projection:
         self._float_bias = None if bias is None else bias.float()
         start = 0
         for module in modules if len(modules) > 1 else ():  # each keeps its rows of the common matrix
-            rows = slice(start, start := start + len(module.weight))
-            module.weight = Parameter(weight[rows], requires_grad=False)
+            end = start + len(module.weight)
+            module.weight = Parameter(weight[start:end], requires_grad=False)
             if bias is not None:
-                module.bias = Parameter(bias[rows], requires_grad=False)
+                module.bias = Parameter(bias[start:end], requires_grad=False)
+            start = end
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of x `[tokens, in]`: `[tokens, out]`, contiguous."""
