@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from helpers.pairs import GREEDY, POLICIES, SAMPLED, list_cases, look_before_passes
+from helpers.pairs import POLICIES, SAMPLED, list_cases, look_before_passes
 from helpers.reference import replay_request
 
 from lm_eval_takeover.decoding.lockstep import generate
