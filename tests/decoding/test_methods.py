@@ -16,7 +16,6 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Random
 from lm_eval_takeover.method.request import Request, Sampling
 
-
 REVERSED = [(name, "reverse") for name in ("surprise", "segment", "lossy", "ensemble")]
 
 

@@ -24,7 +24,9 @@ def requests(demo_pair):
     return [Request(prompt, j, 70, SAMPLED) for prompt in prompts for j in range(2)]
 
 
-@pytest.mark.parametrize(("score", "direction"), [("ce", "forward"), ("rkl", "reverse"), ("js", "forward"), ("entropy", "reverse")])
+@pytest.mark.parametrize(
+    ("score", "direction"), [("ce", "forward"), ("rkl", "reverse"), ("js", "forward"), ("entropy", "reverse")]
+)
 def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
     block = {"forward": 2**26, "reverse": 4 * 512 * 7}[direction]  # long texts are read a few columns at a time
     policy = Gated(direction=direction, score=score, gate=GATES[score])

@@ -47,7 +47,7 @@ METHODS = {
 
 
 def list_cases(policies):
-    """Names, directions and samplings: all sampled in each direction that they have, which one model alone has not, and greedy."""
+    """Names, directions and samplings. One model alone has no direction; in reverse all are sampled."""
     cases = [(name, "forward", sampling) for name in policies for sampling in (SAMPLED, GREEDY)]
     return cases + [(name, "reverse", SAMPLED) for name in policies if name not in ("base", "guide")]
 
