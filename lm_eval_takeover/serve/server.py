@@ -1,8 +1,8 @@
 """Middleware of vLLM's OpenAI-compatible server for a guided pair, on completions and chat completions.
 
-A request is split into requests of one sample each, and the gate draws (`client_request`). Answers gain a field `takeover`
-(`served_engine`), streams are joined (`stream`), and `/` is a page to try it. The key is checked before a body is read. Only two
-routes generate: vLLM's others would do it without a gate, or with unchecked settings.
+A request is split into requests of one sample each, and the gate draws (`client_request`). Answers gain a field `takeover`, and
+streams are joined (`answers`). `/` is a page to try it. The key is checked before a body is read. Only two routes generate:
+vLLM's others would do it without a gate, or with unchecked settings.
 """
 
 import asyncio
@@ -23,9 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lm_eval_takeover.escaping import make_page_policy
 from lm_eval_takeover.method.policy import DIRECTIONS
+from lm_eval_takeover.serve.answers import REQUESTS, EngineEnded, ServedEngine, Stream, answer, answer_all, refuse, watch
 from lm_eval_takeover.serve.client_request import MOST_BYTES, OneSample, Repeats, check_fields, parse_body, split_request
-from lm_eval_takeover.serve.served_engine import REQUESTS, EngineEnded, ServedEngine, sum_up, sum_usages
-from lm_eval_takeover.serve.stream import Stream, answer, ask, hide_ids, refuse, watch
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 _HELPERS = ("/tokenize", "/detokenize")  # nothing is generated
@@ -110,7 +109,7 @@ class TakeoverMiddleware:
             if samples[0].body.get("stream"):
                 status = await Stream(engine, samples, send).run(self.app, scope, gone)
             else:
-                status, body = await self._answer_all(engine, samples, scope, gone)
+                status, body = await answer_all(self.app, engine, samples, scope, gone)
                 if not gone.is_set():
                     await answer(status, body)(scope, receive, send)
         except EngineEnded as error:
@@ -119,26 +118,6 @@ class TakeoverMiddleware:
         finally:
             watcher.cancel()
         return _GONE if gone.is_set() and status == 200 else status
-
-    async def _answer_all(
-        self, engine: ServedEngine, samples: list[OneSample], scope: Scope, gone: asyncio.Event
-    ) -> tuple[int, dict[str, Any]]:
-        """Status and answer of all samples, or of the first one that vLLM refuses."""
-
-        async def answer_one(sample: OneSample) -> tuple[int, dict[str, Any]]:
-            status, body = await ask(self.app, scope, sample.body, gone)
-            if status == 200 and not gone.is_set():
-                (choice,) = body["choices"]
-                # Fetched at once, before newer records replace them.
-                body["takeover"] = await engine.tell_whole(sample, body["usage"], choice.get("token_ids"))
-                hide_ids(sample, body)
-            return status, body
-
-        done = await asyncio.gather(*map(answer_one, samples))
-        refused = next(((status, body) for status, body in done if status != 200), None)
-        if gone.is_set():
-            return _GONE, {}
-        return refused or (200, _merge([body for _, body in done]))
 
 
 def _is_own_name(scope: Scope) -> bool:
@@ -215,16 +194,6 @@ def _list_keys(scope: Scope) -> list[str]:
     arguments = getattr(scope["app"].state, "args", None)
     keys = getattr(arguments, "api_key", None) or [os.environ.get("VLLM_API_KEY")]
     return [key for key in keys if key]
-
-
-def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """One answer with all choices, in order. Each choice has its takeovers; the answer has their sum."""
-    parts = [part["takeover"] for part in answers]
-    choices = [part["choices"][0] for part in answers]
-    for index, choice in enumerate(choices):
-        choice["index"], choice["takeover"] = index, parts[index]
-    sums = {"usage": sum_usages([part["usage"] for part in answers])}
-    return answers[0] | sums | {"choices": choices, "takeover": parts[0] if len(parts) == 1 else sum_up(parts)}
 
 
 def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]:
