@@ -29,7 +29,7 @@ from draw_demo_results import IMAGES
 from graded_puzzle import read_texts
 
 from lm_eval_takeover.lab.frontier.curves import CAP, Oracle
-from lm_eval_takeover.lab.frontier.picture import draw_frontier
+from lm_eval_takeover.lab.frontier.output import draw_frontier
 from lm_eval_takeover.results.runs import find_results, read_run
 
 COMMAND = split(

@@ -24,26 +24,21 @@ _FIGURE["axes.prop_cycle"] = "cycler('color', ['2f81f7', 'd1495b', '1b9aaa', '8d
 def draw_svg(draw: Callable[[Any], None], size: tuple[float, float], settings: Mapping[str, Any] | None = None) -> str:
     """`draw`'s matplotlib Figure (inches) as SVG, always the same text."""
     import matplotlib
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
+    from matplotlib.ticker import FixedLocator, FuncFormatter
 
     stream = io.StringIO()
     with matplotlib.rc_context({**_FIGURE, **(settings or {})}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
-        _escape_texts(figure)
+        # Names of others: labels, titles, legends, and the names of ticks, which are written while the figure is drawn.
+        for axis in figure.findobj(Axis):  # by set_ticks with names:
+            if isinstance(axis.get_major_formatter(), FuncFormatter) and isinstance(axis.get_major_locator(), FixedLocator):
+                axis.set_ticklabels([for_figure(label.get_text()) for label in axis.get_ticklabels()])
+        for text in figure.findobj(Text):
+            text.set_text(for_figure(text.get_text()))
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    text = for_terminal(stream.getvalue())  # matplotlib writes control characters and U+FFFE as they are: no XML
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-
-
-def _escape_texts(figure: Any) -> None:
-    """Names of others in a figure: labels, titles, legends, and the names of ticks, which are written while it is drawn."""
-    from matplotlib.axis import Axis
-    from matplotlib.text import Text
-    from matplotlib.ticker import FixedLocator, FuncFormatter
-
-    for axis in figure.findobj(Axis):  # by set_ticks with names:
-        if isinstance(axis.get_major_formatter(), FuncFormatter) and isinstance(axis.get_major_locator(), FixedLocator):
-            axis.set_ticklabels([for_figure(label.get_text()) for label in axis.get_ticklabels()])
-    for text in figure.findobj(Text):
-        text.set_text(for_figure(text.get_text()))
+    svg = for_terminal(stream.getvalue())  # matplotlib writes control characters and U+FFFE as they are: no XML
+    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"

@@ -12,8 +12,8 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._output import Table, write_latex, write_markdown, write_terminal
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.extra import draw_svg
+from lm_eval_takeover.lab.frontier.output import write_frontier
 from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, Frontier
-from lm_eval_takeover.lab.frontier.tables import write_frontier
 from lm_eval_takeover.results.runs import MATHEMATICAL
 
 

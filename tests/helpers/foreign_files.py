@@ -33,10 +33,9 @@ from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
 from lm_eval_takeover.lab.analyze.inputs import Inputs, split_pairs
 from lm_eval_takeover.lab.analyze.tables import make_tables
 from lm_eval_takeover.lab.effects.tables import EXAMPLES
-from lm_eval_takeover.lab.report.figures import read_figure
-from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects
+from lm_eval_takeover.lab.report.building import list_rows
+from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.rollouts import read_scores
-from lm_eval_takeover.lab.report.summary import list_rows
 from lm_eval_takeover.runs import journal_file
 from lm_eval_takeover.runs import scores as scored
 from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal

@@ -246,18 +246,17 @@ def tabulate_by_score(frame: pl.DataFrame, scores: Sequence[str]) -> pl.DataFram
         bins = np.searchsorted(np.unique(values[order][places]), values, "left")
         for number, inside in enumerate(bins == each for each in np.unique(bins)):
             mean, bounds = positions.mean(inside), (float(values[inside].min()), float(values[inside].max()))
-            row = (kind, score, number, *bounds, int(inside.sum()), mean.value, mean.low, mean.high)
-            rows.append(dict(zip(BY_SCORE, row, strict=True)))
-    return pl.DataFrame(rows, schema=BY_SCORE if not rows else None, infer_schema_length=None)
+            rows.append((kind, score, number, *bounds, int(inside.sum()), mean.value, mean.low, mean.high))
+    return pl.DataFrame(rows, schema=BY_SCORE, orient="row", infer_schema_length=None)
 
 
 def tabulate_auroc(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False) -> pl.DataFrame:
     """How well each score tells helpful positions from others; null where all or none may be."""
     rows = []
     for kind, score, positions in _split(frame, scores, exact=exact):
-        bounds = measure_auroc(positions, positions.frame[score].to_numpy().astype(np.float64))
-        rows.append(dict(zip(AUROC, (kind, score, len(positions.effects), *bounds), strict=True)))
-    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(AUROC[3:], pl.Float64))
+        area = measure_auroc(positions, positions.frame[score].to_numpy().astype(np.float64))
+        rows.append((kind, score, len(positions.effects), *area))
+    return pl.DataFrame(rows, schema=AUROC, schema_overrides=dict.fromkeys(AUROC[3:], pl.Float64), orient="row")
 
 
 def measure_auroc(positions: Positions, values: Values) -> tuple[float | None, float | None, float | None]:

@@ -71,7 +71,7 @@ def _estimate(group: pl.DataFrame, task: str) -> Estimates:
     accuracy = cross_validated_accuracy(problems, values, incorrect)
     rest = np.array([accuracy, max(incorrect.mean(), 1 - incorrect.mean())])
     pairs = count_pairs(problems, values, incorrect.astype(np.float64))
-    replicates = np.pad(pairs.resample(task), ((0, 0), (0, 2)), constant_values=np.nan)
+    replicates = np.pad(pairs.areas(draw_weights(len(pairs.wins), task)), ((0, 0), (0, 2)), constant_values=np.nan)
     return Estimates(np.concatenate([pairs.areas(), rest]), replicates)
 
 
@@ -98,10 +98,6 @@ class Pairs:
         wins = ((weights @ self.wins) * weights).sum(axis=-1), weights @ np.diag(self.wins)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.stack([wins[0] / pairs, wins[1] / inside], axis=-1)
-
-    def resample(self, name: str) -> Values:
-        """`areas` over resampled problems `[RESAMPLES, 2]`."""
-        return self.areas(draw_weights(len(self.wins), name))
 
 
 def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pairs:

@@ -38,28 +38,17 @@ def draw(name: str, table: Table, figure: Any) -> None:
     if name == "signals":  # those of the paper's figure
         table = table.filter(pl.col("score").is_in(["ce", "entropy"]))
     if "task" in table.columns and name != "effects":
-        table = _name_task(figure, _shown(table))
+        # The rows `mean` where they are of several tasks, else those of tasks: one figure is to be read at a glance.
+        of_tasks, means = table.filter(pl.col("task") != MEAN), table.filter(pl.col("task") == MEAN)
+        table = of_tasks if means.is_empty() or of_tasks["task"].n_unique() == 1 else means
+        if len(tasks := table["task"].unique()) == 1:  # said once, above
+            figure.suptitle("mean over tasks" if tasks[0] == MEAN else tasks[0], x=0.01, ha="left", fontsize=9)
+            table = table.with_columns(task=pl.lit(None, pl.String))
     if name in _PANELS:
         _draw_panels(figure, table, DRAWN[name])
     else:
         DRAWN[name](figure.subplots(), table)
     put_legend(figure)
-
-
-def _shown(table: Table) -> pl.DataFrame:
-    """The rows `mean` where they are of several tasks, else those of tasks: one figure is to be read at a glance."""
-    is_mean = pl.col("task") == MEAN
-    tasks, means = table.filter(~is_mean), table.filter(is_mean)
-    return tasks if means.is_empty() or tasks["task"].n_unique() == 1 else means
-
-
-def _name_task(figure: Any, table: Table) -> pl.DataFrame:
-    """What all rows are of is said once, above: one task, or the mean over tasks."""
-    tasks = table["task"].unique()
-    if len(tasks) != 1:
-        return table
-    figure.suptitle("mean over tasks" if tasks[0] == MEAN else tasks[0], x=0.01, ha="left", fontsize=9)
-    return table.with_columns(task=pl.lit(None, pl.String))
 
 
 def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:

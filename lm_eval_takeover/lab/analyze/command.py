@@ -19,7 +19,6 @@ EXAMPLE = """examples:
   lm-eval-takeover analyze runs/demo --out analysis    # all rows of a comparison
   lm-eval-takeover analyze runs/base --out analysis --only concentration,failure
 """
-DEFAULT_NEAR = 0.1  # nats
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
     add("--only", default="", metavar="NAME,…", help="only these analyses (default: all)")
     near = "for cross: js in nats below which the models are near (default: 0.1)"
-    add("--near", type=float, default=DEFAULT_NEAR, help=near)
+    add("--near", type=float, default=0.1, help=near)
     add("--rollouts", choices=("base", "guide"), default="base", help="whose scored texts are read (default: base)")
     add("--token_classes", type=Path, metavar="FILE", help="for planning: your own token_classes.toml")
     add("--word", help="for contexts: the word (default: the one with most contexts in the rarer of its two sets)")

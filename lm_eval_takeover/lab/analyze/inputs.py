@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.analysis.guides import find_step
+from lm_eval_takeover.lab.analysis.choices import find_step
 from lm_eval_takeover.lab.analysis.planning import TokenClasses, Vocabulary, classify_vocabulary
 from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.pair.pieces import Pieces

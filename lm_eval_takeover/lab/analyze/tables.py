@@ -17,13 +17,11 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_csv, write_json, writing
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.lab.analysis.catalogue import COLUMNS, SCORED
+from lm_eval_takeover.lab.analysis import outcomes
+from lm_eval_takeover.lab.analysis.catalogue import COLUMNS, SCORED, Measuring, measure_files
 from lm_eval_takeover.lab.analysis.figures import DRAWN, SIZE, draw
-from lm_eval_takeover.lab.analysis.measuring import Measuring, measure_files
-from lm_eval_takeover.lab.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.lab.analysis.planning import TokenClasses, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.analysis.pooling import make_frame
-from lm_eval_takeover.lab.analysis.takeovers import measure_cross, measure_ranks, tabulate_cross, tabulate_ranks
 from lm_eval_takeover.lab.analyze.examples import make_contexts, make_examples
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs, split_pairs
 from lm_eval_takeover.lab.extra import draw_svg
@@ -67,7 +65,8 @@ def _analyze_pair(options: argparse.Namespace, pair: str, inputs: Inputs, names:
     for reason in dict.fromkeys(missing.values()):
         together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
         print(f"{of_pair}{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)
-    for line in list_notices(inputs):
+    tasks = {task for run in inputs.runs.values() for task in run.tasks}
+    for line in [*inputs.notes, *(f"one task: the rows `mean` are those of {task}" for task in tasks if len(tasks) == 1)]:
         print(f"{of_pair}{for_terminal(line)}", file=sys.stderr)
     print(f"{', '.join(tables) or 'nothing'} -> {options.out / pair}")
     return tables
@@ -116,8 +115,8 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "guides": lambda: make_guides(inputs.guides, steps=False),
         "checkpoints": lambda: make_guides(inputs.guides, steps=True),
         "examples": lambda: make_examples(inputs),
-        "budget": lambda: tabulate_budget(inputs.samples),
-        "rates": lambda: tabulate_rates(inputs.samples),
+        "budget": lambda: outcomes.tabulate_budget(inputs.samples),
+        "rates": lambda: outcomes.tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
         "cross": lambda: make_cross(inputs, near),
         "ranks": lambda: make_ranks(inputs),
@@ -145,12 +144,6 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | N
         for name, frame in measured.items():
             frames[name].append(frame)
     return {name: pl.concat(parts).sort("task", maintain_order=True) for name, parts in frames.items() if parts}
-
-
-def _tabulate_traces(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    if not rows:
-        raise CannotShow("the traces hold none of the runs' samples; run the same commands again to repair them")
-    return make_frame(rows)
 
 
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
@@ -183,8 +176,7 @@ def make_planning(inputs: Inputs, read_peaks: Callable[[], pl.DataFrame]) -> pl.
     except CannotShow as reason:
         without = reason
     try:
-        if rows := list(_count_takeovers(inputs)):
-            parts.append(make_frame(rows).select(columns))
+        parts.append(make_frame(list(_count_takeovers(inputs))).select(columns))
     except CannotShow as reason:
         if without:
             raise without from reason
@@ -214,7 +206,7 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
 def make_flips(inputs: Inputs) -> pl.DataFrame:
     """Rescued and harmed problems of every other run against the base run."""
     seeds = [name for name, run in inputs.runs.items() if run.written_by == "base" and name != inputs.base_name]
-    table = tabulate_flips(inputs.samples, inputs.base_name, seeds)
+    table = outcomes.tabulate_flips(inputs.samples, inputs.base_name, seeds)
     if table.is_empty():
         raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
     return table
@@ -223,11 +215,11 @@ def make_flips(inputs: Inputs) -> pl.DataFrame:
 def make_ranks(inputs: Inputs) -> pl.DataFrame:
     """Of guided runs whose traces say what the host would have drawn."""
     rows = [
-        {"task": task, "run": name, "doc_id": sample.name[1], **measure_ranks(sample)}
+        {"task": task, "run": name, "doc_id": sample.name[1], **outcomes.measure_ranks(sample)}
         for name, run in inputs.guided().items()
         for task, sample in inputs.read_traces(run)
     ]
-    table = tabulate_ranks(_tabulate_traces(rows).sort("task", maintain_order=True))
+    table = outcomes.tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
     if table.is_empty():
         raise CannotShow("no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)")
     return table
@@ -237,11 +229,11 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
     """Cross-sampling of runs with score=js, against the runs of each model alone."""
     runs = inputs.guided("js")
     rows = [
-        {"task": task, "run": name, "direction": run.takeover.get("direction"), **measure_cross(sample, near)}
+        {"task": task, "run": name, "direction": run.takeover.get("direction"), **outcomes.measure_cross(sample, near)}
         for name, run in runs.items()
         for task, sample in inputs.read_traces(run)
     ]
-    budget = tabulate_budget(inputs.samples).select("run", "task", "acc")
+    budget = outcomes.tabulate_budget(inputs.samples).select("run", "task", "acc")
     acc = {(run, task): value for run, task, value in budget.iter_rows()}
     alone = {run.policy: name for name, run in inputs.runs.items() if run.policy in ("base", "guide")}
     accuracies = []
@@ -251,15 +243,7 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
             values = {"acc_host": acc.get((host, task)), "acc_donor": acc.get((donor, task))}
             accuracies.append({"task": task, "run": name, "acc": acc.get((name, task)), **values})
     schema = {"task": pl.String, "run": pl.String} | dict.fromkeys(("acc", "acc_host", "acc_donor"), pl.Float64)
-    return tabulate_cross(_tabulate_traces(rows), pl.DataFrame(accuracies, schema=schema), near)
-
-
-def list_notices(inputs: Inputs) -> Iterator[str]:
-    """Notices on these runs for the reader of the tables."""
-    yield from inputs.notes
-    tasks = {task for run in inputs.runs.values() for task in run.tasks}
-    if len(tasks) == 1:
-        yield f"one task: the rows `mean` are those of {next(iter(tasks))}"
+    return outcomes.tabulate_cross(make_frame(rows), pl.DataFrame(accuracies, schema=schema), near)
 
 
 def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:

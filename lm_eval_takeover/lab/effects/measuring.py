@@ -4,24 +4,32 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 from lm_eval.api.instance import Instance
+from tqdm import tqdm
 
+from lm_eval_takeover import stopping
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
+from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.errors import ArgumentError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analysis.effects import CONTROL, TAKEOVER, measure_position
-from lm_eval_takeover.lab.effects.continuing import Continued, Writer
-from lm_eval_takeover.lab.effects.positions import Candidates, Position, draw_numbers, list_candidates
+from lm_eval_takeover.lab.effects.positions import Candidates, Position, list_candidates
 from lm_eval_takeover.lab.effects.tables import describe_cost, write_effects
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
+from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
+from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
+from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import find_tasks
@@ -50,10 +58,8 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     if options.dry_run:
         return 0
     tasks = dict(find_tasks(run.tasks, options.include_path, of_run=run.tasks).load(run.tasks)["tasks"])
-    arguments = restore_arguments(run, given)
-    readers = Readers(arguments)
-    seed, trusted = int(run.settings.get("seed") or 0), arguments.trust_remote_code
-    writer = Writer.open(options.out / "continuations", readers.backend, readers.pair, seed, trusted)
+    readers = Readers(restore_arguments(run, given))
+    writer = Writer(options.out / "continuations", readers, int(run.settings.get("seed") or 0))
     try:
         form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))
         plugins = given.get("plugins")
@@ -114,8 +120,78 @@ class Form:
         form = replace(form, prompt=position.prompt, begun_scores=position.scores, label=position.label)
         for token in position.tokens:
             for number in range(count):
-                begun, sample = (*position.begun, token), draw_numbers(position, number)
+                # In the place of a sample's number: apart from those of samples and of other positions.
+                sample = ((position.sample.sample + 1) << 40) | (position.place << 16) | number
+                begun = (*position.begun, token)
                 yield replace(form, begun=begun, sample=sample, max_new_tokens=self.limit(position.sample))
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A text with a forced token: its ids from that token on, and the whole text as lm-eval gets it."""
+
+    tokens: tuple[int, ...]
+    response: Response
+
+
+class Writer:
+    """Writes texts with both models, and keeps each in a journal as it finishes, where the next call finds it."""
+
+    def __init__(self, folder: Path, readers: Readers, seed: int) -> None:
+        """Raises RunDirError where another process is at work in this folder."""
+        self.run = RunWriter(folder)
+        stopping.on_stop(self.run.describe_kept)
+        self._readers, self._pair, self._seed = readers, readers.pair, seed
+
+    def draw(self, policy: Policy, requests: Sequence[Request]) -> list[int]:
+        """The next token of each request, which has room for one."""
+        return [new[-1] for new, _ in self._write(policy, requests, "tokens")]
+
+    def respond(self, policy: Policy, requests: Sequence[Request]) -> list[Continued]:
+        """The continuation of each request to its end."""
+        continued = []
+        for request, (new, is_cut) in zip(requests, self._write(policy, requests, "texts"), strict=True):
+            text = text_of(self._pair.tokenizer, (*request.begun, *new), request.until)
+            continued.append(Continued((request.begun[-1], *new), Response(text, is_cut)))
+        return continued
+
+    def _write(self, policy: Policy, requests: Sequence[Request], kind: str) -> list[tuple[tuple[int, ...], bool]]:
+        """New tokens of each request, and whether its limit cut them off: kept from an earlier call, or written."""
+        backend, trusted = self._readers.backend.identity, self._readers.arguments.trust_remote_code
+        settings = collect_text_settings(self._pair, policy, backend=backend, seed=self._seed, trust_remote_code=trusted)
+        digest = digest_of(settings)
+        keys = [sample_key(f"ids {digest}", request) for request in requests]
+        samples = self.run.find(keys)
+        left = [(key, request) for key, request in dict(zip(keys, requests, strict=True)).items() if key not in samples]
+        done = len(keys) - len(left)
+        with self.run.flushing(), tqdm(total=len(keys), initial=done, desc=f"Writing {kind}") as bar:
+            for key, request, generation in self._generate(policy, left):
+                new = generation.tokens[len(request.begun) :]
+                is_cut = is_cut_off(self._pair.tokenizer, generation.tokens, request, self._pair.eos_ids)
+                counts = len(new), generation.takeovers, None, 0  # changed, asked: of no concern
+                passes = generation.base_passes, generation.guide_passes
+                # Its name is in its key alone: a continuation is no sample of a task. Its text are the ids of its tokens.
+                text = " ".join(map(str, new))
+                samples[key] = Sample(key, "", 0, request.sample, text, *counts, *passes, truncated=is_cut)
+                self.run.add(samples[key])
+                bar.update()
+        return [(tuple(map(int, samples[key].text.split())), samples[key].truncated) for key in keys]
+
+    def _generate(self, policy: Policy, left: Sequence[tuple[bytes, Request]]) -> Iterator[tuple[bytes, Request, Generation]]:
+        """The texts of these requests; one that its last token has ended needs no model."""
+        asked = []
+        for key, request in left:
+            stop = StopStrings(self._pair.tokenizer, request.until)
+            if request.begun and (request.begun[-1] in self._pair.eos_ids or stop.found(request.begun)):
+                yield key, request, Generation.begin(request, traced=False)
+            else:
+                asked.append((key, request))
+        if not asked:
+            return
+        requests, backend = [request for _, request in asked], self._readers.backend
+        rows = backend.fit_rows(max(len(request.prompt) + request.max_new_tokens for request in requests))
+        for place, generation in backend.generate(requests, seed=self._seed, rows=rows, policy=policy):
+            yield *asked[place], generation
 
 
 def _choose(
@@ -200,7 +276,12 @@ def _judge(
         documents = list(task.eval_docs)
         instances = []
         for _, doc_id in problems:
-            _check_document(run, name, doc_id, documents)
+            gold = run.prompts[name, doc_id][0]["answer"]
+            if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
+                raise ArgumentError(
+                    f"task '{name}', doc {doc_id} is another problem than the one that the run in '{run.folder}' was asked; its "
+                    f"data set has changed"
+                )
             instance = Instance("generate_until", documents[doc_id], ("", {}), 0, metadata=(name, doc_id, 1))
             instance.resps = list(responses[name, doc_id])
             instances.append(instance)
@@ -216,15 +297,6 @@ def _judge(
     return {position: [next(verdicts[position.sample.name[:2]]) for _ in texts] for position, texts in behind.items()}
 
 
-def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[Mapping[str, Any]]) -> None:
-    gold = run.prompts[name, doc_id][0]["answer"]
-    if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
-        raise ArgumentError(
-            f"task '{name}', doc {doc_id} is another problem than the one that the run in '{run.folder}' was asked; its data set "
-            f"has changed"
-        )
-
-
 def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], texts: Sequence[Continued]) -> dict[str, Any]:
     """A row of `effects`, with the verdicts and texts of either token."""
     half = len(verdicts) // 2
@@ -234,5 +306,6 @@ def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], 
     drawn = {"host_token_id": position.host_token, "donor_token_id": position.donor_token, "score": position.scores[-1]}
     measured = {"inclusion": position.inclusion} | measure_position(host, donor) | values
     measured["place"] = position.place / position.length
-    inner = {"problem": f"{task} {doc_id}", "host": host, "donor": donor, "begun": position.begun, "texts": texts}
+    behind = {"host": texts[:half], "donor": texts[half:]}
+    inner = {"problem": f"{task} {doc_id}", "host": host, "donor": donor, "begun": position.begun, "texts": behind}
     return named | drawn | measured | inner

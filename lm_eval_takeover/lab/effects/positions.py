@@ -156,8 +156,3 @@ def choose_evenly(
     points = (np.random.default_rng(seed).random() + np.arange(count)) * step
     chosen = np.unique(order[np.minimum(np.searchsorted(sums, points, "right"), len(rows) - 1)])
     return chosen, np.minimum(sizes[chosen] / step, 1.0)
-
-
-def draw_numbers(position: Position, continuation: int) -> int:
-    """The number of a continuation in the place of a sample's: apart from those of samples and of other positions."""
-    return ((position.sample.sample + 1) << 40) | (position.place << 16) | continuation

@@ -56,7 +56,10 @@ def describe_cost(
 def write_effects(
     folder: Path, run: RunReader, tokenizer: Any, rows: Sequence[Row], signals: Sequence[str], after: str, *, exact: bool
 ) -> None:
-    """Tables, figures and texts into the folder, and the summary to the terminal. `signals`: columns to hold effects against."""
+    """Tables, figures and texts into the folder, and the summary to the terminal.
+
+    `rows` of one kind stand together; `signals` are the columns to hold effects against.
+    """
     positions = pl.DataFrame([{name: row[name] for name in row if name not in ("begun", "texts")} for row in rows])
     positions = effects.add_shrunk(positions, exact=exact)
     columns = list(positions.drop(_INNER).columns)
@@ -69,8 +72,7 @@ def write_effects(
     }
     for name, table in tables.items():
         write_analysis(folder, name, table)
-    shrunk = {row[:-1]: row[-1] for row in positions.select(*_NAME, "shrunk").iter_rows()}
-    examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows, shrunk)]
+    examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows, positions["shrunk"].to_list())]
     content = {"run": run.label, "after": after, "positions": examples}
     with writing("out", folder):
         write_text(folder / EXAMPLES, json.dumps(content, indent=1) + "\n")
@@ -83,17 +85,15 @@ def write_effects(
 
 def _list_texts(row: Row) -> Iterator[dict[str, Any]]:
     """The continuations of both tokens of a position: ids from the forced token on."""
-    half = len(row["texts"]) // 2
-    for number, text in enumerate(row["texts"]):
-        writer, place = ("host", "donor")[number // half], number % half
-        named = {name: row[name] for name in _NAME} | {"writer": writer, "continuation": place}
-        facts = {"correct": row[writer][place], "truncated": text.response.truncated}
-        yield named | facts | {"token_ids": text.tokens}
+    for writer, texts in row["texts"].items():
+        for place, (text, correct) in enumerate(zip(texts, row[writer], strict=True)):
+            facts = {"writer": writer, "continuation": place, "correct": correct, "truncated": text.response.truncated}
+            yield {name: row[name] for name in _NAME} | facts | {"token_ids": text.tokens}
 
 
-def _choose_examples(rows: Sequence[Row], shrunk: Mapping[tuple[Any, ...], float]) -> list[Row]:
+def _choose_examples(rows: Sequence[Row], shrunk: Sequence[float]) -> list[Row]:
     """The takeovers of the largest effects of either sign, less what is noise; of equal ones the first."""
-    takeovers = [(shrunk[tuple(row[name] for name in _NAME)], row) for row in rows if row["kind"] == effects.TAKEOVER]
+    takeovers = [(value, row) for value, row in zip(shrunk, rows, strict=True) if row["kind"] == effects.TAKEOVER]
     ordered = sorted(takeovers, key=lambda pair: -pair[0])
     helpful = [row for value, row in ordered if value > 0 and row["effect"] > 0][:_MOST]
     return helpful + [row for value, row in ordered[::-1] if value < 0 and row["effect"] < 0][:_MOST]
@@ -102,22 +102,15 @@ def _choose_examples(rows: Sequence[Row], shrunk: Mapping[tuple[Any, ...], float
 def _describe_example(row: Row, tokenizer: Any) -> dict[str, Any]:
     """The text before a position, its two tokens, and the continuations of each."""
     before = tokenizer.decode(row["begun"])
-    half = len(row["texts"]) // 2
-    return {
-        **{name: row[name] for name in ("task", "doc_id", "sample", "position", "score", "effect", "low", "high")},
-        "before": before[-_CONTEXT:],
-        "clipped": len(before) > _CONTEXT,
-        **{
-            role: {
-                "token": tokenizer.decode([row[f"{role}_token_id"]]),
-                "behind": [
-                    {"text": text.response[len(before) :][:_BEHIND], "correct": correct}
-                    for text, correct in zip(texts, row[role], strict=True)
-                ],
-            }
-            for role, texts in (("host", row["texts"][:half]), ("donor", row["texts"][half:]))
-        },
-    }
+    described = {name: row[name] for name in (*_NAME, "score", "effect", "low", "high")}
+    described |= {"before": before[-_CONTEXT:], "clipped": len(before) > _CONTEXT}
+    for role, texts in row["texts"].items():
+        behind = [
+            {"text": text.response[len(before) :][:_BEHIND], "correct": correct}
+            for text, correct in zip(texts, row[role], strict=True)
+        ]
+        described[role] = {"token": tokenizer.decode([row[f"{role}_token_id"]]), "behind": behind}
+    return described
 
 
 def _show_summary(table: pl.DataFrame, after: str) -> str:

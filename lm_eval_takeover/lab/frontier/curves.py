@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, sqrt
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from lm_eval_takeover.results.statistics import CONFIDENCE, Difference, Interval
 
 CAP = 0.10  # the largest share of tokens that areas go to
 _DRAWS = 1000  # of problems, for the interval of a least cost
+LEAST = ("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high")
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,6 @@ class Area:
     versus: str | None = None
     difference: Difference | None = None
     p_holm: float | None = None
-
-
-class LeastCost(NamedTuple):
-    """At which a method first has half of the donor's gain, and 90 % of it, with an interval; None if it never has."""
-
-    half: float | None
-    most: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -204,11 +196,11 @@ def _draw_means(gains: Sequence[Values], counts: Sequence[Values] | None = None)
     return np.asarray(np.mean([of_draws @ of_task.T for of_draws, of_task in drawn], axis=0))
 
 
-def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float | None) -> LeastCost:
-    """The first crossings of 50 and 90 % of the donor's gain (by task `[problems]`), along rising costs.
+def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float | None) -> dict[str, float | None]:
+    """`LEAST`: the first crossings of 50 and 90 % of the donor's gain (by task `[problems]`), along rising costs.
 
-    `start` is the cost of the host alone, where the curve begins; None where the costs do not go down to it. The interval is a
-    bootstrap over problems.
+    None if it never has it. `start` is the cost of the host alone, where the curve begins; None where the costs do not go down to
+    it. The interval is a bootstrap over problems.
     """
     means, wholes = curve.means, float(np.mean([gains.mean() for gains in donor_gains]))
     both = [np.vstack(of_task) for of_task in zip(curve.gains, donor_gains, strict=True)]
@@ -217,7 +209,7 @@ def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float |
     ends = np.quantile([_cross(curve.costs, *pair, start) for pair in zip(drawn, 0.9 * whole, strict=True)], [0.025, 0.975],
                        method="nearest")  # fmt: skip
     values = _cross(curve.costs, means, 0.5 * wholes, start), _cross(curve.costs, means, 0.9 * wholes, start), *ends
-    return LeastCost(*(float(value) if value < inf else None for value in values))
+    return dict(zip(LEAST, (float(value) if value < inf else None for value in values), strict=True))
 
 
 def _cross(costs: Values, gains: Values, goal: float, start: float | None) -> float:

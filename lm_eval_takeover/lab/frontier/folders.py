@@ -17,9 +17,8 @@ import numpy as np
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
 from lm_eval_takeover.commands.compare.rows import ComparedRow, read_kept_rows
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.frontier.picture import try_to_draw
+from lm_eval_takeover.lab.frontier.output import try_to_draw, write_frontier
 from lm_eval_takeover.lab.frontier.study import Frontier, describe_frontier, measure_points
-from lm_eval_takeover.lab.frontier.tables import write_frontier
 from lm_eval_takeover.results.runs import Counts, Run, TaskResult
 from lm_eval_takeover.results.settings import list_differences
 from lm_eval_takeover.storage.digests import digest_of

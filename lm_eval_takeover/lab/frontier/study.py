@@ -12,7 +12,7 @@ from lm_eval_takeover.commands._output import write_csv, write_json
 from lm_eval_takeover.commands.compare.rows import DRAFTED, ComparedRow
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
-from lm_eval_takeover.lab.frontier.curves import Area, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
+from lm_eval_takeover.lab.frontier.curves import LEAST, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.fields import read_document, read_rows
 from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.runs import Run, TaskResult, common_ids
@@ -24,7 +24,7 @@ from lm_eval_takeover.storage.whole_files import write_text
 AREA_COLUMNS = (
     *("axis", "task", "metric", "method", "area", "area_low_step", "area_high_step", "low", "high"),
     *("versus", "difference", "difference_low", "difference_high", "p_holm"),
-    *(_LEAST_COSTS := ("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high")),
+    *LEAST,
     *("oracle_share", "oracle_share_low", "oracle_share_high"),
 )
 _AGAINST = ("random", "entropy", "ce")
@@ -221,24 +221,18 @@ class Study:
 
     def list_areas(self) -> list[dict[str, Any]]:
         """The lines of frontier_area.csv."""
-        lines = []
+        lines: list[dict[str, Any]] = []
         for axis, (task, metric) in product(COSTS, self.sections):
+            curves, has_area = self.draw_curves(axis, task, metric), axis in AREA_AXES
+            own = list(self.measure_areas(curves, task, metric)) if has_area else []
+            own = own or [{"method": name} for name in curves]
+            least: dict[str, dict[str, float | None]] = {}
+            if self.donor is not None:
+                gains = self.gains([self.donor], task, metric)
+                least = {name: find_least_costs(curve, gains, 0.0 if has_area else None) for name, curve in curves.items()}
             head = {"axis": axis, "task": task, "metric": metric}
-            lines += [head | line for line in self.compare_methods(axis, task, metric)]
+            lines += [head | line | least.get(line["method"], {}) for line in own]
         return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines]
-
-    def compare_methods(self, axis: str, task: str, metric: str) -> list[dict[str, Any]]:
-        """The lines of one axis, task and metric."""
-        curves = self.draw_curves(axis, task, metric)
-        lines: list[dict[str, Any]] = [{"method": name} for name in curves]
-        start = 0.0 if axis in AREA_AXES else None
-        if axis in AREA_AXES:
-            lines = list(self.measure_areas(curves, task, metric)) or lines
-        if self.donor is not None:
-            gains = self.gains([self.donor], task, metric)
-            least = {name: find_least_costs(curve, gains, start) for name, curve in curves.items()}
-            lines = [line | dict(zip(_LEAST_COSTS, least.get(line["method"], ()), strict=False)) for line in lines]
-        return lines
 
     def draw_curves(self, axis: str, task: str, metric: str) -> dict[str, Curve]:
         """By method, of those that have this cost."""
@@ -266,7 +260,11 @@ class Study:
         for area in compare_areas(curves, _AGAINST, cap):
             has_share = bool(most) and all(most)
             share = Figure.of(curves[area.method].share_of(oracles, wrong, cap)) if has_share else Figure()
-            yield _describe_area(area) | share.describe("oracle_share")
+            own = within_shares(area.area.interval())
+            difference = Figure.of(within_shares(area.difference.interval()) if area.difference else None)
+            line = {"method": area.method, "versus": area.versus, "area": own.value, "low": own.low, "high": own.high}
+            line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1], "p_holm": area.p_holm}
+            yield line | difference.describe("difference") | share.describe("oracle_share")
         if most:
             steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}
             yield {"method": ORACLE, "oracle_share": 1.0} | steps
@@ -283,11 +281,3 @@ def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[st
         for point, problems in zip(points, known, strict=True):
             aligned[point.row.label].append(problems.ordered_as(ids))
     return aligned
-
-
-def _describe_area(area: Area) -> dict[str, Any]:
-    own = within_shares(area.area.interval())
-    difference = Figure.of(within_shares(area.difference.interval()) if area.difference else None)
-    line = {"method": area.method, "versus": area.versus, "area": own.value, "low": own.low, "high": own.high}
-    line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1], "p_holm": area.p_holm}
-    return line | difference.describe("difference")

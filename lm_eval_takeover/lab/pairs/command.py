@@ -1,12 +1,9 @@
-"""The options of `pairs`, and what it prints."""
+"""The options of `pairs`."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "write takeovers as preference pairs to train on"
@@ -34,13 +31,6 @@ def run(options: argparse.Namespace) -> int:
     if not (0 <= options.min_effect <= 1 and 0 < options.confidence < 1):
         raise ArgumentError(f"--min_effect {options.min_effect} or --confidence {options.confidence} is outside 0..1")
     need_lab_packages("pairs")
-    from lm_eval_takeover.lab.pairs.writing import PairOptions, export
+    from lm_eval_takeover.lab.pairs.writing import export
 
-    choice = PairOptions(options.tokens_only, options.min_effect, options.confidence)
-    with writing("out", options.out):
-        files, notes = export(options.run_dir, options.out, options.effects, choice, options.weights)
-    for note in notes:
-        print(for_terminal(note), file=sys.stderr)
-    for file in files:
-        print(for_terminal(str(file)))
-    return 0
+    return export(options)

@@ -5,9 +5,10 @@ are the single tokens; a trainer that adds an end token behind those would train
 https://huggingface.co/docs/trl/dataset_formats#preference
 """
 
+import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_eval_takeover.backends import Backend
+from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analysis.effects import TAKEOVER, measure_position
 from lm_eval_takeover.lab.effects.tables import TEXTS
 from lm_eval_takeover.method.registry import Score
@@ -45,38 +48,18 @@ SCHEMA = pa.schema(
 _WEIGHTS = [pa.field(f"{name}_weights", pa.list_(pa.float32())) for name in _TEXT[1:]]
 
 
-@dataclass(frozen=True)
-class PairOptions:
-    """Which positions become pairs, and what of their texts."""
-
-    tokens_only: bool = False
-    min_effect: float = 0.25
-    confidence: float = 0.9  # with which the sign of the effect must be known
+Name = tuple[str, int, int]  # task, document, sample
+Pairs = Mapping[Name, Sequence[Mapping[str, Any]]]  # fields of the files, but for those of the text before
 
 
-@dataclass(frozen=True)
-class PreferencePair:
-    """Two ways on from a position, as ids. The effect is the donor's token against the host's; None where it is not measured."""
-
-    position: int
-    kind: str
-    chosen: list[int]
-    rejected: list[int]
-    effect: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-def export(
-    folder: Path, out: Path, effects: Path | None, choice: PairOptions, weights: str | None = None
-) -> tuple[list[Path], list[str]]:
-    """`(files, notes)`: the pairs as JSONL and as parquet, and `train_pairs.py`. Raises ArgumentError without pairs, OSError."""
-    run = read_run_folder(folder)
-    if effects is None and not choice.tokens_only:
+def export(options: argparse.Namespace) -> int:
+    """Write the pairs as JSONL and parquet, and `train_pairs.py`. Returns the exit status; raises ArgumentError without pairs."""
+    run, effects = read_run_folder(options.run_dir), options.effects
+    if effects is None and not options.tokens_only:
         raise ArgumentError("--effects is missing: give what effects had as --out; or --tokens_only, single tokens")
-    pairs = list_taken(run) if effects is None else list_measured(read_texts(effects), choice)
+    pairs = list_taken(run) if effects is None else list_measured(read_texts(effects), options)
     tokenizer, count, same = run.load_tokenizer(), 0, 0
-    paths = [out / "pairs.jsonl", out / "pairs.parquet"]
+    paths = [options.out / name for name in ("pairs.jsonl", "pairs.parquet", TRAINING.name)]
 
     def write_both(lines: Any, groups: Any) -> None:
         nonlocal count, same
@@ -90,20 +73,25 @@ def export(
                 writer.write_table(pa.Table.from_pylist(part, schema=schema))
                 count, same = count + len(part), same + sum(row["same_ids"] for row in part)
         if not count:
-            raise ArgumentError(f"'{effects or folder}' has no pair; lower --min_effect, --confidence, or measure more")
+            raise ArgumentError(
+                f"'{effects or options.run_dir}' has no pair; lower --min_effect, --confidence, or measure more"
+            )
 
-    score = registered.get(weights) if weights else None
-    readers = Readers(restore_arguments(run, {})) if weights else None
-    try:
-        write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
-    finally:
-        if readers:
-            readers.close()
-    write_text(out / TRAINING.name, TRAINING.read_text())
-    notes = [f"{count:,} pairs; the tokenizer gives the same ids for {same:,}; for others train on the ids"]
-    withheld = sorted({row["task"] for rows in run.prompts.values() for row in rows if row["prompt"] is None})
-    notes += [f"{task}: left out, since its questions are withheld" for task in withheld]
-    return [*paths, out / TRAINING.name], notes
+    score = registered.get(options.weights) if options.weights else None
+    readers = Readers(restore_arguments(run, {})) if options.weights else None
+    with writing("out", options.out):
+        try:
+            write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
+        finally:
+            if readers:
+                readers.close()
+        write_text(paths[2], TRAINING.read_text())
+    print(f"{count:,} pairs; the tokenizer gives the same ids for {same:,}; for others train on the ids", file=sys.stderr)
+    for task in sorted({row["task"] for rows in run.prompts.values() for row in rows if row["prompt"] is None}):
+        print(f"{for_terminal(task)}: left out, since its questions are withheld", file=sys.stderr)
+    for path in paths:
+        print(for_terminal(str(path)))
+    return 0
 
 
 def add_weights(rows: Sequence[dict[str, Any]], backend: Backend, score: Score) -> None:
@@ -118,17 +106,14 @@ def add_weights(rows: Sequence[dict[str, Any]], backend: Backend, score: Score) 
             row[f"{side}_weights"] = values[score.name].tolist()
 
 
-Name = tuple[str, int, int]  # task, document, sample
-Pairs = Mapping[Name, Sequence[PreferencePair]]
-
-
 def list_taken(run: RunReader) -> Pairs:
     """Single tokens of all takeovers that wrote another token than the host's."""
-    pairs: dict[Name, list[PreferencePair]] = {}
+    pairs: dict[Name, list[dict[str, Any]]] = {}
+    nothing = dict.fromkeys(("effect", "low", "high"))
     for sample, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
         rows = zip(*(table[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
         pairs[sample.name] = [
-            PreferencePair(place, TAKEOVER, [token], [host])
+            {"position": place, "kind": TAKEOVER, "chosen_ids": [token], "rejected_ids": [host], **nothing}
             for place, (token, writer, host) in enumerate(rows)
             if writer == run.donor and host not in (None, token)
         ]
@@ -146,22 +131,22 @@ def read_texts(folder: Path) -> pl.DataFrame:
         raise ArgumentError(f"--effects '{folder}' cannot be read: {error}; expected the --out of effects") from error
 
 
-def list_measured(texts: pl.DataFrame, choice: PairOptions) -> Pairs:
+def list_measured(texts: pl.DataFrame, options: argparse.Namespace) -> Pairs:
     """A pair for each position whose effect is large enough and known to have its sign."""
-    pairs: dict[Name, list[PreferencePair]] = {}
+    pairs: dict[Name, list[dict[str, Any]]] = {}
     for (task, doc_id, sample, place), group in texts.group_by(["task", "doc_id", "sample", "position"], maintain_order=True):
         sides = {str(writer): side.to_dicts() for (writer,), side in group.group_by(["writer"])}
         verdicts = {writer: [text["correct"] for text in side] for writer, side in sides.items()}
-        effect = measure_position(verdicts["host"], verdicts["donor"], choice.confidence)
-        if abs(effect["effect"]) < choice.min_effect or effect["low"] <= 0 <= effect["high"]:
+        effect = measure_position(verdicts["host"], verdicts["donor"], options.confidence)
+        if abs(effect["effect"]) < options.min_effect or effect["low"] <= 0 <= effect["high"]:
             continue
         better, worse = ("donor", "host") if effect["effect"] > 0 else ("host", "donor")
         both = choose_texts(sides[better], sides[worse])
-        if choice.tokens_only:
+        if options.tokens_only:
             both = sides[better][0]["token_ids"][:1], sides[worse][0]["token_ids"][:1]
         if both:
-            pair = PreferencePair(place, group["kind"][0], *both, effect["effect"], effect["low"], effect["high"])
-            pairs.setdefault((task, doc_id, sample), []).append(pair)
+            pair = {"position": place, "kind": group["kind"][0], "chosen_ids": both[0], "rejected_ids": both[1]}
+            pairs.setdefault((task, doc_id, sample), []).append(pair | effect)
     return pairs
 
 
@@ -182,16 +167,11 @@ def describe_pairs(run: RunReader, tokenizer: Any, pairs: Pairs) -> Iterator[dic
     for sample, table in run.read_traces(["token_id"], samples):
         prompt, tokens = run.find_prompt(sample), table["token_id"].to_pylist()
         for pair in pairs[sample.name] if prompt["prompt"] is not None else ():
-            ids = {"prompt": [*prompt["prompt_ids"], *tokens[: pair.position]]}
-            ids |= {"chosen": pair.chosen, "rejected": pair.rejected}
-            texts, same = write_as_text(tokenizer, ids["prompt"], [pair.chosen, pair.rejected])
-            yield {
-                **dict(zip(_TEXT, texts, strict=True)),
-                **{f"{name}_ids": ids[name] for name in _TEXT},
-                **{name: getattr(pair, name) for name in ("position", "effect", "low", "high", "kind")},
-                **dict(zip(("task", "doc_id", "sample"), sample.name, strict=True)),
-                "same_ids": same,
-            }
+            before = [*prompt["prompt_ids"], *tokens[: pair["position"]]]
+            texts, same = write_as_text(tokenizer, before, [pair["chosen_ids"], pair["rejected_ids"]])
+            named = zip((*_TEXT, "task", "doc_id", "sample"), (*texts, *sample.name), strict=True)
+            known: dict[str, Any] = {**dict(named), **pair, "prompt_ids": before, "same_ids": same}
+            yield {name: known[name] for name in SCHEMA.names}
 
 
 def write_as_text(tokenizer: Any, before: list[int], after: Sequence[list[int]]) -> tuple[list[str], bool]:

@@ -1,6 +1,6 @@
 """Writes the index: each item with its measured table, the printed one, its figures, and what differs in set-up.
 
-Every number is one of leaderboard.json, of an analysis, or of a calibration file; nothing is computed here.
+Every number is one of leaderboard.json, frontier.json, an analysis, or a calibration file; nothing is computed here.
 """
 
 import json
@@ -17,9 +17,10 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import Table, write_file, write_markdown
 from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
-from lm_eval_takeover.lab.paper.figures import draw_rates
+from lm_eval_takeover.lab.analysis.figures import put_legend
+from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.paper.manifest import RATES, Item, Manifest, PaperPair, Part
-from lm_eval_takeover.lab.report.figures import read_figure
+from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.results.published import read_tables
 
 SPIKE_RATIOS = (0.01, 0.03, 0.05)  # of Table 13
@@ -27,6 +28,7 @@ _SHARES = {"share_base", "share_set", "iou", "share", "acc", "acc_host", "acc_do
 _SHARES |= {"top1", "top5", "top8"}
 _PAGE = Path(__file__).with_name("page")
 _METRICS = {"acc": "Acc", "pass8": "Pass@8"}
+_COLOURS = ("#2f81f7", "#d1495b")
 
 
 @dataclass
@@ -50,12 +52,10 @@ def write_index(
     """`index.html` and `index.md`. `failed` says of a set-up which commands did not end well."""
     pairs, shown = {name: manifest.pairs[name] for name in chosen}, []
     for name, item in manifest.items.items():
-        own = [
-            show_item(items[name], pair, folders[pair], failed.get(pair, ())) for pair, items in chosen.items() if name in items
-        ]
-        own, is_chosen = [] if item.missing else own, bool(own)
-        if is_chosen:
-            shown.append((name, item, own, _read_printed(item)))
+        of_pairs = {pair: items[name] for pair, items in chosen.items() if name in items}
+        own = [show_item(each, pair, folders[pair], failed.get(pair, ())) for pair, each in of_pairs.items()]
+        if own:
+            shown.append((name, item, [] if item.missing else own, _read_printed(item)))
     write_file("run_dir", run_dir / "index.md", _write_markdown(run_dir, pairs, shown))
     write_file("run_dir", run_dir / "index.html", _write_page(run_dir, pairs, shown))
 
@@ -159,6 +159,37 @@ def lay_out_thresholds(paths: Sequence[Path]) -> Table:
         cells = [by_ratio[ratio] for ratio in SPIKE_RATIOS]
         rows.append([path.stem, *(f"{cell['tau']:.3f} / {cell['kappa_threshold_to_mean']:.3f}" for cell in cells)])
     return Table(["Calibration set", *(f"{ratio:.0%}" for ratio in SPIKE_RATIOS)], rows)
+
+
+def draw_rates(lines: Sequence[Mapping[str, Any]], rows: Sequence[str]) -> str:
+    """Figure 5 as printed, an SVG of these rows: a panel for each task; of a single task the average is left out."""
+    shown = [line for line in lines if line["row"] in rows]
+    tasks = list(dict.fromkeys(line["task"] for line in shown))
+    tasks = tasks[:1] if len(tasks) == 2 else tasks
+    height = (len(tasks) + 1) // 2
+
+    def draw(figure: Any) -> None:
+        grid = figure.subplots(height, min(2, len(tasks)), sharex=True, sharey=True, squeeze=False)
+        for axes, task in zip(grid.flat, tasks, strict=False):
+            _draw_task(axes, [line for line in shown if line["task"] == task])
+            axes.set_title(task, loc="left", fontsize=9)
+        for axes in list(grid.flat)[len(tasks) :]:
+            axes.set_axis_off()
+        figure.supxlabel("realized rate", fontsize=9)
+        put_legend(figure)
+
+    return draw_svg(draw, (4.0, 1.4 + 1.5 * height))
+
+
+def _draw_task(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Acc and Pass@8 against the realized rate, the thinking model as a line. Without the guide, whose rate is 1."""
+    axes.set_ylim(0, 1.03)
+    for (metric, name), colour in zip(_METRICS.items(), _COLOURS, strict=True):
+        points = [line for line in lines if line["row"] != "guide" and line[metric] is not None]
+        rated = sorted((line["realized_rate"], line[metric]) for line in points if line["row"] != "thinking")
+        axes.plot(*([point[i] for point in rated] for i in (0, 1)), color=colour, marker="o", markersize=3, label=name)
+        for line in (line for line in points if line["row"] == "thinking"):
+            axes.axhline(line[metric], color=colour, linestyle="--", linewidth=1, label=f"{name}, thinking")
 
 
 Listed = Sequence[tuple[str, Item, Sequence[Shown], Table | None]]

@@ -122,7 +122,7 @@ class Manifest:
             for own in self.items[name].pairs if is_named else (str(pair),):
                 if name in names and pair in (None, own):
                     rows = (self.pairs[own].instead.get(row, row) for row in self.items[name].rows)
-                    chosen.setdefault(own, {})[name] = replace(self.items[name], rows=tuple(rows))
+                    chosen.setdefault(own, {})[name] = replace(self.items[name], rows=tuple(dict.fromkeys(rows)))
         if not chosen:
             own = ", ".join(name for name, item in self.items.items() if pair in item.pairs)
             raise ArgumentError(f"--pair '{pair}' has none of {', '.join(names)}; it has {own}")

@@ -32,14 +32,17 @@ _CHUNK = 128  # groups that are packed before it is seen whether there is room f
 Pick = tuple[str, Answered]  # run, sample
 
 
-def list_picks(analysis: Analysis, changes: Mapping[tuple[str, int], int]) -> list[list[Pick]]:
+def list_picks(analysis: Analysis) -> list[list[Pick]]:
     """Groups of samples to embed, the most telling first: one sample of one problem in all runs.
 
-    `changes` is by problem how many samples more the compared run has right. A problem's next sample comes after every other
-    problem had as many; of a problem, samples that base and compared run judge differently come first.
+    Problems come first whose samples the compared run has right more often than the base, or less. A problem's next sample comes
+    after every other problem had as many; of a problem, samples that base and compared run judge differently come first.
     """
     beside, rounds = (analysis.base, analysis.compared), list[list[list[Pick]]]()
-    for key in sorted(analysis.problems, key=lambda key: -abs(changes.get(key, 0))):
+    by_run = [analysis.samples.get(name or "", {}) for name in beside]
+    right = [{key: sum(one.correct for one in samples) for key, samples in problems.items()} for problems in by_run]
+    changes = {key: abs(right[1][key] - right[0][key]) for key in right[0].keys() & right[1].keys()}
+    for key in sorted(analysis.problems, key=lambda key: -changes.get(key, 0)):
         by_number: dict[int, dict[str, Answered]] = {}
         for name, problems in analysis.samples.items():
             for sample in problems.get(key, []):

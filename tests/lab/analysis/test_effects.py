@@ -1,4 +1,4 @@
-"""Effects of single positions: means over problems, scores that tell helpful ones, and where the gain sits."""
+"""Effects of single positions: means over problems, scores that tell helpful ones, where the gain sits, and noise."""
 
 import numpy as np
 import polars as pl
@@ -6,6 +6,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from lm_eval_takeover.lab.analysis.effects import (
+    BEYOND,
+    EFFECTS,
+    Outcomes,
     Positions,
     measure_auroc,
     measure_position,
@@ -31,24 +34,22 @@ def planted(rng, problems=40, positions=5, count=8, strength=1.0):
             scores = {"good": good + rng.random() / 9, "decision": good, "noise": rng.random(), "inclusion": 0.25 + good / 4}
             lists = {"host": host.tolist(), "donor": donor.tolist()}
             if rng.random() < scores["inclusion"] or not place:
-                rows.append(row | scores | lists | measure_position(*lists.values()))
+                rows.append(row | scores | lists | {"effect": float(donor.mean() - host.mean())})
     return pl.DataFrame(rows)
 
 
-def position_frame(host, donor):
-    frame = pl.DataFrame({"host": host, "donor": donor, "problem": range(len(host))})
+def position_frame(host, donor, problems=None):
+    frame = pl.DataFrame({"host": host, "donor": donor, "problem": range(len(host)) if problems is None else problems})
     effects = [float(np.mean(d) - np.mean(h)) for h, d in zip(host, donor, strict=True)]
     return Positions(frame.with_columns(effect=pl.Series(effects), inclusion=1.0))
 
 
-def test_a_position_of_a_problem_each_is_a_plain_paired_mean():
+def test_positions_of_one_problem_count_together_and_by_the_inverse_of_their_probability():
+    """One position of each problem is a plain paired mean."""
     values = np.random.default_rng(0).normal(size=30).clip(-1, 1)
     plain = paired_difference(values, 8).interval()
     nested = nested_mean(values, np.arange(30), 8)
     assert (nested.value, nested.low, nested.high) == pytest.approx((plain.value, plain.low, plain.high))
-
-
-def test_positions_of_one_problem_count_together_and_by_the_inverse_of_their_probability():
     values = np.repeat(np.random.default_rng(0).normal(size=20).clip(-1, 1) / 2, 6)
     together = nested_mean(values, np.repeat(np.arange(20), 6), 8)
     apart = nested_mean(values, np.arange(120), 8)
@@ -60,8 +61,9 @@ def test_positions_of_one_problem_count_together_and_by_the_inverse_of_their_pro
 
 def test_the_interval_of_a_mean_effect_covers():
     """In a world where problems that gain more have more positions; half of the positions are drawn, good ones more often."""
-    rng = np.random.default_rng(1)
-    truth = Positions(planted(rng, problems=3000)).mean().value
+    # The first position of a problem is always drawn, so it counts by its weight: 2 for a good one, 4 for another.
+    goods, weights = zip(*((share * (n + 1), n + 3 - 2 * share) for share, n in ((0.1, 6), (0.5, 10))), strict=True)
+    rng, truth = np.random.default_rng(1), 0.7 * sum(goods) / sum(weights)
     found = [Positions(planted(rng)).mean() for _ in range(60)]
     assert sum(one.low <= truth <= one.high for one in found) >= 52  # of 57 on average: 3 standard deviations
 
@@ -158,3 +160,56 @@ def test_the_picture_weights_positions_as_the_tables_do():
     draw("effects", pl.DataFrame({"kind": "control", "effect": [0.0, 1.0], "inclusion": [0.5, 0.1]}), figure := Figure())
     heights = figure.axes[0].patches[0].get_xy()[:, 1]
     assert sorted(set(heights.round(6))) == pytest.approx([0, 2 / 12, 10 / 12], abs=1e-6)
+
+
+def observe(rng, host, donor, pairs=8):
+    """Outcomes of positions that end correctly with these chances, and the raw effects."""
+    ends = [rng.random((len(host), pairs)) < np.asarray(chance)[:, None] for chance in (host, donor)]
+    gained, lost = ((a & ~b).sum(axis=1) for a, b in (ends[::-1], ends))
+    return Outcomes(gained, lost, pairs), (gained - lost) / pairs
+
+
+@pytest.mark.parametrize("positions", [30, 200])
+def test_without_effects_hardly_a_position_is_helpful_or_harmful(positions):
+    rng, found, raw = np.random.default_rng(positions), [], []
+    for _ in range(40):
+        outcomes, effects = observe(rng, *[np.full(positions, 0.5)] * 2)
+        found.append(outcomes.fit(np.ones(positions)) @ BEYOND)
+        raw.append([(effects > 0.25).mean(), (effects < -0.25).mean()])
+    assert (np.mean(found, axis=0) < 0.05).all()
+    assert (np.mean(raw, axis=0) > 0.08).all()  # what the raw shares say
+
+
+def test_without_effects_an_interval_of_few_problems_begins_at_nothing():
+    """Ten problems of three positions; where half of the positions are helpful, it does not."""
+    rng, lows = np.random.default_rng(3), []
+    for effect in (0.0, 0.6):
+        for _ in range(20):
+            host = rng.beta(0.6, 0.6, 10).repeat(3) * 0.4
+            donor = host + effect * (rng.random(30) < 0.5)
+            draws = [(rng.random((30, 8)) < chance[:, None]).tolist() for chance in (host, donor)]
+            lows.append(position_frame(*draws, np.arange(10).repeat(3)).describe_beyond()["helpful_low"])
+    assert np.mean(np.array(lows[:20]) == 0) >= 0.9 and np.mean(np.array(lows[20:]) > 0) >= 0.9
+
+
+def test_effects_are_found_and_single_ones_are_drawn_to_what_is_likely():
+    rng = np.random.default_rng(0)
+    good = rng.random(300) < 0.3
+    outcomes, raw = observe(rng, np.full(300, 0.2), np.where(good, 0.9, 0.2))
+    mixture = outcomes.fit(np.ones(300))
+    helpful, harmful = mixture @ BEYOND
+    assert helpful == pytest.approx(good.mean(), abs=0.06) and harmful < 0.03
+    shrunk = outcomes.expect(mixture, EFFECTS[:, None])[:, 0]
+    truth = np.where(good, 0.7, 0)
+    assert np.square(shrunk - truth).mean() < 0.5 * np.square(raw - truth).mean()
+
+
+def test_positions_count_by_their_weight_and_greedy_texts_have_no_noise():
+    rng = np.random.default_rng(1)
+    outcomes, _ = observe(rng, np.full(200, 0.1), np.repeat([0.1, 0.9], 100))
+    weights = np.repeat([9.0, 1.0], 100)
+    assert (outcomes.fit(np.stack([np.ones(200), weights])) @ BEYOND)[:, 0] == pytest.approx([0.5, 0.1], abs=0.05)
+    outcomes = Outcomes(np.array([1, 0, 0, 0]), np.array([0, 1, 0, 0]), 1, exact=True)
+    mixture = outcomes.fit(np.ones(4))
+    assert (mixture @ BEYOND).tolist() == pytest.approx([0.25, 0.25])
+    assert outcomes.expect(mixture, EFFECTS[:, None])[:, 0] == pytest.approx([1, -1, 0, 0])

@@ -49,8 +49,9 @@ def test_the_bootstrap_of_auroc_is_that_of_rows_drawn_by_problem():
     rng = np.random.default_rng(3)
     problems, signal = np.repeat(np.arange(12), 4), rng.normal(size=48)
     incorrect = signal + rng.normal(size=48) > 0
-    found = count_pairs(problems, signal, incorrect.astype(float)).resample("t")[:, 0]
-    for weights, value in zip(pooling.draw_weights(12, "t")[:30], found[:30], strict=True):
+    drawn_counts = pooling.draw_weights(12, "t")[:30]
+    found = count_pairs(problems, signal, incorrect.astype(float)).areas(drawn_counts)[:, 0]
+    for weights, value in zip(drawn_counts, found, strict=True):
         drawn = np.concatenate([np.flatnonzero(problems == p).repeat(int(n)) for p, n in enumerate(weights)])
         assert value == pytest.approx(roc_auc_score(incorrect[drawn], signal[drawn]))
 
@@ -80,33 +81,21 @@ def test_one_class_has_no_auroc_and_no_interval():
     assert mean["auroc"] is None and mean["task"] == "mean"
 
 
-def plant_failures(signals, lengths, hard=0.5):
-    """Samples of 40 problems, half of them hard; `signals` and `lengths` are functions of (hard, incorrect)."""
+def test_a_signal_of_length_is_no_better_than_length_and_one_of_difficulty_tells_nothing_within_problems():
+    """Scores that grow with the text, where wrong texts are longer, have a high AUROC that says nothing."""
     rng, rows = np.random.default_rng(0), []
-    for doc in range(40):
+    for doc in range(40):  # half of them are hard
         for j in range(8):
-            wrong = bool(rng.random() < (0.5 + hard / 2 if doc % 2 else 0.5 - hard / 2))
-            length = lengths(doc % 2, wrong) + rng.normal()
-            for name, signal in signals.items():
-                value = signal(doc % 2, wrong, length) + rng.normal()
-                rows.append(("takeover_gsm8k", doc, j, name, value, float(length), not wrong))
+            wrong = bool(rng.random() < (0.75 if doc % 2 else 0.25))
+            length = float(4 * wrong + rng.normal())
+            for name, signal in (("ce", length), ("entropy", 4 * (doc % 2))):
+                rows.append(("takeover_gsm8k", doc, j, name, signal + rng.normal(), length, not wrong))
     names = ["task", "doc_id", "sample", "score", "signal_value", "length", "correct"]
-    return {row["signal"]: row for row in tabulate_failure(pl.DataFrame(rows, schema=names, orient="row")).to_dicts()}
-
-
-def test_a_signal_of_length_alone_is_no_better_than_length():
-    """Scores that grow with the text, where wrong texts are longer: a high AUROC that says nothing."""
-    signals = {"ce": lambda hard, wrong, length: length, "entropy": lambda hard, wrong, length: 0}
-    found = plant_failures(signals, lambda hard, wrong: 4 * wrong)
+    found = {row["signal"]: row for row in tabulate_failure(pl.DataFrame(rows, schema=names, orient="row")).to_dicts()}
     assert found["ce"]["auroc"] > 0.9 and found["length"]["auroc"] > found["ce"]["auroc"]
     assert found["ce"]["minus_length"] == pytest.approx(found["ce"]["auroc"] - found["length"]["auroc"])
     assert found["ce"]["minus_length_high"] < 0 < found["ce"]["minus_entropy_low"] < found["ce"]["minus_entropy"]
     assert found["length"]["minus_length"] is None
-
-
-def test_a_signal_of_difficulty_alone_tells_nothing_within_problems():
-    signals = {"ce": lambda hard, wrong, length: 4 * hard, "entropy": lambda hard, wrong, length: 2 * wrong}
-    found = plant_failures(signals, lambda hard, wrong: 0)
-    assert found["ce"]["auroc"] > 0.7
-    assert found["ce"]["within_low"] < 0.5 < found["ce"]["within_high"] < 0.62
-    assert found["entropy"]["within"] == pytest.approx(0.92, abs=0.04) and found["entropy"]["within_low"] > 0.85
+    hard = found["entropy"]
+    assert hard["auroc"] > 0.65 and hard["within_low"] < 0.5 < hard["within_high"] < 0.62
+    assert found["ce"]["within_low"] > 0.85

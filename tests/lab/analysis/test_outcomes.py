@@ -1,4 +1,4 @@
-"""Budget, rates and flips: by hand, by the leaderboard's intervals, and by the paper's own tables."""
+"""Budget, rates, flips and ranks: by hand, by the leaderboard's intervals, and by the paper's own tables."""
 
 import numpy as np
 import polars as pl
@@ -6,7 +6,17 @@ import pytest
 from difficulties import table3
 
 from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
-from lm_eval_takeover.lab.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
+from lm_eval_takeover.lab.analysis.outcomes import (
+    measure_cross,
+    measure_ranks,
+    tabulate_budget,
+    tabulate_cross,
+    tabulate_flips,
+    tabulate_ranks,
+    tabulate_rates,
+)
+from lm_eval_takeover.lab.analysis.pooling import make_frame
+from lm_eval_takeover.lab.analysis.tokens import SampleTokens
 from lm_eval_takeover.results.statistics import mean_interval
 
 
@@ -21,13 +31,9 @@ def test_the_null_of_flips_is_that_of_a_second_seed():
     counted, expected = [], []
     for _ in range(20):
         chances = rng.beta(beta.a, beta.b, 340)
-        rows = [
-            (run, run, None, None, "takeover_math500", doc, j, j < right, 9, 0)
-            for run in ("base", "again", "guided")
-            for doc, right in enumerate(rng.binomial(8, chances))
-            for j in range(8)
-        ]
-        samples = outcomes(rows)
+        columns = {"task": "takeover_math500", "doc_id": np.arange(340).repeat(8)}
+        right = {run: np.arange(8) < rng.binomial(8, chances)[:, None] for run in ("base", "again", "guided")}
+        samples = pl.concat([pl.DataFrame({"run": run, **columns, "correct": of.ravel()}) for run, of in right.items()])
         alone = tabulate_flips(samples.filter(pl.col("run") != "again"), "base")
         (row,) = alone.filter(task="takeover_math500").to_dicts()
         assert row["null"] == "expected"
@@ -95,3 +101,22 @@ def test_means_over_other_tasks_do_not_stand_beside_each_other():
     ]  # fmt: skip
     table = tabulate_budget(outcomes(rows)).filter(pl.col("task") == "mean")
     assert dict(table.select("run", "acc").iter_rows()) == {"base": 0.5, "guide": 0.5}
+
+
+def test_ranks_and_near_positions_by_hand():
+    columns = {
+        "token_id": np.array([5, 6, 7, 8, 9, 10]), "takeover": np.array([1, 1, 1, 1, 0, 1], bool),
+        "host_token_id": np.array([5, 1, -1, 2, 9, 3]), "donor_rank": np.array([1, 3, 2, 10, 1, 101]),
+        "score": np.array([0.0, 0.1, 0.2, 0.05, 0.6, 0.6], np.float32),
+    }  # fmt: skip
+    one = SampleTokens(("t", 0, 0), columns)
+    ranks = tabulate_ranks(make_frame([{"task": "t", "run": "r", "doc_id": 0, **measure_ranks(one)}] * 2))
+    assert dict(ranks.select("rank", "takeovers").iter_rows()) == {
+        "1": 0, "2": 0, "3": 2, "4-10": 2, "11-100": 0, ">100": 2,
+    }  # fmt: skip
+    measured = make_frame([{"task": "t", "run": "r", "direction": "forward", **measure_cross(one, 0.15)}])
+    acc = pl.DataFrame({"task": "t", "run": "r", "acc": 0.5, "acc_host": 0.25, "acc_donor": [None]})
+    (row,) = tabulate_cross(measured, acc, 0.15).to_dicts()
+    assert list(row) == list(COLUMNS["cross"])
+    assert (row["changed"], row["changed_share"]) == (3, 0.5)  # one drew the host's own token, of one it is not known
+    assert (row["near_share"], row["replaced"], row["replaced_share"], row["threshold"]) == (0.5, 5, 5 / 6, 0.15)

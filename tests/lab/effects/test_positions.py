@@ -5,8 +5,7 @@ import pytest
 from helpers.demo_runs import run_demo
 
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
-from lm_eval_takeover.lab.effects.continuing import Writer
-from lm_eval_takeover.lab.effects.measuring import Form
+from lm_eval_takeover.lab.effects.measuring import Form, Writer
 from lm_eval_takeover.lab.effects.positions import choose_evenly, list_candidates
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -52,7 +51,7 @@ def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_r
     candidates = list_candidates(run, form.limit)
     taken = candidates["takeover"].choose(20, 0, None)
     readers = Readers(restore_arguments(run, {"batch_size": "64"}))
-    writer = Writer.open(tmp_path / "written", readers.backend, readers.pair, 0, False)
+    writer = Writer(tmp_path / "written", readers, 0)
     requests = [form.next_token(one) for one in taken]
     for role, tokens in ((run.host, [one.host_token for one in taken]), (run.donor, [one.donor_token for one in taken])):
         assert writer.draw(ALONE[role](), requests) == tokens

@@ -51,14 +51,13 @@ def test_methods_are_compared_where_there_is_something_to_compare_with_and_each_
 
 def test_least_costs_are_first_crossings_along_the_axis():
     donor = [np.full(50, 0.8)]
-    known = find_least_costs(curve([0.05, 0.1], [0.4, 0.8]), donor, 0.0)
-    assert (known.half, known.most) == pytest.approx((0.05, 0.05 + 0.05 * 0.8))
-    assert known.low <= known.most <= known.high
-    assert find_least_costs(curve([20, 60], [0.6, 0.8]), donor, None).half == 20  # nothing is known of less
+    half, most, low, high = find_least_costs(curve([0.05, 0.1], [0.4, 0.8]), donor, 0.0).values()
+    assert (half, most) == pytest.approx((0.05, 0.05 + 0.05 * 0.8)) and low <= most <= high
+    unknown = find_least_costs(curve([20, 60], [0.6, 0.8]), donor, None)
+    assert unknown["least_cost_50"] == 20  # nothing is known of less
     flat = find_least_costs(curve([1, 1, 1], [0.1, 0.5, 0.8]), donor, None)
-    assert (flat.half, flat.most, flat.low, flat.high) == (1, 1, 1, 1)  # all rates have one cost
-    never = find_least_costs(curve([0.05], [0.3]), donor, 0.0)
-    assert (never.half, never.most, never.low, never.high) == (None, None, None, None)
+    assert [*flat.values()] == [1] * 4  # all rates have one cost
+    assert [*find_least_costs(curve([0.05], [0.3]), donor, 0.0).values()] == [None] * 4
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.9], ids=["apart", "together"])

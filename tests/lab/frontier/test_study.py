@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.rows import PlannedRow, describe_costs, write_costs, write_kept_rows
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.lab.frontier import picture
+from lm_eval_takeover.lab.frontier import output
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES
-from lm_eval_takeover.lab.frontier.picture import try_to_draw
+from lm_eval_takeover.lab.frontier.output import try_to_draw, write_frontier
 from lm_eval_takeover.lab.frontier.study import describe_frontier
-from lm_eval_takeover.lab.frontier.tables import write_frontier
 from lm_eval_takeover.results.runs import read_run
 
 METHOD = {"host": "base", "donor": "guide"}
@@ -193,9 +192,9 @@ def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
 
 def test_the_picture_draws_the_bands_that_hold_all_rates_of_a_method(tmp_path, monkeypatch):
     figure = Figure()
-    monkeypatch.setattr(picture, "draw_svg", lambda draw, *_: draw(figure) or "")
+    monkeypatch.setattr(output, "draw_svg", lambda draw, *_: draw(figure) or "")
     made = describe_frontier(make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5}))
-    picture.draw_frontier(made.averages, "share", tmp_path / "frontier.svg")
+    output.draw_frontier(made.averages, "share", tmp_path / "frontier.svg")
     drawn = figure.findobj(PolyCollection)[0].get_paths()[0].vertices
     for line in made.averages[1:]:
         for end in ("low", "high"):
@@ -239,11 +238,12 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
             describe_frontier(runs, tmp_path)
 
 
-@pytest.mark.parametrize("shape", [(1, 8), (6, 1), (1, 1)], ids=lambda shape: "{} problems of {} samples".format(*shape))
-@pytest.mark.parametrize("kinds", ["base", "thinking", "rates guide", "rates early thinking base", "guide base rates"])
-def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, kinds, shape):
+@pytest.mark.parametrize(("kinds", "problems", "samples"), [
+    ("base", 1, 1), ("thinking", 6, 1), ("rates guide", 1, 8), ("rates early thinking base", 6, 1), ("guide base rates", 1, 1),
+    ("guide base rates", 1, 8),
+])  # fmt: skip
+def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, kinds, problems, samples):
     """`rates` are a method with two rates; `early` follows its rate."""
-    problems, samples = shape
     runs = {}
     for kind in kinds.split():
         for rate in (0.02, 0.05) if kind == "rates" else (None,):
@@ -270,7 +270,7 @@ def test_an_error_of_drawing_is_one_line_after_all_tables(tmp_path, capsys, monk
     def fail(*_):
         raise ValueError("axis limits are NaN")
 
-    monkeypatch.setattr(picture, "draw_frontier", fail)
+    monkeypatch.setattr(output, "draw_frontier", fail)
     write_kept_rows(tmp_path, make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5}))
     assert main(["frontier", str(tmp_path), "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()

@@ -17,7 +17,7 @@ from helpers.pairs import TableTokenizer
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.lab.report.figures import read_figure
+from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.runs.run_reader import RunReader
 
 HOSTILE = [
@@ -32,9 +32,9 @@ HOSTILE = [
 WORDS = [" the", " of", " and", "\n", " 12", " so", " then", *HOSTILE]
 
 
-def write_report(folder, tokenizer, monkeypatch, *options):
+def write_report(folder, tokenizer, monkeypatch, *options, out=None):
     monkeypatch.setattr(RunReader, "load_tokenizer", lambda *_: tokenizer)
-    out = folder / "report.html"
+    out = out or folder / "report.html"
     assert main(["report", str(folder / "analysis"), "--out", str(out), *options]) == 0
     return out
 
@@ -116,21 +116,19 @@ def test_the_table_says_how_good_each_run_is(small):
     assert ">7.5% †</td>" in text  # 3 takeovers of 40 tokens, and 2 were asked for
 
 
-def test_what_is_embedded_fits_and_tells_which(tmp_path, monkeypatch, capsys):
-    write_small(tmp_path, 7)
-    whole = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch).stat().st_size
-    limit = round((whole - 12_000) / 1e6, 3)
-    small = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch, "--max-size", str(limit))
-    assert small.stat().st_size <= limit * 1e6
-    index = read_index(small)
+def test_what_is_embedded_fits_and_tells_which(small, tmp_path, monkeypatch):
+    limit, part = round((small.stat().st_size - 12_000) / 1e6, 3), tmp_path / "part.html"
+    write_report(small.parent, TableTokenizer(WORDS), monkeypatch, "--max-size", str(limit), out=part)
+    assert part.stat().st_size <= limit * 1e6
+    index = read_index(part)
     kept = [[[sample[0] for sample in run if len(sample) > 6] for run in problem["runs"]] for problem in index["problems"]]
     embedded = sum(len(run) for problem in kept for run in problem)
     assert 8 <= embedded < 64
-    assert f"{embedded} of 64 answers are in this file" in small.read_text()
+    assert f"{embedded} of 64 answers are in this file" in part.read_text()
     assert all(base == guided and base for base, guided in kept)  # a sample is there with the base's, and one of each problem
     assert len(kept[0][0]) >= len(kept[2][0])  # what changed comes first
     with pytest.raises(ArgumentError, match=r"--max_size 0.1: the page needs 0\.\d MB before any answer is in it"):
-        main(["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "x.html"), "--max-size", "0.1"])
+        write_report(small.parent, TableTokenizer(WORDS), monkeypatch, "--max-size", "0.1", out=part)
 
 
 def test_figures_hold_nothing_but_shapes_and_texts(tmp_path):
@@ -200,6 +198,7 @@ def page(tmp_path_factory):
 
 
 FOCUSED = "document.activeElement.dataset.at"
+TOO_WIDE = "document.documentElement.scrollWidth - innerWidth"
 TYPE = """globalThis.type = (id, value) => {
     const field = document.querySelector(`#filters #${id}`);
     field.value = value;
@@ -213,12 +212,16 @@ def test_a_problem_is_found_read_by_keys_and_linked(page, small):
     page.open(small.as_uri())
     page.evaluate(TYPE)
     page.evaluate("type('find', '#1')")
+    assert page.evaluate(TOO_WIDE) <= 0
     assert page.evaluate("grid.tBodies[0].innerText").split()[:2] == ["toy", "#1"]
     assert page.evaluate("grid.tBodies[0].rows.length") == 1
     page.evaluate("type('find', ''), type('change', 'rescued')")
     assert page.evaluate("grid.tBodies[0].rows.length + grid.tBodies[0].rows[0].innerText.split(/\\s/)[1]") == "1#0"
     page.evaluate("document.querySelectorAll('#grid tbody button')[1].click()")
     page.wait_for("!rollout.hidden")
+    for width, height, theme in ((390, 844, "dark"), (1280, 900, "light")):
+        page.look(width, height, theme)
+        assert page.evaluate(TOO_WIDE) <= 0
     assert page.evaluate("document.querySelectorAll('#problem math').length") == 2
     assert page.evaluate("document.querySelectorAll('#answers math').length") == 2
     assert "✗ incorrect: differs from the gold answer" in page.evaluate("answers.innerText")
@@ -245,7 +248,7 @@ def test_a_problem_is_found_read_by_keys_and_linked(page, small):
 
 def test_hostile_texts_are_texts(page, hostile):
     page.messages.clear()
-    page.look(390, 844, "light")
+    page.look(390, 844, "dark")
     page.open(hostile.as_uri() + "#task=toy&doc=0&sample=0&run=guided&token=20")
     page.wait_for(FOCUSED)
     assert page.evaluate("document.querySelectorAll('main script, main img, main a[href^=javascript]').length") == 0
@@ -254,20 +257,7 @@ def test_hostile_texts_are_texts(page, hostile):
     assert (
         page.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")[-1] == "\\[\\unknown\\]"
     )
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    assert page.messages == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_the_page_is_as_wide_as_the_screen(page, small, width, height, theme):
-    page.look(width, height, theme)
-    page.open(small.as_uri())
-    for part, go in {
-        "top": "scrollTo(0, 0)",
-        "problems": "document.querySelector('#show').scrollIntoView()",
-        "rollout": "document.querySelectorAll('#grid tbody button')[1].click()",
-    }.items():
-        page.evaluate(go)
-        page.wait_for("!rollout.hidden" if part == "rollout" else "true")
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    for part in ("#show", "header"):
+        assert page.evaluate(TOO_WIDE) <= 0
+        page.evaluate(f"document.querySelector('{part}').scrollIntoView()")
+    assert page.evaluate(TOO_WIDE) <= 0 and page.messages == []

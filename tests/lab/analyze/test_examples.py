@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lm_eval_takeover.lab.analysis.contexts import SHOWN, Words, count_words, draw_contexts
 from lm_eval_takeover.lab.analysis.tokens import SampleTokens
+from lm_eval_takeover.lab.analyze.examples import SHOWN, Words, count_words, draw_contexts
 
 PIECES = [" so", "me", " the", "The", ".\n", " a"]
 WORDS = Words.read(PIECES)

@@ -1,8 +1,8 @@
-"""Measuring in one process and in several."""
+"""What is measured in one process and in several."""
 
 from helpers.analyses import write_scores
 
-from lm_eval_takeover.lab.analysis.measuring import MANY, Measuring, measure_files
+from lm_eval_takeover.lab.analysis.catalogue import MANY, Measuring, measure_files
 
 
 def test_several_processes_measure_what_one_does(tmp_path):
