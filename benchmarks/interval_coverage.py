@@ -14,8 +14,7 @@ import numpy as np
 from difficulties import Array, Beta, joint_outcomes, table3
 from scipy import stats
 
-from lm_eval_takeover.results.recovery import Trio, measure_recovery
-from lm_eval_takeover.results.statistics import bounds_of, count_observations, errors_of
+from lm_eval_takeover.results.statistics import Trio, bounds_of, count_observations, errors_of, measure_recovery
 
 SIZES = (30, 40, 100, 500)
 NEAR_1 = (0.98, 0.99, 0.995, 0.996, 0.998, 0.999, 0.9995)

@@ -47,7 +47,7 @@ def ours(cases: list[tuple[str, list[str]]]) -> float:
     start = time.perf_counter()
     with Judge() as judge:
         scored = judge.map(lambda case: score_samples(case[0], case[1], judge.judge_samples), cases)
-        correct = sum(one.outcomes.count("correct") for one in scored)
+        correct = sum(sample.outcome == "correct" for samples, _ in scored for sample in samples)
         print(f"    acc {correct / SAMPLES / len(cases):.3f}", end="", flush=True)
     return time.perf_counter() - start
 

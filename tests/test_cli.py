@@ -106,16 +106,15 @@ def test_paper_that_is_stopped_says_where_its_rows_are(tmp_path, monkeypatch, ca
         assert f"stopped; {line}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["list", "tasks"], ["leaderboard", "--published", "--format", "json"]])
-def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2(words):
+def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2():
+    words, env = [*TAKEOVER, "leaderboard", "--published"], environment(PYTHONUNBUFFERED="")
     with open("/dev/full", "w") as full:
-        env = environment(PYTHONUNBUFFERED="")
-        done = subprocess.run([*TAKEOVER, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("error: standard output cannot be written: No space left on device")
     env["PYTHONIOENCODING"] = "ascii"  # letters that it lacks are codes
     for close in (None, lambda: os.close(1)):  # as `>&-`
-        done = subprocess.run([*TAKEOVER, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, preexec_fn=close)
+        done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, preexec_fn=close)
         assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -1,5 +1,6 @@
 """README.md and docs/ say what the code does: tables, links, names of files, and every command in a code block."""
 
+import functools
 import json
 import re
 import shlex
@@ -22,6 +23,7 @@ from lm_eval_takeover.tasks.metrics import list_metrics
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
+one_parser = functools.cache(build_parser)
 of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 
 
@@ -161,13 +163,14 @@ def test_runs_ask_as_their_calibration_was_measured(page):
     """Options of our command exist. A file that a page's `calibrate` writes is used for the same pair, form of prompts and
     rates, on its page or the README.
     """
-    made = {}
-    for words in commands(README.read_text() + page.read_text(), "lm-eval-takeover"):
-        options = build_parser().parse_args(words[1:])
-        if words[1] == "calibrate" and options.out is not None:
-            made[str(options.out)] = options
-        if words[1] == "compare":
-            compare.check_options(options)
+    made, parser = {}, one_parser()
+    for source in dict.fromkeys([README, page]):
+        for words in commands(source.read_text(), "lm-eval-takeover"):
+            options = parser.parse_args(words[1:])
+            if words[1] == "calibrate" and options.out is not None:
+                made[str(options.out)] = options
+            if words[1] == "compare" and source == page:
+                compare.check_options(options)
     for words in commands(page.read_text(), "lm_eval"):
         given = simple_parse_args_string(words[words.index("--model_args") + 1]) if "--model_args" in words else {}
         if str(given.get("calibration", "")).endswith(".json"):

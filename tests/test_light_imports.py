@@ -9,11 +9,7 @@ from helpers.processes import environment
 
 MODELS = ("torch", "transformers")
 LIGHT = ("answers", "tasks", "storage", "results")
-READERS = (
-    "commands.show.rollout",
-    "lab.analyze.tables",
-    "lab.report.building",
-)  # of files that stand already, and of names
+READERS = ("commands.show.rollout", "lab.analyze.tables", "lab.report.building")  # of files that stand already
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
 LOGS = str(ROOT / "tests" / "results" / "data" / "hf")
 
@@ -23,13 +19,16 @@ import sys
 print([name for name in {forbidden!r} if name in sys.modules])
 """
 
-HELP = """
+STARTS = "import lm_eval_takeover, lm_eval_takeover.lm_eval_hooks; lm_eval_takeover.register_score"
+CALLS = """
 import contextlib, io
 from lm_eval_takeover.cli import main
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-    main({words!r})
+for words in {calls!r}:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main(words)
 """
-READ = {"leaderboard": ["leaderboard", LOGS], "regress": ["regress", LOGS, "--baseline", LOGS]}
+HELP = [["--help"], ["calibrate", "--help"]]
+READ = [["leaderboard", LOGS], ["regress", LOGS, "--baseline", LOGS]]
 
 
 def modules_of(folder):
@@ -42,15 +41,12 @@ def modules_of(folder):
 @pytest.mark.parametrize(
     ("code", "forbidden"),
     [
-        ("import lm_eval_takeover; lm_eval_takeover.register_score", HARNESS),
-        ("import lm_eval_takeover.lm_eval_hooks", HARNESS),
-        (HELP.format(words=["--help"]), HARNESS),
-        (HELP.format(words=["calibrate", "--help"]), HARNESS),
-        *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in LIGHT),
-        *((f"import lm_eval_takeover.{name}", (*MODELS, "datasets")) for name in READERS),
-        *((HELP.format(words=words), (*MODELS, "datasets", "lm_eval", "scipy.stats")) for words in READ.values()),
+        (STARTS + CALLS.format(calls=HELP), HARNESS),
+        (f"import {', '.join(name for folder in LIGHT for name in modules_of(folder))}", MODELS),
+        (f"import {', '.join(f'lm_eval_takeover.{name}' for name in READERS)}", (*MODELS, "datasets")),
+        (CALLS.format(calls=READ), (*MODELS, "datasets", "lm_eval", "scipy.stats")),
     ],
-    ids=["package", "harness", "help", "help of a command", *LIGHT, *READERS, *READ],
+    ids=["starts", "rooms", "readers", "reading of results"],
 )
 def test_imports_are_light(code, forbidden):
     script = LISTED.format(code=code, forbidden=forbidden)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.pairs import SAMPLED
-from lm_eval import simple_evaluate
 
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.cli import main
@@ -124,36 +123,21 @@ def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugi
         GuidedTakeover(**arguments | {"calibration": str(other)})
 
 
-def samples(results):
-    return {(name, doc["doc_id"]): doc["resps"] for name, docs in results["samples"].items() for doc in docs}
+def test_its_arguments_and_its_source_are_settings_that_texts_depend_on(tmp_path):
+    """Of which keys of samples in a run_dir are made (tests/runs/test_identity.py)."""
+    path, source = tmp_path / "own_gate.py", PLUGIN.replace("test_", "own_")
+    path.write_text(source)
 
+    def settings(period=6):
+        lm = GuidedTakeover(plugins=str(path), policy="own_every", period=period)
+        info = lm.get_model_info()["takeover"]
+        assert (info["period"], list(info["plugins"])) == (period, ["own_gate.py"])
+        return lm.recorder.settings
 
-def test_a_run_dir_keeps_its_samples_until_the_source_changes(tmp_path, caplog):
-    path = tmp_path / "own_gate.py"
-    path.write_text(PLUGIN.replace("test_", "own_"))
-    arguments = {
-        "plugins": str(path), "policy": "own_every", "period": 6, "run_dir": str(tmp_path / "run"), "batch_size": 16,
-    }  # fmt: skip
-
-    def run(**changes):
-        caplog.clear()
-        lm = GuidedTakeover(**arguments | changes)
-        asked = {"tasks": ["takeover_demo"], "limit": 1, "gen_kwargs": "max_gen_toks=24"}
-        results = simple_evaluate(model=lm, bootstrap_iters=0, **asked)
-        lm.close()
-        return results
-
-    first = run()
-    assert first["config"]["takeover"]["period"] == 6
-    assert list(first["config"]["takeover"]["plugins"]) == ["own_gate.py"]
-    again = run()
-    assert "8 of 8 samples are finished already" in caplog.text
-    assert samples(again) == samples(first)
-    run(period=5)
-    assert "finished already" not in caplog.text
-    path.write_text(PLUGIN.replace("test_", "own_") + "# another version\n")
-    run()
-    assert "finished already" not in caplog.text
+    first = settings()
+    assert settings() == first != settings(period=5)
+    path.write_text(f"{source}# another version\n")
+    assert settings() != first
 
 
 def test_a_score_of_a_reading_has_its_numbers(tmp_path):

@@ -17,8 +17,8 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import BudgetParameter, Policy, policies
 from lm_eval_takeover.method.registry import load_plugins
-from lm_eval_takeover.pair.calibration_check import CalibrationFit
 from lm_eval_takeover.pair.gate_choice import (
+    CalibrationFit,
     GateOrigin,
     choose_gate,
     find_fitting_calibration,

@@ -10,15 +10,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Cache, GenerationConfig
+from transformers.quantizers.auto import AutoQuantizationConfig
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
-from lm_eval_takeover.pair import complete_weights, load_options
+from lm_eval_takeover.pair import complete_weights
 from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary, check_token_ids
 
 Dtype = str | torch.dtype
+_OTHERS = {"base", "guide", "dtype", *TWINS.values()}
+_TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
+_BITSANDBYTES = [name for name in KINDS if name.startswith("bnb_")]
 
 
 class Member:
@@ -42,7 +46,7 @@ class Member:
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
         self.self_check: Any = None  # the `SelfCheck` of this model, from its first use on
         code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
-        self._options: dict[str, Any] = load_options.repository_options(self.given) | code
+        self._options: dict[str, Any] = repository_options(self.given) | code
         self.config = self._load(AutoConfig)
         check_token_ids(find_folder(self.path, self.revision, self.given.subfolder))
         self.tokenizer = self._load(AutoTokenizer)
@@ -72,7 +76,7 @@ class Member:
     def model(self) -> Any:
         """The transformers model in eval mode, on its device or devices; loaded at the first use."""
         safe = None if self.given.trust_remote_code or self.given.gguf_file else True
-        placed = load_options.model_options(self.given, self.device)
+        placed = model_options(self.given, self.device)
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused here, by name
         try:
             with complete_weights.without_report():
@@ -84,7 +88,7 @@ class Member:
         complete_weights.check_checkpoint(f"{self.role}='{self.path}'", self.folder, model, found)
         if "device_map" not in placed:
             model = model.to(self.device)
-        elif load_options.find_device_map(self.given) is not None:
+        elif find_device_map(self.given) is not None:
             self.device = next((p.device for p in model.parameters() if p.device.type != "meta"), self.device)
         if self.given.peft is not None:
             model = self._adapt(model, self.given.peft)
@@ -206,3 +210,55 @@ class Member:
     def rotates_again(self, before: int, length: int) -> bool:
         """Whether a cache of `before` tokens is rotated otherwise than a text of `length` tokens."""
         return self.rotation_length is not None and before <= self.rotation_length < length
+
+
+# Options of transformers' `from_pretrained`, from the model arguments of one role (`for_role`)
+
+
+def text_settings(arguments: ModelArguments) -> dict[str, Any]:
+    """Arguments that can change a text, beyond files and dtype: for the keys of samples."""
+    return {name: value for name in _TEXT if (value := getattr(arguments, name))}
+
+
+def repository_options(arguments: ModelArguments) -> dict[str, Any]:
+    """For the configuration, the tokenizer and the weights: where in the repository they are."""
+    options = {"revision": arguments.revision, "subfolder": arguments.subfolder, "gguf_file": arguments.gguf_file}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def find_device_map(arguments: ModelArguments) -> str | dict[str, Any] | None:
+    """How the layers are spread over devices; None where the model is on one."""
+    return "auto" if arguments.device_map is None and arguments.parallelize else arguments.device_map
+
+
+def model_options(arguments: ModelArguments, device: torch.device) -> dict[str, Any]:
+    """For the weights alone. Raises ArgumentError for a quantization that cannot be had."""
+    options: dict[str, Any] = {"attn_implementation": arguments.attn_implementation}
+    if (quantization := _find_quantization(arguments)) is not None:
+        options |= {"quantization_config": quantization, "device_map": {"": str(device)}}
+    if (spread := find_device_map(arguments)) is not None:
+        options |= {"device_map": spread, "offload_folder": arguments.offload_folder, "max_memory": _limit_memory(arguments)}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _limit_memory(arguments: ModelArguments) -> dict[int | str, int | str] | None:
+    """Bytes, or a text such as `10GiB`, by device; None where accelerate may take all that is free."""
+    limits: dict[int | str, int | str] = {}
+    if arguments.max_memory_per_gpu is not None:
+        limits |= dict.fromkeys(range(torch.cuda.device_count()), arguments.max_memory_per_gpu)
+    if arguments.max_cpu_memory is not None:
+        limits["cpu"] = arguments.max_cpu_memory
+    return limits or None
+
+
+def _find_quantization(arguments: ModelArguments) -> Any:
+    """The configuration that the arguments ask for; a checkpoint's own needs none."""
+    try:
+        if arguments.quantization_config is not None:
+            return AutoQuantizationConfig.from_dict(dict(arguments.quantization_config))
+        if not (arguments.load_in_4bit or arguments.load_in_8bit):
+            return None
+        settings = {name: value for name in _BITSANDBYTES if (value := getattr(arguments, name)) is not None}
+        return BitsAndBytesConfig(load_in_4bit=arguments.load_in_4bit, load_in_8bit=arguments.load_in_8bit, **settings)
+    except (AttributeError, KeyError, TypeError, ValueError, ImportError) as error:
+        raise ArgumentError(f"the quantization cannot be set up: {error} (expected what transformers takes)") from error

@@ -19,6 +19,7 @@ from lm_eval_takeover.results.problems import (
     choose_accuracy,
     is_share,
     list_metrics,
+    read_log,
     read_problems,
     read_samples,
 )
@@ -233,8 +234,6 @@ def file_date(path: Path) -> str:
 def read_run(path: Path, reading: ReadOptions = ReadOptions()) -> Run:
     """The run of a results file, a file of samples, or a log of inspect_ai. Raises ResultsError with the field, ArgumentError."""
     if path.suffix == ".eval":
-        from lm_eval_takeover.results.inspect_logs import read_log
-
         return _describe_alone(path, *read_log(path, reading))
     if path.suffix != ".jsonl":
         return _read_results(path, reading)

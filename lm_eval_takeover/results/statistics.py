@@ -1,4 +1,4 @@
-"""Intervals, differences and tests over problems, whose samples are nested in them.
+"""Intervals, differences, tests and Recovery over problems, whose samples are nested in them.
 
 A problem has one value in [0, 1]: the mean over its samples (Acc), an unbiased estimate from them (Pass@8), or 0 or 1 (Maj@8).
 Problems are independent; samples of one problem are not, so problems are counted and never samples. Where two runs have the
@@ -216,3 +216,49 @@ def expect_flips(shares: Values, samples: int) -> tuple[Values, Values]:
 
 def as_values(values: Any) -> Values:
     return np.asarray(values, dtype=np.float64)
+
+
+# Recovery, `(guided - base) / (reference - base)`
+
+NOT_ABOVE = "the reference is not above the base beyond noise"
+
+
+@dataclass(frozen=True)
+class Trio:
+    """Values per problem of one task, in one order of problems."""
+
+    guided: Values
+    base: Values
+    reference: Values
+    observations: float  # that a value is the mean of (`statistics.count_observations`)
+
+
+def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
+    """Recovery of the unweighted means over tasks, paired by problem; None if the reference is within noise of the base."""
+    pairs = [np.stack([task.guided - task.base, task.reference - task.base]) for task in tasks]
+    return measure_ratio(pairs, [task.observations for task in tasks], confidence)
+
+
+def measure_ratio(tasks: Sequence[Values], counts: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """The ratio of two means over tasks, each [2, problems] of differences; None unless the second is above 0 beyond noise.
+
+    The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
+    the mean of `second` differs from 0, so both answers come from one test. `counts` are the observations behind a value.
+    """
+    means, covariance, parts = np.zeros(2), np.zeros((2, 2)), []
+    for pairs, count in zip(tasks, counts, strict=True):
+        means += pairs.mean(axis=1) / len(tasks)
+        part = covariance_of_means(pairs, count) / len(tasks) ** 2
+        covariance += part
+        parts.append((part[1, 1], pairs.shape[1] - 1))
+    if any(free < 1 for _, free in parts):
+        return None
+    freedom = covariance[1, 1] ** 2 / sum(variance**2 / free for variance, free in parts)
+    t2 = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2
+    a = means[1] ** 2 - t2 * covariance[1, 1]
+    if means[1] <= 0 or a <= 0:
+        return None
+    b = means[0] * means[1] - t2 * covariance[0, 1]
+    c = means[0] ** 2 - t2 * covariance[0, 0]
+    reach = sqrt(max(b * b - a * c, 0.0))
+    return Interval(float(means[0] / means[1]), float((b - reach) / a), float((b + reach) / a))

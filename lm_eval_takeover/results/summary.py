@@ -11,9 +11,16 @@ from typing import Any, Self
 import numpy as np
 
 from lm_eval_takeover.results.problems import ACC, derive_pass_at_k, list_scores
-from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
 from lm_eval_takeover.results.runs import MATHEMATICAL, Counts, Run, TaskResult
-from lm_eval_takeover.results.statistics import Interval, as_values, average_interval, mean_interval
+from lm_eval_takeover.results.statistics import (
+    NOT_ABOVE,
+    Interval,
+    Trio,
+    as_values,
+    average_interval,
+    mean_interval,
+    measure_recovery,
+)
 
 WIDEST = 1.0  # the widest interval of a Recovery that is shown
 TOO_WIDE = "its interval is wider than 100 points, as the gap between base and reference is small for so few problems"

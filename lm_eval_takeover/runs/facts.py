@@ -21,7 +21,8 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: Policy, origin
     """`config.takeover` of lm-eval's results file, without the counts of what was written."""
     gate, scorer = policy.gate, policy.scorer
     return {
-        "label": arguments.model or default_label(pair, policy),
+        "label": arguments.model
+        or make_label([member.id.id for member in pair.members], policy.name, getattr(scorer, "name", None)),
         "base": asdict(pair.base.id) if pair.base else None,
         "guide": asdict(pair.guide.id) if pair.guide else None,
         "backend": arguments.backend,
@@ -44,13 +45,8 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: Policy, origin
     }
 
 
-def default_label(pair: "Pair", policy: Policy) -> str:
-    """`BASE+GUIDE-policy`, by the last part of the models' ids; with the score, where it is not the policy's usual one."""
-    return make_label([member.id.id for member in pair.members], policy.name, getattr(policy.scorer, "name", None))
-
-
 def make_label(ids: Sequence[str], policy: str, score: str | None) -> str:
-    """`default_label` from the ids of the models, and the names of policy and score."""
+    """`BASE+GUIDE-policy`, by the last part of the models' ids; with the score, where it is not the policy's usual one."""
     other = f"-{score}" if score not in (None, "ce", policy) else ""
     return f"{'+'.join(name.rpartition('/')[2] for name in ids)}-{policy}{other}"
 

@@ -75,7 +75,7 @@ def collect_text_settings(
 def _describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
     """A model by its files or its id, its dtype if it is asked, and what else changes it; a local adapter counts by its files."""
     from lm_eval_takeover.pair.ids import whole_digest
-    from lm_eval_takeover.pair.load_options import text_settings
+    from lm_eval_takeover.pair.member import text_settings
 
     folder, settings = Path(member.path), text_settings(member.given)
     if member.given.peft and Path(member.given.peft).is_dir():

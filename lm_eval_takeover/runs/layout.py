@@ -80,10 +80,6 @@ def list_parts(folder: Path, rank: int) -> list[Path]:
     return sorted(path for path in (folder / TRACES).glob(f"{rank:03d}-*.parquet") if path.stem.partition("-")[2].isdecimal())
 
 
-def part_path(folder: Path, rank: int, number: int) -> Path:
-    return folder / TRACES / f"{rank:03d}-{number:06d}.parquet"
-
-
 def make_damaged_folder(folder: Path) -> Path:
     """The next `damaged-N`."""
     number = 1

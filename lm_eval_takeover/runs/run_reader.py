@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.facts import check_facts
 from lm_eval_takeover.runs.identity import identify_task, read_row
-from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
-from lm_eval_takeover.runs.journal_file import Damaged
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
 from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
@@ -120,9 +119,6 @@ class Answered:
     @property
     def correct(self) -> bool:
         return self.outcome == "correct"
-
-
-Traced = tuple[Answered, pa.Table]
 
 
 @dataclass(frozen=True)
@@ -229,7 +225,9 @@ class RunReader:
         """One for each text, whichever tasks share it."""
         return list({sample.stored.key: sample for sample in self.answered}.values())
 
-    def read_traces(self, columns: Sequence[str], samples: Sequence[Answered] | None = None) -> Iterator[Traced]:
+    def read_traces(
+        self, columns: Sequence[str], samples: Sequence[Answered] | None = None
+    ) -> Iterator[tuple[Answered, pa.Table]]:
         """The trace of each text, as the journals hold it. Raises RunDirError where one is damaged or missing."""
         left = {one.stored.key: one for one in (self.stored_samples() if samples is None else samples)}
         for path in list_journals(self.folder) if left else []:

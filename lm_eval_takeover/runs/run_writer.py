@@ -1,12 +1,15 @@
 """One process's hold on a run_dir. A thread commits finished samples with their traces to the journal.
 
-`layout` names the files. `shards` repairs what a killed process left when the folder is opened, and writes the parquet files of
-the traces when a command ends.
+The journal holds all traces. Parquet files of them, the parts, are copies that users read; `layout` names the files. A part holds
+some 500,000 tokens of one command, and its metadata a digest of its samples and one of its bytes. So when a command ends, parts
+that are missing, changed or another run's are written again. A damaged journal is moved to RUN_DIR/damaged-N with its parts; its
+samples are generated again.
 """
 
 import atexit
 import contextlib
 import errno
+import json
 import logging
 import sqlite3
 import time
@@ -18,19 +21,24 @@ from threading import Event
 from threading import Lock as ThreadLock
 from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs import shards
-from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
-from lm_eval_takeover.runs.journal_file import Damaged
-from lm_eval_takeover.runs.layout import TRACES, journal_path, list_ranks, lock_path
+from lm_eval_takeover.runs import layout
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample, add_checksum
+from lm_eval_takeover.runs.parquet import check_digest, write_parquet
 from lm_eval_takeover.runs.prompts import Prompt, add_prompts
+from lm_eval_takeover.runs.traces import read_header, tabulate
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import make_folder
+from lm_eval_takeover.storage.whole_files import make_folder, sync_folder
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_verdict_log
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+PART_TOKENS = 2**19
 _WAITING_TOKENS = 2**21  # of finished samples that may wait for the disk: 30 MB
 _PAUSE = 0.25  # seconds between two commits: a thread that wakes often slows passes on all cores
 _open_here: "dict[Path, RunWriter]" = {}  # open folders of this process: a later model closes an earlier one's
@@ -51,15 +59,15 @@ class RunWriter:
         self._commit: Future[None] | None = None  # the last one that was scheduled
         self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
         with self._translate_errors("opening it"):
-            make_folder(self.folder / TRACES)
+            make_folder(self.folder / layout.TRACES)
             try:
-                self._lock = Lock(lock_path(self.folder, rank))
+                self._lock = Lock(layout.lock_path(self.folder, rank))
             except Locked as holder:
                 raise RunDirError(f"run_dir='{self.folder}' is in use by {holder}; wait, or give another run_dir") from None
             try:
-                self.journal = shards.open_journal(self.folder, rank)
+                self.journal = _open_journal(self.folder, rank)
                 if rank == 0:
-                    shards.write_absent_ranks(self.folder, ranks)
+                    _write_absent_ranks(self.folder, ranks)
             except BaseException:
                 self._lock.release()
                 raise
@@ -88,11 +96,11 @@ class RunWriter:
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""
         samples = self._run_on_thread(lambda: self.journal.find(keys))
-        for rank in list_ranks(self.folder):
+        for rank in layout.list_ranks(self.folder):
             missing = [key for key in keys if key not in samples]
             if rank == self.rank or not missing:
                 continue
-            path = journal_path(self.folder, rank)
+            path = layout.journal_path(self.folder, rank)
             try:
                 with contextlib.closing(Journal(path, read_only=True)) as journal:
                     samples |= journal.find(missing)
@@ -157,7 +165,7 @@ class RunWriter:
         self._write()
         self.journal.stop_clock(interrupted=interrupted)
         self._check_place()
-        shards.write_parts(self.journal, self.folder, self.rank)
+        _write_parts(self.journal, self.folder, self.rank)
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
@@ -242,3 +250,92 @@ class RunWriter:
                 way_out = "give a run_dir on a local file system"
             problem = f"run_dir='{self.folder}': {doing} failed: {error}"
             raise RunDirError(f"{problem}; what was committed before is kept; {way_out}") from error
+
+
+# Repairs at the start, and the parts at the end
+
+
+def _open_journal(folder: Path, rank: int) -> Journal:
+    """The journal of a rank, a new one where there is none. What is damaged, and parts without a journal, are moved aside."""
+    path, why = layout.journal_path(folder, rank), "gone"
+    try:
+        journal = Journal(path) if path.exists() else None
+    except Damaged as error:
+        journal, why = None, f"damaged ({error})"
+    if journal is None:
+        # The log goes first: SQLite would read it into the next journal.
+        ends = (path.with_name(path.name + end) for end in ("-wal", "-shm", ""))
+        if aside := _move_aside(folder, [*ends, *layout.list_parts(folder, rank)]):
+            logger.warning("'%s' is %s; what it left was moved to '%s', and its samples are generated again", path, why, aside)
+        journal = Journal(path)
+    try:
+        if lost := journal.drop_damaged():
+            logger.warning("'%s': the traces of %d samples are damaged; these samples are generated again", path, lost)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def _write_absent_ranks(folder: Path, ranks: int) -> None:
+    """Write the parts of ranks from `ranks` on, which this run does not have."""
+    for rank in layout.list_ranks(folder):
+        if rank >= ranks:
+            with contextlib.suppress(Locked):
+                lock = Lock(layout.lock_path(folder, rank))
+                try:
+                    with contextlib.closing(_open_journal(folder, rank)) as journal:
+                        _write_parts(journal, folder, rank)
+                finally:
+                    lock.release()
+
+
+def _move_aside(folder: Path, paths: Iterable[Path]) -> Path | None:
+    """Move these files into a folder of their own; None where none is there."""
+    aside = None
+    for path in paths:
+        if path.is_symlink() or path.exists():
+            aside = aside or layout.make_damaged_folder(folder)
+            path.rename(aside / path.name)
+    sync_folder(folder)
+    return aside
+
+
+def _write_parts(journal: Journal, folder: Path, rank: int) -> None:
+    """Write the parts that are not what the journal holds. Others are moved aside."""
+    for path in (folder / layout.TRACES).glob(f".{rank:03d}-*"):  # a process died while it wrote them
+        path.unlink()
+    written = [
+        _write_part(journal, folder / layout.TRACES / f"{rank:03d}-{number:06d}.parquet", samples)
+        for number, samples in enumerate(_split(journal.list_traces()), 1)
+    ]
+    if aside := _move_aside(folder, [path for path in layout.list_parts(folder, rank) if path not in written]):
+        logger.warning("run_dir='%s': trace files that are not of this run were moved to '%s'", folder, aside)
+
+
+def _split(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    """In groups of one command and some `PART_TOKENS` tokens."""
+    group, command, tokens = list[Sample](), "", 0
+    for sample in samples:
+        before, command = command, read_header(sample.trace).command
+        if group and (command != before or tokens >= PART_TOKENS):
+            yield group
+            group, tokens = [], 0
+        group.append(sample)
+        tokens += sample.tokens
+    if group:
+        yield group
+
+
+def _write_part(journal: Journal, path: Path, samples: list[Sample]) -> Path:
+    made_of = digest_of([[*sample.row[:4], add_checksum(sample.key, sample.trace)[:8]] for sample in samples])
+    with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+        check_digest(path)
+        if (pq.read_schema(path).metadata or {}).get(b"samples") == made_of.encode():
+            return path
+    command = read_header(samples[0].trace).command
+    attempts = journal.attempts(command)
+    facts = attempts[-1][0] if attempts else {}
+    metadata = {"takeover": json.dumps(facts), "identity": digest_of(facts.get("settings")), "command": command}
+    write_parquet(path, tabulate(samples), metadata | {"samples": made_of})
+    return path

@@ -112,17 +112,12 @@ def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSam
     """A new file with these samples, whole or not at all."""
     number = max((int(path.stem) for path in list_score_files(folder, name) if path.stem.isdigit()), default=0) + 1
     path = place_scores(folder, name) / f"{number:06d}.parquet"
-    keys = [sample.key.hex() for sample in samples]
-    table, metadata = make_scores(samples, list(header.scores)), json.dumps({"header": asdict(header), "keys": keys})
-    parquet.write_parquet(path, table, {_METADATA: metadata}, rows=len(table))
-    return path
-
-
-def make_scores(samples: Sequence[ScoredSample], scores: Sequence[str]) -> pa.Table:
-    """One row per token of these samples."""
-    schema = make_schema(scores)
+    schema = make_schema(list(header.scores))
     columns = parquet.name_tokens([sample.name for sample in samples], [len(sample.tokens) for sample in samples])
     columns["token_id"] = np.concatenate([np.asarray(sample.tokens) for sample in samples])
     for name in schema.names[len(columns) :]:
         columns[name] = np.concatenate([sample.values[name] for sample in samples])
-    return parquet.make_table(columns, schema)
+    table = parquet.make_table(columns, schema)
+    metadata = json.dumps({"header": asdict(header), "keys": [sample.key.hex() for sample in samples]})
+    parquet.write_parquet(path, table, {_METADATA: metadata}, rows=len(table))
+    return path

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.runs import parquet
-from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.journal_file import finding_damage
+from lm_eval_takeover.runs.journal import Sample, finding_damage
 
 _INTEGERS = ("token_id", "donor_rank", "host_token_id")
 _ROUNDED = ("base_entropy", "host_logprob", "donor_logprob")

@@ -3,7 +3,7 @@
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -13,9 +13,9 @@ from tqdm import tqdm
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import tidy
-from lm_eval_takeover.answers.samples import Kind
+from lm_eval_takeover.answers.samples import JudgedSample, Kind
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.metrics import Scored, score_samples
+from lm_eval_takeover.tasks.metrics import Metrics, score_samples
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_think_end, get_verdict_log, get_verifier
 
 Document = dict[str, Any]
@@ -30,10 +30,9 @@ _SHOWN = 500  # characters of an answer in logged samples
 class Record(list[list[str]]):
     """`[answer, outcome]` of each sample, and the metrics. A list, since lm-eval logs no other type."""
 
-    def __init__(self, scored: Scored):
-        answers = ((answer or "")[:_SHOWN] for answer in scored.answers)
-        super().__init__([answer, outcome] for answer, outcome in zip(answers, scored.outcomes, strict=True))
-        self.metrics = scored.metrics
+    def __init__(self, samples: Sequence[JudgedSample], metrics: Metrics):
+        super().__init__([(sample.answer or "")[:_SHOWN], sample.outcome] for sample in samples)
+        self.metrics = metrics
 
 
 def score_all(resps: Texts, docs: Sequence[Document]) -> list[Record]:
@@ -50,7 +49,7 @@ def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
     verifier, think_end = get_verifier(), get_think_end()  # which the threads of the judge do not see
     with Judge() as judge:
 
-        def score(item: tuple[Sequence[str], Document]) -> Scored:
+        def score(item: tuple[Sequence[str], Document]) -> tuple[list[JudgedSample], Metrics]:
             responses, doc = item
             gold, tolerance, problem = str(doc["answer"]), float(doc.get("tolerance") or 0), str(doc["problem"])
             return score_samples(gold, responses, judge.judge_samples, kind, tolerance, verifier, problem, think_end)
@@ -58,21 +57,18 @@ def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
         scored = judge.map(score, zip(resps, docs, strict=True))
         problems = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
     if (log := get_verdict_log()) is not None:
-        log.add_verdicts(list_verdicts(problems, resps, docs))
-    return [Record(problem) for problem in problems]
+        log.add_verdicts(
+            LoggedVerdict(digest, digest_of_text(response), sample.answer, sample.outcome)
+            for (samples, _), responses, digest in zip(problems, resps, map(digest_of, docs), strict=True)
+            for response, sample in zip(responses, samples, strict=True)
+        )
+    return [Record(*problem) for problem in problems]
 
 
-def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float | tuple[int, int]]:
+def process_results(doc: Document, results: Sequence[Record]) -> Metrics:
     """The metrics of one document, which the filter has computed."""
     (record,) = results
     return record.metrics
-
-
-def list_verdicts(scored: Sequence[Scored], resps: Texts, docs: Sequence[Document]) -> Iterator[LoggedVerdict]:
-    for problem, responses, doc in zip(scored, resps, docs, strict=True):
-        digest = digest_of(doc)
-        for response, answer, outcome in zip(responses, problem.answers, problem.outcomes, strict=True):
-            yield LoggedVerdict(digest, digest_of_text(response), answer, outcome)
 
 
 def _by_row(convert: Callable[[Document], Document]) -> ProcessDocs:

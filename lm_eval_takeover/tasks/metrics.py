@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from lm_eval_takeover.answers.samples import JudgedProblem, Kind, Question, Verifier, judge_samples
+from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
 from lm_eval_takeover.tasks.verdicts import Response
 
-JudgeSamples = Callable[[Question], JudgedProblem]
+Metrics = dict[str, float | tuple[int, int]]  # of one problem; `acc_completed` is `(correct, completed)`
 
 
 def list_ks(samples: int) -> list[int]:
@@ -38,30 +37,17 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The samples of one problem: answers, outcomes (as in `JudgedSample`), the most frequent answer, and the metrics."""
-
-    answers: list[str | None]
-    outcomes: list[str]
-    majority: str | None
-    metrics: dict[str, float | tuple[int, int]]
-
-
 def score_samples(
     gold: str,
     responses: Sequence[str],
-    judge: JudgeSamples = judge_samples,
+    judge: Callable[[Question], JudgedProblem] = judge_samples,
     kind: Kind = "math",
     tolerance: float = 0.0,
     verifier: Verifier = "takeover",
     problem: str = "",
     think_end: str = "",
-) -> Scored:
-    """The metrics of one problem: shares of its samples, but `acc_completed` is `(correct, completed)`.
-
-    `think_end` ends the thinking of the model, beside the usual tags.
-    """
+) -> tuple[list[JudgedSample], Metrics]:
+    """The samples of one problem and its metrics. `think_end` ends the thinking of the model, beside the usual tags."""
     count = len(responses)
     limits = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
     if think_end:
@@ -71,7 +57,7 @@ def score_samples(
     cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, limits, strict=True))
     completed = [outcome for outcome, cut in zip(outcomes, cuts, strict=True) if not cut]
     correct = outcomes.count("correct")
-    metrics: dict[str, float | tuple[int, int]] = {
+    return samples, {
         "acc": correct / count,
         "acc_boxed": sum(sample.boxed and sample.outcome == "correct" for sample in samples) / count,
         "acc_completed": (completed.count("correct"), len(completed)),
@@ -82,5 +68,3 @@ def score_samples(
         **{reason: outcomes.count(reason) / count for reason in ("no_answer", "restated", "unparsed", "timed_out")},
         "unclosed_think": sum(sample.unclosed for sample in samples) / count,
     }
-    majority = None if chosen is None else samples[chosen].answer
-    return Scored([sample.answer for sample in samples], outcomes, majority, metrics)

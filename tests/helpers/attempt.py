@@ -20,7 +20,7 @@ from lm_eval.utils import handle_non_serializable
 from lm_eval_takeover import cli
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.lab.score import scoring
-from lm_eval_takeover.runs import journal, shards
+from lm_eval_takeover.runs import journal, run_writer
 from lm_eval_takeover.storage import whole_files
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
@@ -32,7 +32,7 @@ def die():
 
 
 def at_call(number, owner, name, action=lambda *_: die()):
-    """Have something happen to the arguments of the so-many-th call of a function, before it."""
+    """Do something with the arguments of the so-many-th call of a function, before it."""
     plain, calls = getattr(owner, name), itertools.count(1)
 
     def counted(*arguments, **options):
@@ -62,12 +62,11 @@ def raising(number):
 
 FAULTS = {
     "in a commit": lambda n: die_inside(n, "add"),
-    "before a part is written": lambda n: at_call(n, shards, "tabulate"),
+    "before a part is written": lambda n: at_call(n, run_writer, "tabulate"),
     "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
     "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
     "while answers are scored": lambda n: at_call(n, benchmarks, "score_samples"),
     "in the commit of verdicts": lambda n: die_inside(n, "add_verdicts"),
-    "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda *_: 1 / 0),
     "a token that raises": raising,
 }
 
@@ -77,7 +76,7 @@ def attempt(spec):
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv[0] = "lm_eval"  # errors and signals are told as under the command
-    shards.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
+    run_writer.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
     if "command" in spec:

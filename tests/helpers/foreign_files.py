@@ -36,7 +36,7 @@ from lm_eval_takeover.lab.effects.tables import EXAMPLES
 from lm_eval_takeover.lab.report.building import list_rows
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.rollouts import read_scores
-from lm_eval_takeover.runs import journal_file
+from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs import scores as scored
 from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal
 from lm_eval_takeover.runs.prompts import read_prompts
@@ -127,8 +127,8 @@ def _spoil_journal(folder, rng):
         path.write_bytes(spoil_bytes(path.read_bytes(), rng))
         return
     with closing(sqlite3.connect(path)) as connection, connection:
-        table = rng.choice(list(journal_file.COLUMNS))
-        columns = journal_file.COLUMNS[table]
+        table = rng.choice(list(journal.COLUMNS))
+        columns = journal.COLUMNS[table]
         rows = connection.execute(f"SELECT rowid, {', '.join(columns)} FROM {table}").fetchall()
         for rowid, *row in rng.sample(rows, rng.choice((1, len(rows)))):
             at = rng.randrange(len(columns))
@@ -136,7 +136,7 @@ def _spoil_journal(folder, rng):
                 row[at] = json.dumps(spoil_json(json.loads(row[at]), rng))
             else:
                 row[at] = rng.choice(_CELLS)
-            new = dict(zip(columns, row, strict=True)) | {"digest": journal_file.row_digest(row)}
+            new = dict(zip(columns, row, strict=True)) | {"digest": journal.row_digest(row)}
             with contextlib.suppress(sqlite3.Error):  # what SQLite itself refuses
                 marks = ", ".join(f"{name} = ?" for name in new)
                 connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])
@@ -160,7 +160,7 @@ def _spoil_trace(folder, rng):
                 case 3:
                     columns = rng.randbytes(len(columns))
             packed = spoil_bytes(packed, rng) if rng.random() < 0.2 else pa.compress(columns, "zstd", asbytes=True)
-            trace = journal_file.add_checksum(key, line + b"\n" + packed)
+            trace = journal.add_checksum(key, line + b"\n" + packed)
             connection.execute("UPDATE traces SET trace = ? WHERE key = ?", (trace, key))
 
 

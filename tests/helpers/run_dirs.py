@@ -9,7 +9,7 @@ from contextlib import closing
 import pandas as pd
 
 from lm_eval_takeover.method.generation import OBSERVED, Generation
-from lm_eval_takeover.runs import journal_file
+from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
@@ -45,11 +45,11 @@ def kill_run(run):
 def plant(folder, table, **values):
     """Change a journal as a stranger can who knows its digests: these columns of every row."""
     with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
-        names = journal_file.COLUMNS[table]
+        names = journal.COLUMNS[table]
         connection.row_factory = sqlite3.Row
         for row in connection.execute(f"SELECT rowid AS number, * FROM {table}").fetchall():
             new = dict(row) | {name: value(row[name]) if callable(value) else value for name, value in values.items()}
-            new["digest"] = journal_file.row_digest([new[name] for name in names])
+            new["digest"] = journal.row_digest([new[name] for name in names])
             rowid = new.pop("number")
             marks = ", ".join(f"{name} = ?" for name in new)
             connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])

@@ -5,9 +5,8 @@ import pytest
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.results import summary
-from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio
 from lm_eval_takeover.results.runs import Counts, read_runs
-from lm_eval_takeover.results.statistics import average_interval, mean_interval
+from lm_eval_takeover.results.statistics import NOT_ABOVE, Trio, average_interval, mean_interval
 
 PER_TASK = {
     task: dict(zip(("tokens", "takeovers", "base_passes", "guide_passes", "realized_rate"), values, strict=True))

@@ -1,25 +1,14 @@
 """What a run says of itself: labels, by which folders and rows are told apart."""
 
-from types import SimpleNamespace
-
-import pytest
-from helpers.pairs import METHODS, POLICIES
-
-from lm_eval_takeover.runs.facts import default_label
-
-IDS = (SimpleNamespace(id=name) for name in ("org/base", "org/guide@main"))
-PAIR = SimpleNamespace(members=[SimpleNamespace(id=one) for one in IDS])
+from lm_eval_takeover.runs.facts import make_label
 
 
-@pytest.mark.parametrize(
-    ("policy", "label"),
-    [
-        (POLICIES["disagreement"], "base+guide@main-disagreement"),
-        (POLICIES["rkl"], "base+guide@main-disagreement-rkl"),
-        (POLICIES["entropy"], "base+guide@main-entropy"),
-        (METHODS["log_ratio"], "base+guide@main-disagreement-log_ratio"),
-        (METHODS["segment of entropy"], "base+guide@main-segment-entropy"),
-    ],
-)
-def test_the_score_is_part_of_the_label_unless_it_is_the_usual_one(policy, label):
-    assert default_label(PAIR, policy) == label
+def test_the_score_is_part_of_the_label_unless_it_is_the_usual_one():
+    for policy, score, label in (
+        ("disagreement", "ce", "base+guide@main-disagreement"),
+        ("disagreement", "rkl", "base+guide@main-disagreement-rkl"),
+        ("entropy", "entropy", "base+guide@main-entropy"),
+        ("segment", "entropy", "base+guide@main-segment-entropy"),
+        ("random", None, "base+guide@main-random"),
+    ):
+        assert make_label(["org/base", "org/guide@main"], policy, score) == label

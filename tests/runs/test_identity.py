@@ -63,8 +63,18 @@ SETTING_CHANGES |= {"top_k": 5, "max_new_tokens": 29, "max_tokens": 29, "max_com
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _models_are_loaded_once():
-    with share_pairs():
+def _checkpoints_are_loaded_once():
+    """Of each folder and dtype: what other arguments of loading change in the weights is not tried here."""
+    plain, loaded = Member._load, {}
+
+    def load_once(self, kind, **options):
+        key = kind, self.path, options.get("dtype")
+        if key not in loaded:
+            loaded[key] = plain(self, kind, **options)
+        return loaded[key]
+
+    with pytest.MonkeyPatch.context() as patch, share_pairs():
+        patch.setattr(Member, "_load", load_once)
         yield
 
 
@@ -112,8 +122,8 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
             first.setdefault("base", str(DEMO["base"]))
             first.setdefault("guide", str(DEMO["guide"]))
     # What needs other packages, a GPU or other files: its keys are made with the weights as they are.
-    monkeypatch.setattr("lm_eval_takeover.pair.load_options.repository_options", lambda given: {})
-    monkeypatch.setattr("lm_eval_takeover.pair.load_options.model_options", lambda given, device: {})
+    monkeypatch.setattr("lm_eval_takeover.pair.member.repository_options", lambda given: {})
+    monkeypatch.setattr("lm_eval_takeover.pair.member.model_options", lambda given, device: {})
     monkeypatch.setattr(Member, "_adapt", lambda self, model, adapter: model)
     if name == "calibration":
         demo = read_calibration(CALIBRATIONS / "demo.json")

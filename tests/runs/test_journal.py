@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.journal import Journal
-from lm_eval_takeover.runs.journal_file import Damaged
+from lm_eval_takeover.runs.journal import Damaged, Journal
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import RunWriter
 
@@ -65,7 +64,7 @@ def twenty(tmp_path_factory):
     return written, journal.path.read_bytes()
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_no_flipped_byte_is_ever_used(data, twenty, tmp_path_factory):
     """Wherever a byte of the file changes, every sample that is found is one that was written."""

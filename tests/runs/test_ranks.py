@@ -31,7 +31,7 @@ def arguments(folder, run_dir, guide=DEMO["guide"]):
     return [
         "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", str(LIMIT), "--batch_size", "8", "--model_args",
         f"base={DEMO['base']},guide={guide},calibration=demo,allow_calibration_mismatch=True,spike_ratio=0.045,block_size=8,"
-        f"run_dir={run_dir}", "--output_path", str(folder), "--log_samples",
+        f"run_dir={run_dir}", "--gen_kwargs", "max_gen_toks=48", "--output_path", str(folder), "--log_samples",
     ]  # fmt: skip
 
 

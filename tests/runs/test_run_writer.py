@@ -1,17 +1,27 @@
-"""One process's hold on a folder: who is sent away, what is found, attempts and their time."""
+"""One process's hold on a folder: who is sent away, what is found, attempts and their time.
 
+Parts are copies of the journal's traces: what is none is written again, as what is damaged is.
+"""
+
+import contextlib
 import errno
 import fcntl
+import json
 import os
+import shutil
+import sqlite3
 import time
-from contextlib import suppress
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from helpers.run_dirs import make_sample, open_run
+from helpers.run_dirs import kill_run, make_sample, open_run, read_rows
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.runs.run_writer import PART_TOKENS, RunWriter
+from lm_eval_takeover.runs.traces import TraceHeader
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock
 
 
@@ -73,7 +83,7 @@ def test_the_clock_of_a_command_runs_while_it_generates_and_its_attempts_add_up(
 
 def test_an_interrupted_attempt_counts_until_its_last_sample(folder):
     started, run = time.monotonic(), open_run(folder, "one")
-    with suppress(KeyboardInterrupt), run.flushing():
+    with contextlib.suppress(KeyboardInterrupt), run.flushing():
         run.add(make_sample(0))
         while not run.find([make_sample(0).key]):
             time.sleep(0.01)
@@ -94,8 +104,168 @@ def test_a_file_system_without_locks_is_told_from_one_that_cannot_be_written(fol
         RunWriter(folder)
 
 
+def test_a_folder_that_is_gone_is_named_and_its_samples_are_where_it_is_now(folder):
+    run, moved = open_run(folder), folder.with_name("moved")
+    run.add(make_sample(1))
+    folder.rename(moved)
+    with pytest.raises(RunDirError, match="was moved or removed while a run wrote to it; its 1 samples went with it"):
+        run.flush()
+    moved.rename(folder)
+    run.close()
+    assert len(read_rows(folder)) == 5
+
+
 @pytest.mark.parametrize("place", ["/proc/takeover", "/dev/null/run"])
 def test_a_folder_that_cannot_be_written_is_named(place):
     message = rf"run_dir='{place}': opening it failed: .*; make it writable, or give another run_dir$"
     with pytest.raises(RunDirError, match=message):
         RunWriter(Path(place))
+
+
+# Parts
+
+
+def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
+    run = open_run(folder)
+    for number in range(50):
+        run.add(make_sample(number, tokens=PART_TOKENS if number == 7 else 5))
+    run.find([])  # behind its commit
+    assert not list((folder / "traces").iterdir())  # they are written when it ends
+    run.close()
+    parts = {path.name: path.read_bytes() for path in (folder / "traces").iterdir()}
+    assert len(parts) == 2
+    assert len(read_rows(folder)) == PART_TOKENS + 49 * 5
+    for name in parts:  # whatever is lost is written again
+        (folder / "traces" / name).unlink()
+        open_run(folder).close()
+        assert {path.name: path.read_bytes() for path in (folder / "traces").iterdir()} == parts
+    metadata = pq.read_schema(folder / "traces" / "000-000001.parquet").metadata
+    assert metadata[b"command"] == b"s" and metadata[b"identity"].decode() == digest_of({"seed": 0})
+    assert json.loads(metadata[b"takeover"])["settings"] == {"seed": 0}
+
+
+@pytest.mark.parametrize("kind", ["another run's", "changed", "a link to another's", "unknown"])
+def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path, caplog, kind):
+    for place, text in ((folder, "ours"), (tmp_path / "other", "theirs")):
+        run = open_run(place)
+        run.add(make_sample(1, text, tokens=len(text)))
+        run.close()
+    part, theirs = folder / "traces" / "000-000001.parquet", tmp_path / "other" / "traces" / "000-000001.parquet"
+    ours = part.read_bytes()
+    match kind:
+        case "another run's":
+            shutil.copy(theirs, part)
+        case "changed":
+            part.write_bytes(ours.replace(b"x", b"y", 1) if b"x" in ours else ours[:-9] + b"?" + ours[-8:])
+        case "a link to another's":
+            part.unlink()
+            part.symlink_to(theirs)
+        case "unknown":
+            shutil.copy(part, part.with_name("000-000009.parquet"))
+    read_theirs = theirs.read_bytes()
+    part.with_name(".000-000010.parquet.abc").write_bytes(b"half")  # of a kill
+    open_run(folder).close()
+    assert {path.name: path.read_bytes() for path in (folder / "traces").iterdir()} == {part.name: ours}
+    assert [path.name for path in folder.glob("damaged-1/*")] == ["000-000009.parquet"] * (kind == "unknown")
+    assert ("trace files that are not of this run were moved to" in caplog.text) == (kind == "unknown")
+    assert read_theirs == theirs.read_bytes()
+    ((_, table),) = list(read_run_folder(folder).read_traces(["token_id"]))
+    assert table["token_id"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_a_trace_that_is_damaged_is_never_read_and_its_sample_alone_is_written_again(folder, caplog):
+    run = open_run(folder)
+    for number in range(3):
+        run.add(make_sample(number, tokens=1000))
+    run.close()
+    with contextlib.closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
+        ((first,), (second,)) = connection.execute("SELECT trace FROM traces LIMIT 2").fetchall()
+        connection.execute("UPDATE traces SET trace = ? WHERE id = 1", (second,))
+        connection.execute("UPDATE traces SET trace = ? WHERE id = 2", (first[:-1] + b"?",))
+    reader = read_run_folder(folder)
+    for sample in reader.answered[:2]:
+        with pytest.raises(RunDirError, match="a trace has changed; the run's own command repairs it"):
+            list(reader.read_traces(["token_id"], [sample]))
+    assert len(list(reader.read_traces(["token_id"], reader.answered[2:]))) == 1
+    run = open_run(folder)
+    assert "the traces of 2 samples are damaged; these samples are generated again" in caplog.text
+    assert list(run.find([make_sample(number).key for number in range(3)])) == [make_sample(2).key]
+    for number in range(2):
+        run.add(make_sample(number, tokens=1000))
+    run.close()
+    assert sorted(read_rows(folder)["doc_id"]) == sorted([*range(3)] * 1000)
+
+
+def test_parts_hold_one_run_each(folder):
+    """Two settings in one folder: each with its own writers and window, whoever flushes."""
+    run = open_run(folder)
+    run.add(make_sample(1))
+    kill_run(run)
+    other = open_run(folder, "reverse")
+    other.add(make_sample(2, header=TraceHeader("reverse", ("guide", "base"), None)))
+    other.close()
+    tables = {table["doc_id"][0].as_py(): table for table in map(pq.read_table, (folder / "traces").iterdir())}
+    assert tables[1]["chosen_from"].to_pylist()[:2] == ["guide", "base"]
+    assert tables[2]["chosen_from"].to_pylist()[:2] == ["base", "guide"]
+    assert tables[1]["window_mean"].null_count == 1
+    assert tables[2]["window_mean"].null_count == 5
+
+
+def test_traces_of_ranks_that_are_no_more_go_into_parts(folder):
+    run = open_run(folder, rank=1, ranks=2)
+    run.add(make_sample(7))
+    kill_run(run)
+    assert not list((folder / "traces").iterdir())
+    open_run(folder).close()
+    assert [path.name for path in (folder / "traces").iterdir()] == ["001-000001.parquet"]
+
+
+def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
+    run = open_run(folder)
+    run.add(make_sample(1))
+    run.close()
+    (folder / "journal-000.sqlite").unlink()
+    open_run(folder).close()
+    assert [path.name for path in (folder / "damaged-1").iterdir()] == ["000-000001.parquet"]
+    assert "journal-000.sqlite' is gone; what it left was moved to" in caplog.text
+
+
+@pytest.mark.parametrize("moves", range(5))
+def test_moving_a_damaged_journal_aside_can_be_cut_short(folder, monkeypatch, moves):
+    """Killed after any of its steps, the next start finishes it: no old log is read into the new journal, no trace is doubled."""
+    run = open_run(folder)
+    for number in range(30):
+        run.add(make_sample(number, f"text {number} " * 60))
+        run.flush()
+    journal = folder / "journal-000.sqlite"
+    with contextlib.closing(sqlite3.connect(journal)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    run.add(make_sample(30, "in the log"))
+    run.find([])
+    log = journal.with_name(f"{journal.name}-wal")
+    content, logged = bytearray(journal.read_bytes()), log.read_bytes()
+    kill_run(run)
+    content[content.index(b"text 17 ")] ^= 1
+    journal.write_bytes(content)
+    log.write_bytes(logged)
+
+    class Killed(BaseException):
+        pass
+
+    plain, left = Path.rename, [moves]
+
+    def rename(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return plain(*arguments)
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(Path, "rename", rename)
+        open_run(folder).close()
+    again = open_run(folder)
+    for number in range(31):
+        again.add(make_sample(number, f"text {number} " * 60))
+    again.close()
+    assert sorted(read_rows(folder)["doc_id"]) == sorted([*range(31)] * 5)
+    assert len(list(folder.glob(f"damaged-*/{journal.name}"))) == 1

@@ -39,7 +39,8 @@ def evaluate(server, *arguments):
 
 @pytest.fixture(scope="module")
 def everything(forked_at_hub, shared_folder):
-    return value_once(shared_folder / "everything.pickle", lambda: evaluate(forked_at_hub, "takeover_all"))
+    """The first 30 documents of each task: `gold_forms` below judges the gold answers of all."""
+    return value_once(shared_folder / "everything.pickle", lambda: evaluate(forked_at_hub, "takeover_all", "null", "30"))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_every_benchmark_has_its_documents_and_its_metrics(everything):
         assert {name for name, _, kind in names if kind == "all"} == METRICS
 
 
-def test_right_answers_are_right_on_every_problem_and_logged_samples_show_it(everything):
+def test_right_answers_are_right_and_logged_samples_show_it(everything):
     for task in COUNTS:
         assert {sample["acc"] for sample in everything["samples"][task]} == {7 / 8}
         results = everything["results"][task]
@@ -74,7 +75,7 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub,
         "class Model(scripted.Scripted):\n"
         "    def _reply(self, request):\n"
         "        return r'\\boxed{33}' if 'answer' in request.doc and len(request.doc['problem']) % 2 else 'none'\n"
-        "r = scripted.evaluate(Model(), ['takeover_math'], limit=0.25)\n"
+        "r = scripted.evaluate(Model(), ['takeover_math'], limit=0.1)\n"
         "rows = {k: [v['acc,all'], v['acc_stderr,all'], v['sample_len']] for k, v in r['results'].items()}\n"
         "print(json.dumps([rows, r['versions']]))"
     )

@@ -35,11 +35,10 @@ def test_pass_at_k_of_what_cannot_be(n, correct, k):
 
 def test_the_metrics_of_one_problem():
     responses = [r"\boxed{4}"] * 3 + [r"\boxed{5}"] * 3 + ["no idea", r"<think> \boxed{\frac{1}{}"]
-    scored = score_samples("4", responses)
-    assert scored.answers == ["4"] * 3 + ["5"] * 3 + [None] * 2
-    assert scored.outcomes == ["correct"] * 3 + ["incorrect"] * 3 + ["no_answer"] * 2
-    assert scored.majority == "4"
-    assert scored.metrics == {
+    samples, metrics = score_samples("4", responses)
+    assert [sample.answer for sample in samples] == ["4"] * 3 + ["5"] * 3 + [None] * 2
+    assert [sample.outcome for sample in samples] == ["correct"] * 3 + ["incorrect"] * 3 + ["no_answer"] * 2
+    assert metrics == {
         "acc": 3 / 8, "acc_boxed": 3 / 8, "acc_completed": (3, 7), "unboxed": 0.0, "truncated": 0.125,
         "pass@1": pytest.approx(3 / 8), "pass@2": pytest.approx(1 - 10 / 28),
         "pass@4": pytest.approx(1 - 5 / 70), "pass@8": 1.0, "maj@8": 1.0,
@@ -48,22 +47,22 @@ def test_the_metrics_of_one_problem():
 
 
 def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
-    scored = score_samples("4", ["no idea"] * 6 + [r"\boxed{4}", r"\boxed{\frac{}{}}"])
-    assert (scored.metrics["maj@8"], scored.metrics["no_answer"], scored.metrics["unparsed"]) == (1.0, 0.75, 0.125)
-    assert score_samples("4", ["no idea"] * 8).metrics["maj@8"] == 0.0
+    _, metrics = score_samples("4", ["no idea"] * 6 + [r"\boxed{4}", r"\boxed{\frac{}{}}"])
+    assert (metrics["maj@8"], metrics["no_answer"], metrics["unparsed"]) == (1.0, 0.75, 0.125)
+    assert score_samples("4", ["no idea"] * 8)[1]["maj@8"] == 0.0
 
 
 def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():
     cut, whole = Response("It is", truncated=True), Response(r"<think> \boxed{4}", truncated=False)
-    scored = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"])
-    assert (scored.metrics["truncated"], scored.metrics["acc_completed"]) == (0.5, (2, 2))
-    assert (scored.metrics["acc"], scored.metrics["unclosed_think"]) == (0.5, 0.5)
+    _, metrics = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"])
+    assert (metrics["truncated"], metrics["acc_completed"]) == (0.5, (2, 2))
+    assert (metrics["acc"], metrics["unclosed_think"]) == (0.5, 0.5)
 
 
 def test_thinking_ends_at_the_token_of_its_model():
     response = "maybe \\boxed{41} [END] So it is 42."
-    assert score_samples("42", [response], think_end="[END]").outcomes == ["correct"]
-    assert score_samples("42", [response]).outcomes == ["incorrect"]
+    for end, outcome in (("[END]", "correct"), ("", "incorrect")):
+        assert score_samples("42", [response], think_end=end)[0][0].outcome == outcome
 
 
 def test_problems_without_a_completed_sample_count_for_nothing():

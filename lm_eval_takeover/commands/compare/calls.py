@@ -33,7 +33,7 @@ from lm_eval_takeover.commands.compare.rows import PlannedRow, join_arguments, r
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, prompts_for
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.pair.calibration_check import CalibrationFit, TaskRequest
+from lm_eval_takeover.pair.gate_choice import CalibrationFit, TaskRequest
 from lm_eval_takeover.pair.loading import keep_read, load_pair
 from lm_eval_takeover.results.settings import HARMLESS
 from lm_eval_takeover.storage.digests import digest_of

@@ -16,10 +16,10 @@ from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_other_settings
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k
-from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
 from lm_eval_takeover.results.runs import common_ids
 from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
+    NOT_ABOVE,
     Difference,
     Values,
     any_of_runs,
@@ -28,6 +28,7 @@ from lm_eval_takeover.results.statistics import (
     count_observations,
     fit_chances,
     holm,
+    measure_ratio,
     within_shares,
 )
 from lm_eval_takeover.results.summary import choose_averaged

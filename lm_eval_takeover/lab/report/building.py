@@ -23,8 +23,7 @@ from lm_eval_takeover.lab.report.rollouts import list_picks, pack_picks
 from lm_eval_takeover.lab.report.story import tell_story
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.problems import derive_pass_at_k
-from lm_eval_takeover.results.recovery import Trio
-from lm_eval_takeover.results.statistics import as_values, count_observations
+from lm_eval_takeover.results.statistics import Trio, as_values, count_observations
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
 from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.runs.layout import SAMPLES
