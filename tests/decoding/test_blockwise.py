@@ -71,7 +71,7 @@ def test_equals_lockstep(small_pair, prompts, name, direction, sampling):
 
 @pytest.mark.parametrize("block_size", [1, "auto"])
 def test_early_takes_its_share_of_the_donors_own_answer(demo_pair, prompts, block_size):
-    requests = [Request(p, j, 200, SAMPLED) for p in prompts[:2] for j in range(2)]
+    requests = [Request(p, j, 80, SAMPLED) for p in prompts[:2] for j in range(2)]
     options = {"batch_size": 4, "block_size": block_size}
     alone = dict(engine.generate(demo_pair, GuideAlone(), requests, **options))
     made = dict(engine.generate(demo_pair, Early(rate=0.25), requests, **options))
@@ -208,7 +208,7 @@ def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
         assert "NOT EXPLAINED" in what
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14)), min_size=1, max_size=9),
     st.floats(0.0, 8.0),

@@ -39,7 +39,7 @@ def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direc
 
 
 def test_random_and_early_take_over_where_they_did(demo_pair, requests):
-    first = [replace(r, sample=0) for r in requests[::2]]
+    first = [replace(r, sample=0) for r in requests[:6:2]]
     for policy in (Random(rate=0.3), Early(early_tokens=7), GuideAlone(), BaseAlone()):
         made = [g for _, g in sorted(generate(demo_pair, policy, first, batch_size=8))]
         forced = force(demo_pair, policy, [r.prompt for r in first], [g.tokens for g in made])

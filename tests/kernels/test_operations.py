@@ -39,7 +39,7 @@ def leaves(value):
     return [value] if isinstance(value, torch.Tensor) else [leaf for part in value for leaf in leaves(part)]
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(1, 5), width=st.integers(1, 3), vocab=st.sampled_from([3, 64, 97]), seed=st.integers(0, 99), how=st.data()
 )  # fmt: skip
