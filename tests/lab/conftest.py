@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
 
-NOISE = {"step-100": 0.03, "step-9": 1.0, "step-20": 0.6}  # on the guide's weights, by revision
+NOISE = {"step-9": 1.0, "step-20": 0.6}  # on the guide's weights, by revision
 
 
 @pytest.fixture(scope="session")
 def strict_run(shared_folder):
     """Twelve problems of the demo, guided by a gate that leaves some of the decisions and all synonyms to the base."""
-    return made_once(shared_folder / "strict-run", lambda new: run_demo(new, 12, {"tau": 11.0, "kappa": 0.0}))
+    return made_once(shared_folder / "strict-run", lambda new: run_demo(new, 12, {"tau": 11.0, "kappa": 0.0, "batch_size": 96}))
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def measured(strict_run, shared_folder):
     """Takeovers and controls of that run, four continuations by the base behind each token; `printed.txt` is what was said."""
 
     def make(new):
-        size = ["--takeovers", "40", "--controls", "20", "--continuations", "4", "--batch_size", "64"]
+        size = ["--takeovers", "30", "--controls", "15", "--continuations", "4", "--batch_size", "180"]
         with contextlib.redirect_stdout(io.StringIO()) as said:
             assert main(["effects", str(strict_run), "--out", str(new), *size]) == 0
         (new / "printed.txt").write_text(said.getvalue())
@@ -50,7 +50,7 @@ def checkpoints(shared_folder, monkeypatch):
             for weight in weights.values():
                 weight += NOISE[revision] * weight.std() * torch.randn(weight.shape, generator=random)
             save_file(weights, shutil.copytree(DEMO["guide"], snapshots / commit) / "model.safetensors", {"format": "pt"})
-        (refs / "main").write_text(commits["step-100"])
+        (refs / "main").write_text(commits["step-20"])
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(made_once(shared_folder / "checkpoints", make)))
     return commits

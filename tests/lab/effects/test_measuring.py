@@ -44,7 +44,7 @@ def test_writes_tables_and_figures(measured):
     shown = [json.loads((measured / f"{name}.json").read_text()) for name in ("effect_summary", "effect_auroc")]
     check_numbers((measured / "printed.txt").read_text(), shown, least=20)
     effects = pl.read_csv(measured / "effects.csv")
-    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 20), ("takeover", 40)]
+    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 15), ("takeover", 30)]
     assert (effects["host_token_id"] != effects["donor_token_id"]).all()
     assert (effects["score"] - effects["ce"]).abs().max() < 1e-3
     shares = (effects["correct_donor"] - effects["correct_host"]) / effects["continuations"]
@@ -55,7 +55,7 @@ def test_writes_tables_and_figures(measured):
     summary = {row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)}
     assert summary["takeover"]["low"] > 0 and summary["takeover"]["helpful"] > 0.15
     texts = pl.read_parquet(measured / "effect_texts.parquet")
-    assert len(texts) == 2 * 4 * 60
+    assert len(texts) == 2 * 4 * 45
     first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(pl.col("token_ids").list.first().unique())
     tokens = {row[:5]: row[5] for row in first.rows()}
     for row in effects.rows(named=True):
@@ -80,15 +80,9 @@ def test_a_continuation_is_a_plain_run_from_the_same_prefix(measured, strict_run
             assert example[role]["behind"][number]["text"] == text
 
 
-def test_with_the_gate_on_the_run_itself_goes_on(demo_runs, tmp_path):
-    """Behind the donor's token the demo's gate mends what comes; behind the host's, that one mistake as well."""
-    size = ["--takeovers", "4", "--continuations", "1", "--controls", "0", "--after", "gate"]
-    assert measure(demo_runs["guided"], tmp_path, *size) == 0
-    assert pl.read_csv(tmp_path / "effects.csv")["correct_donor"].to_list() == [1, 1, 1, 1]
-
-
 def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_path, monkeypatch, capsys):
-    size, passes, stop = ["--takeovers", "4", "--continuations", "2", "--controls", "0"], [], None
+    """With the gate on the run itself goes on: behind the donor's token the demo's gate mends what comes."""
+    size, passes, stop = ["--takeovers", "4", "--continuations", "2", "--controls", "0", "--after", "gate"], [], None
 
     def look(role, ids, reads_prompt):
         passes.append(len(ids))
@@ -107,6 +101,7 @@ def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_pat
     for name in TABLES:
         whole, stopped = ((tmp_path / folder / f"{name}.csv").read_text() for folder in ("whole", "stopped"))
         assert whole == stopped
+    assert pl.read_csv(tmp_path / "stopped" / "effects.csv")["correct_donor"].to_list() == [2] * 4
 
 
 def test_says_what_it_takes_without_loading_a_model(demo_runs, strict_run, tmp_path, capsys, monkeypatch):

@@ -3,7 +3,7 @@
 import json
 import re
 from contextlib import contextmanager
-from itertools import product
+from dataclasses import replace
 from pathlib import Path
 from shlex import split
 
@@ -16,7 +16,6 @@ from helpers.stock import comparing_here
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_markdown
 from lm_eval_takeover.lab.analysis.tokens import read_scored_samples
@@ -24,7 +23,7 @@ from lm_eval_takeover.lab.paper import running
 from lm_eval_takeover.lab.paper.manifest import read_manifest
 from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import list_score_files, read_header
+from lm_eval_takeover.runs.scores import list_score_files
 
 PRINTED = [f"T{number}" for number in range(1, 15)]
 FIGURES = [f"F{number}" for number in range(1, 10)]
@@ -61,7 +60,16 @@ def paper_here():
     """Every command in this process."""
     with comparing_here(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "start_worker", lambda words, **_: main(words[1:]))
-        yield
+        yield patched
+
+
+def read_small(own=None):
+    """The manifest whose demo has one rate of each method but ce, so that half as many rows run."""
+    manifest = read_manifest(own)
+    rows = dict.fromkeys(row for item in manifest.items.values() for row in item.rows if row != "ce@0.13")
+    first = {row.partition("@")[0]: row for row in reversed(rows)}
+    demo = replace(manifest.pairs["demo"], instead={row: first[row.partition("@")[0]] for row in rows})
+    return replace(manifest, pairs=manifest.pairs | {"demo": demo})
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +77,8 @@ def paper(shared_folder):
     """All items of the bundled pair, on 2 problems, made in the first process that asks."""
 
     def make(finished):
-        with paper_here():
+        with paper_here() as patched:
+            patched.setattr(running, "read_manifest", read_small)
             assert main(["paper", "--pair", "demo", "--limit", "2", "--run_dir", str(shared_folder / "paper"), *SMALL]) == 0
         finished.touch()
 
@@ -112,7 +121,7 @@ def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
     sections = {part.split()[0]: part.partition("### Printed")[0] for part in text.split("\n## ")[1:]}
     board = json.loads((demo / "leaderboard.json").read_text())["rows"]
     board = {row["kind"] if row["kind"] == "thinking" else row["model"]: row for row in board}
-    for name, item in read_manifest().items.items():
+    for name, item in read_small().choose("demo", "")["demo"].items():
         tables = read_rows(sections[name])
         if item.board:
             expected, whys = [], set()
@@ -165,31 +174,36 @@ def test_examples_are_chosen_by_their_rule(paper):
     assert all(re.search(r"\[[^]|]+\|[^]]+\]", row["text"]) and row["problem"] for row in largest)
 
 
-def test_checkpoints_are_revisions_of_the_guide_in_the_order_of_their_steps(checkpoints, tmp_path):
-    """Of a set-up of one's own; each revision has its own weights, and a row for each measure of its own scores."""
-    (tmp_path / "own.toml").write_text(
-        f'[pairs.own]\nbase = "{DEMO["base"]}"\nguide = "acme/guide"\ntasks = "takeover_demo"\nrevisions = {list(checkpoints)}\n'
-    )
-    words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--limit", "1"]
-    with paper_here():
-        assert main([*words, "--run_dir", str(tmp_path), *SMALL]) == 0
-    run, far = tmp_path / "own" / "guide" / "samples", {}
-    for revision, commit in checkpoints.items():
-        files = list_score_files(run, revision)
-        assert read_header(files[0])[0].guide["revision"] == commit
+def test_checkpoints_are_in_the_order_of_their_steps_each_with_its_own_scores(paper):
+    run, far = paper / "demo" / "guide" / "samples", {}
+    for step in (0, 1):  # the base in bfloat16, and the guide
+        files = list_score_files(run, f"step-{step}")
         scores = np.concatenate([one.score("js") for one in read_scored_samples(files, ["js"])])
-        far[int(revision[5:])] = pytest.approx((scores >= 0.1).mean())
-    rows = json.loads((tmp_path / "own" / "analysis" / "guide" / "checkpoints.json").read_text())
+        far[step] = pytest.approx((scores >= 0.1).mean())
+    rows = json.loads((paper / "demo" / "analysis" / "guide" / "checkpoints.json").read_text())
     rows = [row for row in rows if row["measure"] == "far" and row["score"] == "js" and row["task"] == "mean"]
-    assert [(row["step"], row["value"]) for row in rows] == sorted(far.items()) and len({row["value"] for row in rows}) == 3
-    assert (tmp_path / "own" / "analysis" / "guide" / "checkpoints.svg").exists()
+    assert [(row["step"], row["value"]) for row in rows] == list(far.items()) and rows[0]["value"] < rows[1]["value"]
+
+
+def test_revisions_of_the_guide_are_scored_each_by_its_name(tmp_path, monkeypatch):
+    """Of a set-up of one's own. What `score` makes of a revision is tested with `analyze`."""
+    given = 'base = "acme/base"\nguide = "acme/guide"\ntasks = "takeover_demo"\nrevisions = ["step-100", "step-9"]\n'
+    (tmp_path / "own.toml").write_text(f"[pairs.own]\n{given}")
+    done: list[list[str]] = []
+    monkeypatch.setattr(running, "start_worker", lambda words, **_: done.append(words[1:]))
+    words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--run_dir", str(tmp_path)]
+    assert main(words) == 0
+    models, run = "--base acme/base --guide acme/guide", str(tmp_path / "own" / "guide")
+    asked = [" ".join(words).replace(run, "RUN") for words in done]
+    assert asked[1:4] == ["score RUN", *(f"score RUN --name {step} {models}@{step}" for step in ("step-100", "step-9"))]
+    assert " --only checkpoints " in asked[4]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_the_page_fits_its_window(paper, tmp_path):
     with open_browser(tmp_path) as page:
         page.open((paper / "index.html").as_uri())
-        for width, theme in product((390, 1280), ("light", "dark")):
+        for width, theme in ((390, "light"), (1280, "dark")):
             page.look(width, 900, theme)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert page.evaluate("document.querySelectorAll('section').length") == 31
@@ -200,10 +214,8 @@ def test_the_page_fits_its_window(paper, tmp_path):
 
 def test_a_stopped_command_goes_on_and_writes_the_index_at_its_end(tmp_path, monkeypatch):
     """Stopped behind each command that it runs. What is killed inside of one goes on by the tests of that command."""
-    words, done = (
-        ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--run_dir", str(tmp_path)],
-        dict[tuple[str, ...], int](),
-    )
+    words = ["paper", "--pair", "demo", "--items", "F1,F2,S4,T13", "--run_dir", str(tmp_path)]
+    done = dict[tuple[str, ...], int]()
 
     def run_and_stop(command, **_):
         done[tuple(command)] = done.get(tuple(command), 0) + 1
@@ -219,7 +231,8 @@ def test_a_stopped_command_goes_on_and_writes_the_index_at_its_end(tmp_path, mon
 
 
 def test_a_dry_run_prints_commands_and_memory(tmp_path, capsys):
-    words = ["paper", "--pair", "demo", "--items", "F1,F2", "--limit", "3", "--run_dir", str(tmp_path)]
+    """Of all items, so each of their rows is one of compare's."""
+    words = ["paper", "--pair", "demo", "--limit", "3", "--run_dir", str(tmp_path)]
     with paper_here():
         assert main([*words, "--dry_run", *SMALL[:5]]) == 0
     printed = capsys.readouterr().out
