@@ -153,6 +153,12 @@ def test_kills_that_are_aimed(drills, undisturbed, tmp_path, fault, number):
         assert "; 0 are left to write" in log(tmp_path)
 
 
+def test_an_exception_while_scoring_costs_no_generation(drills, undisturbed, tmp_path):
+    assert drills.run(tmp_path, fault="an exception while scoring", number=2) == 1
+    assert "ZeroDivisionError" in log(tmp_path)
+    assert ends_well(drills, tmp_path, undisturbed) == LIMIT * 8
+
+
 def start_slowly(drills, folder):
     """An attempt that has finished some of its samples."""
 
@@ -165,18 +171,19 @@ def start_slowly(drills, folder):
     return process
 
 
-def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, finished, tmp_path):
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, finished, tmp_path, replaced):
     """The run says so and stops; it goes on where the folder is now. What has the old name is left alone."""
     process = start_slowly(drills, tmp_path)
     (tmp_path / "run").rename(tmp_path / "moved")
-    other = shutil.copytree(finished, tmp_path / "run")
-    content = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    other = shutil.copytree(finished, tmp_path / "run") if replaced else None
+    content = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} if other else {}
     assert process.wait() == 2, log(tmp_path)
     *before, last = log(tmp_path).strip().splitlines()
     assert last.startswith(f"error: run_dir='{tmp_path}/run' was moved or removed while a run wrote to it; ")
     assert not any("was moved" in line for line in before)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == content
-    shutil.rmtree(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
     (tmp_path / "moved").rename(tmp_path / "run")
     assert ends_well(drills, tmp_path, undisturbed) > 2
 
