@@ -87,9 +87,10 @@ class Experiment:
         self._run("compare", "--tasks", "real_words_gap", "--batch_size", 50, "--rows", "base,guide", "--run_dir", gap)
         rows = json.loads(run(*TAKEOVER, "leaderboard", gap, "--format", "json", capture=True))["rows"]
         acc = {row["model"]: row["average"]["acc"] for row in rows}
-        if acc["guide"] - acc["base"] < LEAST_GAP:
+        apart = bool(acc["guide"] - acc["base"] >= LEAST_GAP)
+        if not apart:
             print(f"{self.name}: no gap, so no Recovery", flush=True)
-        return bool(acc["guide"] - acc["base"] >= LEAST_GAP)
+        return apart
 
     def calibrate(self, apart: Future[bool]) -> bool:
         """The thresholds for both rates."""
@@ -138,10 +139,11 @@ def run_pairs(pairs: list[Experiment]) -> float:
             gated = pool.submit(pair.write_rows, one, "rows", ",".join(["base", *(f"ce@{rate}" for rate in RATES)]))
             chance = ",".join([*(f"random:rate={rate}" for rate in RATES), "guide"])
             jobs += [gated, pool.submit(pair.write_rows, one, "chance", chance), pool.submit(pair.score, gated)]
-        most = 0.0
+        most, left = 0.0, set(jobs)
         try:
-            while unfinished := wait(jobs, timeout=2).not_done:
-                for job in set(jobs) - unfinished:
+            while left:
+                done, left = wait(left, timeout=2)
+                for job in done:
                     job.result()
                 most = max(most, measure_memory())
         except BaseException:
@@ -177,7 +179,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(out / "site")
     run(sys.executable, HERE / "problems.py", out / "data")
     run(sys.executable, HERE / "models.py", weights, out / "data", out / "models")
-    os.environ |= {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE))}
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // AT_ONCE))
     pairs = [Experiment(name, out, options.problems, options.prompts, options.held_out) for name in options.pairs]
     most = max(run_pairs(pairs), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 2**10)
     for pair in pairs:

@@ -63,8 +63,6 @@ class Stepwise(Pool):
         rows = self.rows(slots)
         if self._asks_host:
             return [(row.due is not None, 1 if row.due is not None else min(row.remaining, LONGEST)) for row in rows]
-        if not rows:
-            return []
         count = 1 if self.policy.reads_text else min(LONGEST, max(row.remaining for row in rows))
         unscored = torch.full((len(rows), count), math.nan)
         block = build_block(self.policy, rows, unscored, None, torch.zeros(len(rows), self.policy.window))
