@@ -74,7 +74,7 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub,
         "import sys; sys.path.insert(0, 'tests'); import json; from helpers import scripted\n"
         "class Model(scripted.Scripted):\n"
         "    def _reply(self, request):\n"
-        "        return r'\\boxed{33}' if 'answer' in request.doc and len(request.doc['problem']) % 2 else 'none'\n"
+        "        return super()._reply(request) if len(request.doc['problem']) % 2 else 'none'\n"
         "r = scripted.evaluate(Model(), ['takeover_math'], limit=0.1)\n"
         "rows = {k: [v['acc,all'], v['acc_stderr,all'], v['sample_len']] for k, v in r['results'].items()}\n"
         "print(json.dumps([rows, r['versions']]))"
