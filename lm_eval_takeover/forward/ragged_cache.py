@@ -1,8 +1,8 @@
 """A KV cache whose rows have their own lengths. A pass writes at each row's end; a roll-back subtracts from its length.
 
-Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`. Later columns may be
-overwritten, and no query of that row attends to them. Blocks need this, since each row accepts its own number of drafted tokens.
-Lockstep and teacher forcing use `padded_cache`.
+Buffers are `[slots, columns, heads, head_dim]`, allocated ahead; in memory the columns of a head follow each other, as attention
+reads them. Row `r` owns columns `0 .. lengths[r] - 1`. Later columns may be overwritten, and no query of that row attends to
+them. Blocks need this, since each row accepts its own number of drafted tokens. Lockstep and teacher forcing use `padded_cache`.
 """
 
 import weakref
@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 
 from lm_eval_takeover.errors import ArgumentError
 
-COLUMN_STEP = 256  # columns are allocated in multiples of it
+COLUMN_STEP = 128  # columns are allocated in multiples of it
 LONGEST = 64  # tokens of a draft, at most
 _MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft that are always held: 256 MiB
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass that is padded
@@ -116,7 +116,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     def _write(buffer: Tensor, states: Tensor, plan: Plan) -> Tensor:
         if not plan.is_contiguous:
             buffer[plan.slot_index, plan.positions] = states
-            return buffer[plan.slots, : plan.columns].transpose(1, 2)
+            return buffer.transpose(1, 2)[plan.slots, :, : plan.columns]
         rows = buffer if plan.rows == len(buffer) else buffer.narrow(0, 0, plan.rows)
         if plan.aligned_start is None:
             rows[plan.slot_index, plan.positions] = states
@@ -134,7 +134,8 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         grown = []
         for kind, states in enumerate(like):
             # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
-            buffer = states.new_zeros(self._cache.slots, columns, *states.shape[2:])
+            heads, size = states.shape[2:]
+            buffer = states.new_zeros(self._cache.slots, heads, columns, size).transpose(1, 2)
             if self.buffers is not None:
                 buffer[:, : self.buffers[kind].shape[1]] = self.buffers[kind]
             grown.append(buffer)

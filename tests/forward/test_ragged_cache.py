@@ -23,8 +23,8 @@ def test_columns_double_and_no_row_gets_more_than_the_longest_needs():
     cache.plan = Plan([0, 0], 1, range(2), torch.device("cpu"))
     states = torch.zeros(2, 1, 1, 4)
     cache.layers[0].update(states, states)
-    assert cache.columns == 256
-    for columns, allocated in ((256, 256), (257, 512), (1500, 1536), (1537, 3072), (16_384, 16_384), (16_385, 16_640)):
+    assert cache.columns == 128
+    for columns, allocated in ((129, 256), (257, 512), (1500, 1536), (1537, 3072), (16_384, 16_384), (16_385, 16_512)):
         cache.reserve(columns)
         assert cache.columns == allocated
 
