@@ -162,7 +162,6 @@ def install_error_hook(*describers: Callable[[BaseException], str | None]) -> No
         return
     _prepare_streams()
     stopping.catch_sigterm()
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors of a CPU on large pages; read when torch allocates first
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

