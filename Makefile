@@ -20,6 +20,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # A hundred processes of the tests import the same modules, compiled once.
 unexport PYTHONDONTWRITEBYTECODE
+# Modules are compiled when they are first imported; most of what is installed never is.
+PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 
 .PHONY: install demo demo-full report real test suite test-vllm test-lowest test-newest check bench
 
@@ -27,10 +29,10 @@ install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt requirements.lock _lm_eval_takeover_autoload.py lm_eval_takeover_autoload.pth
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(PIP) --require-hashes --no-deps -r requirements.lock
 	# torch by its exact version: that keeps the CPU build that pip finds, and brings what a CUDA build needs.
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) -c constraints.txt torch
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 # 50 of the 200 problems.

