@@ -310,7 +310,7 @@ class GraphedPass:
 
 def _round_up_to_power(columns: int) -> int:
     """The columns that a pass attends to, rounded up: few sizes need few graphs."""
-    return max(COLUMN_STEP, 1 << (columns - 1).bit_length())
+    return max(2 * COLUMN_STEP, 1 << (columns - 1).bit_length())
 
 
 def _write_slots(static: Tensor, slots: Sequence[int], values: Tensor) -> None:

@@ -27,6 +27,6 @@ def test_longer_samples_are_fewer(demo_pair, machine):
     assert rows == sorted(rows, reverse=True)
     assert 1 < rows[2] < rows[1] < 64
     assert rows[3] == 1  # one sample is always tried
-    per_row = 20_224 * sum(map(cache_bytes, members)) + 2 * 8 * 512 * 4
+    per_row = 20_096 * sum(map(cache_bytes, members)) + 2 * 8 * 512 * 4
     assert rows[2] == int(0.8 * 2**30 / per_row)
     assert rows_that_fit(members[:1], 20_010, 512, 64) > rows[2]
