@@ -103,24 +103,28 @@ class Experiment:
                       "--batch_size", ROWS_AT_ONCE, "--out", self.folder / "calibration.json")  # fmt: skip
         return apart.result()
 
+    def _write(self, rows: str, run_dir: Path, *options: object) -> None:
+        self._run("compare", "--tasks", "real_words", "--rows", rows, "--limit", self.problems, "--batch_size", ROWS_AT_ONCE,
+                  "--run_dir", run_dir, *options)  # fmt: skip
+
     def write_rows(self, calibrated: Future[bool], folder: str, rows: str) -> bool:
         """Texts and verdicts of these rows."""
         if calibrated.result():
-            self._run("compare", "--tasks", "real_words", "--calibration", self.folder / "calibration.json", "--rows", rows,
-                      "--limit", self.problems, "--batch_size", ROWS_AT_ONCE, "--run_dir", self.folder / folder)  # fmt: skip
+            self._write(rows, self.folder / folder, "--calibration", self.folder / "calibration.json")
         return calibrated.result()
+
+    def write_guide(self, apart: Sequence[Future[bool]]) -> bool:
+        """Texts and verdicts of the guide alone, which do not depend on the base; none where no pair has a gap."""
+        wanted = any(one.result() for one in apart)
+        if wanted:
+            self._write("guide", self.out / "guide")
+        return wanted
 
     def score(self, calibrated: Future[bool]) -> bool:
         """The scores of the base's greedy answers to the 50 problems."""
         if calibrated.result():
             run(*TAKEOVER, "score", self.folder / "gap")
         return calibrated.result()
-
-    def write_guide(self) -> bool:
-        """Texts and verdicts of the guide alone, which do not depend on the base."""
-        self._run("compare", "--tasks", "real_words", "--rows", "guide", "--limit", self.problems,
-                  "--batch_size", ROWS_AT_ONCE, "--run_dir", self.out / "guide")  # fmt: skip
-        return True
 
     def show(self, *finished: Future[bool]) -> str:
         """The tables, and three answers."""
@@ -137,7 +141,7 @@ class Experiment:
         analyses = "concentration,position,planning,choices"
         commands.append(("analyze", self.folder / "gap" / "base" / "samples", gated, "--only", analyses,
                          "--out", self.folder / "analysis"))  # fmt: skip
-        commands += [("show", gated, "--doc", doc) for doc in range(3)]
+        commands += [("show", gated, "--doc", doc) for doc in range(min(3, self.problems))]
         shown = [
             f"$ lm-eval-takeover {' '.join(map(str, words))}\n{run(*TAKEOVER, *words, capture=True)}" for words in commands
         ]
@@ -155,7 +159,7 @@ def run_pairs(pairs: list[Experiment]) -> tuple[float, list[str]]:
         jobs: list[Future[Any]] = [*apart, *calibrated]
         gated = ",".join(["base", *(f"ce@{rate}" for rate in RATES)])
         chance = ",".join(f"random:rate={rate}" for rate in RATES)
-        guide = pool.submit(pairs[0].write_guide)
+        guide = pool.submit(pairs[0].write_guide, apart)
         finished = []
         for pair, one in zip(pairs, calibrated, strict=True):
             rows = [pool.submit(pair.write_rows, one, *which) for which in (("chance", chance), ("rows", gated))]
