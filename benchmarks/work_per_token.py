@@ -20,8 +20,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.decoding import blockwise, lockstep
-from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request, Sampling
@@ -54,7 +54,7 @@ def measure(batches: list[int], tokens: int) -> None:
     arguments = ModelArguments(spike_ratio=0.045)
     pair = load_pair(arguments)
     policy = load_policy(arguments, pair)[0]
-    TransformersBackend(arguments, pair, policy)  # loads the weights
+    open_backend(arguments, pair, policy)  # loads the weights
     for batch in batches:
         texts = [PROMPT.format(problem=row["problem"]) for row in problems()[: -(-batch // 8)]]
         asked = [Request(tuple(pair.encode(text)), j, tokens, Sampling(0.6, 0.95)) for text in texts for j in range(8)][:batch]
