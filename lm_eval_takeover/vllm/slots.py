@@ -34,9 +34,8 @@ from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 # Numbers that a request outside the batch counts for, at least. The oldest records are dropped, since nobody fetches those of a
 # request that was aborted. As many requests as fill a batch keep theirs: vLLM may have preempted them.
 LEAST_PARKED = 2**11
-_RING = (
-    2**13
-)  # scores of a slot that are held on the device, at least: twice a client's longest window, for the block behind it
+# Scores of a slot that the device holds, at least: twice a client's longest window, for the block behind it.
+_RING = 2**13
 _STREAMS = ("token", CHANCE)
 # The model of each engine in this process, by the engine's key, since vLLM shows no gate its model. vLLM's own `instance_id` will
 # not do: an engine's process changes it after the model is loaded.
