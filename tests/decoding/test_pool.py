@@ -1,21 +1,21 @@
-"""Slots: what is held while memory is short, what a refill looks at, and which failures are whose."""
+"""Slots: how many `batch_size=auto` chooses, what is held while memory is short, what a refill looks at, whose failures are."""
 
 import gc
 import logging
 
 import pytest
 import torch
-from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gpu, record_graphs, texts
+from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gpu, record_graphs, save_random_model, texts
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise, engine
-from lm_eval_takeover.decoding.engine import rows_that_fit
+from lm_eval_takeover.decoding.engine import cache_bytes, rows_that_fit
 from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.forward.self_check import verify_pass
-from lm_eval_takeover.method.policies import BaseAlone, GuideAlone
+from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
@@ -205,8 +205,27 @@ def test_one_command_repeats_itself_in_bfloat16(prompts, name):
     assert write() == write()
 
 
-def test_the_guide_needs_a_fraction_of_its_passes_with_a_base_beside_it(demo_pair, prompts):
-    requests = [Request(prompt, j, 60, SAMPLED) for prompt in prompts for j in range(2)]
-    made = dict(engine.generate(demo_pair, GuideAlone(), requests))
-    tokens, passes = (sum(len(g.tokens) for g in made.values()), sum(g.guide_passes for g in made.values()))
-    assert passes < 0.3 * tokens
+def test_the_bytes_of_a_token_are_those_of_keys_and_values(demo_pair, rough_pair):
+    for member in (*demo_pair.members, *rough_pair.members):
+        config = member.config
+        assert cache_bytes(member) == 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
+
+
+def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, machine):
+    machine(available=1)
+    member = Member("base", str(save_random_model(tmp_path / "m", vocab_size=544, seed=5, kind="mamba", state_size=4)))
+    assert cache_bytes(member) is None
+    assert rows_that_fit([member], 10, 512, 64) == 64
+
+
+def test_longer_samples_are_fewer(demo_pair, machine):
+    members = demo_pair.members
+    machine(available=2**30)
+    rows = [rows_that_fit(members, 10 + n, 512, 64) for n in (100, 5_000, 20_000, 10**7)]
+    assert rows[0] == 64
+    assert rows == sorted(rows, reverse=True)
+    assert 1 < rows[2] < rows[1] < 64
+    assert rows[3] == 1  # one sample is always tried
+    per_row = 20_096 * sum(map(cache_bytes, members)) + 2 * 8 * 512 * 4
+    assert rows[2] == int(0.8 * 2**30 / per_row)
+    assert rows_that_fit(members[:1], 20_010, 512, 64) > rows[2]

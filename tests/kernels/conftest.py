@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
-NEEDS_TRITON = ("test_attention.py", "test_compiling.py", "test_draws.py", "test_operations.py", "test_readings.py")
+NEEDS_TRITON = ("test_attention.py", "test_compiling.py", "test_draws.py", "test_operations.py")
 has_triton = find_spec("triton") is not None
 on_gpu = has_triton and torch.cuda.is_available()
 interpreted = has_triton and os.environ.get("TRITON_INTERPRET") == "1"

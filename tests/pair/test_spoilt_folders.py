@@ -1,4 +1,4 @@
-"""Folders of models in which something is not what it should be: one line, or none where nothing reads it; never a wait."""
+"""Folders of models in which something is missing or not what it should be: one line that names it, never a wait."""
 
 import json
 import os
@@ -7,16 +7,23 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from helpers.one_line import one_line
 from helpers.processes import environment
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
-from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.pair import pair as pairs
+from lm_eval_takeover.pair.complete_weights import refuse_unread
 from lm_eval_takeover.pair.ids import whole_digest
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 MESSAGES = [{"role": "user", "content": "How many?"}]
+NAME = "model.layers.1.mlp.up_proj.weight"
 
 
 @pytest.fixture
@@ -32,9 +39,15 @@ def open_folder(folder):
 
 
 def edit(file, change):
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
+    """The content of a JSON or safetensors file, changed in place."""
+    if file.suffix == ".json":
+        content = json.loads(file.read_text())
+        change(content)
+        file.write_text(json.dumps(content))
+    else:
+        weights = load_file(file)
+        change(weights)
+        save_file(weights, file, {"format": "pt"})
 
 
 @pytest.mark.parametrize("name", ["x.bin", "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"])
@@ -99,10 +112,139 @@ install_error_hook()
 """
 
 
-@pytest.mark.parametrize("code", ["bytes(2**60)", "raise MemoryError", "raise ValueError('a \\x1b[31mdefect')"])
+@pytest.mark.parametrize("code", ["bytes(2**60)", "raise ValueError('a \\x1b[31mdefect')"])
 def test_too_little_memory_is_one_line_under_the_commands(code):
     done = subprocess.run([sys.executable, "-c", LITTLE.format(code=code)], capture_output=True, text=True, env=environment())
     if "defect" in code:
         assert done.returncode == 1 and "Traceback" in done.stderr
         return
     assert done.returncode == 2 and done.stderr.startswith("error: too little memory (") and done.stderr.count("\n") == 1
+
+
+def rename(weights):
+    weights[NAME.replace("up_proj", "up")] = weights.pop(NAME)
+
+
+def drop_layer(weights):
+    for name in [name for name in weights if ".layers.1." in name]:
+        del weights[name]
+
+
+def prefix(weights):
+    for name in list(weights):
+        weights[f"module.{name}"] = weights.pop(name)
+
+
+def reshape(weights):
+    weights[NAME] = weights[NAME][:-1].clone()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (rename, f"lacks 1 of the model's 21 weights: {NAME}; it has these instead: {NAME.replace('up_proj', 'up')}; "),
+        (drop_layer, "lacks 9 of the model's 21 weights: model.layers.1.input_layernorm.weight, "),
+        (prefix, "more; it has these instead: module.model.embed_tokens.weight, "),
+        (reshape, f"has 1 weights of another shape than its configuration says: {NAME} is 63x32, not 64x32; "),
+    ],
+)
+def test_a_spoilt_file_is_refused_by_name(folder, spoil, words, capfd):
+    edit(folder / "model.safetensors", spoil)
+    with one_line(ArgumentError, f"base='{folder}' ('model.safetensors') ", words):
+        open_folder(folder)
+    assert "LOAD REPORT" not in capfd.readouterr().err
+
+
+def test_a_shard_that_the_index_leaves_out_is_refused_by_name(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="40KB")
+    index = folder / "model.safetensors.index.json"
+
+    def leave_out(content):
+        last = max(content["weight_map"].values())
+        content["weight_map"] = {name: shard for name, shard in content["weight_map"].items() if shard != last}
+        (folder / last).unlink()
+
+    edit(index, leave_out)
+    with one_line(ArgumentError, f"base='{folder}' ('{index.name}') lacks ", "weights: "):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize("role", DEMO)
+def test_tied_weights_are_not_missing(role, caplog):
+    assert Member(role, str(DEMO[role])).model is not None
+    assert not caplog.records
+
+
+@pytest.fixture
+def adapter(tmp_path, random_pair):
+    peft = pytest.importorskip("peft")
+    model = AutoModelForCausalLM.from_pretrained(random_pair["base"])
+    settings = {"r": 2, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "init_lora_weights": False}
+    peft.get_peft_model(model, peft.LoraConfig(**settings)).save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def load_adapted(random_pair, adapter):
+    return Member("guide", str(random_pair["base"]), given=ModelArguments(peft=str(adapter))).model
+
+
+def test_an_adapter_changes_the_layers(adapter, random_pair):
+    plain, adapted = Member("base", str(random_pair["base"])).model, load_adapted(random_pair, adapter)
+    first = [model(**model.dummy_inputs).logits for model in (plain, adapted)]
+    assert not torch.allclose(*first)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept", "words"),
+    [
+        ("lora_A", None, False, "lacks 2 of the adapter's weights: base_model.model.model.layers.1.self_attn.q_proj.lora_A"),
+        ("self_attn", "attn", False, "instead: base_model.model.model.layers.1.attn.q_proj.lora_A"),
+        ("layers.1.", "layers.7.", False, "instead: base_model.model.model.layers.7.self_attn.q_proj.lora_A"),
+        ("layers.1.", "layers.7.", True, "has 4 weights that belong to no layer of the model"),
+    ],
+)
+def test_an_adapter_of_other_layers_is_refused_by_name(adapter, random_pair, old, new, kept, words):
+    def change(weights):
+        for name in [name for name in weights if old in name and ".layers.1." in name]:
+            weight = weights[name].clone() if kept else weights.pop(name)
+            if new is not None:
+                weights[name.replace(old, new)] = weight
+
+    edit(adapter / "adapter_model.safetensors", change)
+    with one_line(ArgumentError, f"guide_peft='{adapter}' ('adapter_model.safetensors') ", words):
+        load_adapted(random_pair, adapter)
+
+
+def test_an_adapter_of_the_prompt_is_refused(tmp_path, random_pair):
+    peft = pytest.importorskip("peft")
+    peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM").save_pretrained(tmp_path)
+    with one_line(ArgumentError, "guide_peft=", "changes the prompt; expected one of the layers"):
+        load_adapted(random_pair, tmp_path)
+
+
+def test_an_adapter_beside_a_model_is_refused(adapter, random_pair):
+    """transformers would load the model that the adapter names, and the adapter into it."""
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(random_pair["base"] / name, adapter)
+    with one_line(ArgumentError, f"base='{adapter}' ", "peft="):
+        open_folder(adapter)
+
+
+def test_a_joined_projection_of_which_a_part_was_not_read_is_refused():
+    """As vLLM joins them: it takes the whole as read."""
+    model = torch.nn.ModuleDict({"qkv": torch.nn.Linear(4, 6), "norm": torch.nn.LayerNorm(4)})
+
+    def read(rows):
+        for name, weight in model.named_parameters():
+            end = rows if name == "qkv.weight" else len(weight)
+            weight.data[:end] = 1.0
+
+    with refuse_unread({"guide": model}):
+        read(6)
+    with (
+        pytest.raises(ArgumentError, match=r"lack 1 of their models' weights: guide.qkv.weight; "),
+        refuse_unread({"guide": model}),
+    ):
+        read(4)

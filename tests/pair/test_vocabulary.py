@@ -1,8 +1,9 @@
-"""What two models must share: the cases of real families, and a real mismatch."""
+"""What two models must share: the cases of real families, and a real mismatch; and tokens as texts."""
 
 import pytest
 
 from lm_eval_takeover.errors import VocabularyError
+from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.pair.vocabulary import Vocabulary, share
 
 
@@ -69,3 +70,19 @@ def test_digest_tells_vocabularies_apart():
     one, same = share(vocabulary(WORDS, 8), vocabulary(WORDS, 9)), share(vocabulary(WORDS, 9), vocabulary(WORDS, 8))
     other = share(vocabulary(["a", "b", "c", "x"], 8), vocabulary(["a", "b", "c", "x"], 8))
     assert one.digest == same.digest != other.digest
+
+
+def test_characters_of_several_tokens_stay_whole():
+    class Bytes:
+        parts = (b"a", "é".encode()[:1], "é".encode()[1:], b"b")
+
+        def decode(self, tokens, **_):
+            return b"".join(self.parts[token] for token in tokens).decode(errors="replace")
+
+        def convert_ids_to_tokens(self, token):
+            return "x"
+
+    pieces = Pieces(Bytes())
+    assert pieces.split([0, 1, 2, 3]) == ["a", "", "é", "b"]
+    assert pieces.split([0, 1]) == ["a", "\ufffd"]
+    assert pieces.name(2) == "\ufffd"

@@ -24,8 +24,7 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 
 # These know neither vLLM nor what it brings. They run once: where it is not.
-NEEDS_NONE = {"test_block_rule.py", "test_client_request.py", "test_device.py", "test_drafts.py", "test_hooks.py",
-              "test_settings.py", "test_slots.py"}  # fmt: skip
+NEEDS_NONE = {"test_block_rule.py", "test_client_request.py", "test_hooks.py", "test_slots.py"}
 _all = {file.name for file in Path(__file__).parent.glob("test_*.py")}
 _found = find_spec("vllm")  # this folder, where vLLM is not
 collect_ignore = sorted(NEEDS_NONE if _found is not None and _found.origin else _all - NEEDS_NONE)

@@ -1,8 +1,12 @@
 """Several engines share the work: no job is lost or written twice, whichever of them ends."""
 
 import os
+import re
 import signal
-from contextlib import suppress
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +20,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.vllm.data_parallel import Ended, Engines, open_engines, share_devices
 from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text
 
@@ -117,40 +122,80 @@ def test_what_is_no_number_of_engines_is_refused(name, value):
         open_engines(arguments, POLICIES["disagreement"])
 
 
-@pytest.mark.filterwarnings("ignore")  # vLLM's own
-def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vllm, open_hf, requests, caplog):
+@pytest.fixture
+def expected(open_hf, requests):
+    """Tokens and takeovers of the first six requests, by number."""
     hf = open_hf()
     hf.policy = POLICIES["disagreement"]
-    asked = requests[:6]
-    expected = {i: (one.tokens, one.taken_over) for i, one in hf.generate(asked, seed=3, rows=8)}
-    backend = open_vllm(data_parallel_size=2)
+    return {i: (one.tokens, one.taken_over) for i, one in hf.generate(requests[:6], seed=3, rows=8)}
 
-    def write(after_first=None):
-        found = {}
-        for index, one in backend.generate(asked, seed=3):
-            found[index] = one.tokens, one.taken_over
-            if after_first is not None and len(found) == 1:
-                after_first()
-        return found
 
-    assert write() == expected
-    forced = backend.force([asked[0].prompt] * 3, [expected[0][0]] * 3, seed=3, labels=["a"] * 3)
+def write(backend, requests, after_first=None):
+    found = {}
+    for index, one in backend.generate(requests[:6], seed=3):
+        found[index] = one.tokens, one.taken_over
+        if after_first is not None and len(found) == 1:
+            after_first()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")  # vLLM's own
+def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vllm, open_hf, requests, expected, caplog):
+    backend, hf = open_vllm(data_parallel_size=2), open_hf()
+    assert write(backend, requests) == expected
+    forced = backend.force([requests[0].prompt] * 3, [expected[0][0]] * 3, seed=3, labels=["a"] * 3)
     assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
     # As `effects`, `score` and `calibrate` ask them.
-    texts = [expected[number][0] for number in range(2)]
-    prompts = [one.prompt for one in asked[:2]]
-    read = [one.compare([registered.get("ce")], prompts, texts, "ab") for one in (backend, hf)]
+    asked, texts = requests[:2], [expected[number][0] for number in range(2)]
+    read = [one.compare([registered.get("ce")], [one.prompt for one in asked], texts, "ab") for one in (backend, hf)]
     for got, want in zip(*read, strict=True):
         np.testing.assert_allclose(got["ce"], want["ce"], atol=1e-4)
     alone = [
-        {index: text.tokens for index, text in one.generate(asked[:2], seed=3, rows=2, policy=ALONE["base"]())}
+        {index: text.tokens for index, text in one.generate(asked, seed=3, rows=2, policy=ALONE["base"]())}
         for one in (backend, hf)
     ]
-    assert alone[0] == alone[1] == {index: tokens for index, tokens, _ in backend.roll_out(asked[:2], seed=3)}
+    assert alone[0] == alone[1] == {index: tokens for index, tokens, _ in backend.roll_out(asked, seed=3)}
 
     first, second = (process.pid for process in backend.engine.group.processes)
-    assert write(lambda: os.kill(first, signal.SIGKILL)) == expected
+    assert write(backend, requests, lambda: os.kill(first, signal.SIGKILL)) == expected
     assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text
-    assert write() == expected
+    assert write(backend, requests) == expected
     with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
-        write(lambda: os.kill(second, signal.SIGKILL))
+        write(backend, requests, lambda: os.kill(second, signal.SIGKILL))
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """The address of a Ray cluster as docs/vllm.md starts it: two nodes with a core each, which are both this machine."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
+    shared = ["--num-cpus", "1", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))  # a short name
+
+        def start(*words, until):
+            command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, *shared]
+            node = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            stack.callback(node.terminate)
+            return next(found[1] for line in node.stdout if (found := re.search(until, line)))
+
+        head = ["--head", "--port", "0", "--temp-dir", folder, "--include-dashboard", "false"]
+        address = start(*head, until=r"--address='(.+)'")
+        start("--address", address, until="(Ray runtime started)")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        yield ray
+        ray.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's and vLLM's own
+def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, tight, requests, expected, caplog):
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    arguments = ModelArguments.parse(tight | {"data_parallel_size": 2, "data_parallel_backend": "ray"})
+    backend = VllmBackend(arguments, load_pair(arguments), POLICIES["disagreement"])
+    actors = backend.engine.group.actors
+    find_node = lambda worker: cluster.get_runtime_context().get_node_id()  # noqa: E731 (a function here is not known there)
+    assert len({cluster.get(actor.__ray_call__.remote(find_node)) for actor in actors}) == 2
+    assert write(backend, requests, lambda: cluster.kill(actors[0])) == expected
+    backend.close()
+    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text

@@ -9,17 +9,24 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers.demo_runs import evaluate_demo, run_demo
 from helpers.foreign_bodies import ROUTES, make_body, post
 from helpers.pairs import POLICIES, ROOT, SAMPLED
-from helpers.processes import wait_until
+from helpers.processes import HELPERS, wait_until
 
+from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import calibration_prompts
+from lm_eval_takeover.method.observations import COUNTED
 from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.vllm.backend import VllmBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the client's
+PLACE = ["doc_id", "sample", "position"]
 KEY = "secret"
 KEYED = {"Authorization": f"Bearer {KEY}"}
 
@@ -39,7 +46,7 @@ def url(gate):
     words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", arguments, "--port", str(port)]
     engine = ["--enforce-eager", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**28), "--api-key", KEY]
     engine += ["--distributed-executor-backend", "uni"]  # no process more for each engine
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HELPERS / 'forks'}", "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen([sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=sys.stderr)
     address = f"http://127.0.0.1:{port}"
     try:
@@ -190,22 +197,44 @@ def test_every_body_has_an_answer_and_the_server_lives(url, client, route):
 
 
 def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, monkeypatch, tmp_path):
+    """And `score` the same file for the run, whose scores vLLM reads in the engine that wrote it."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    opened = []
+
+    def open_once(*given):
+        opened.append((given[0].engine_arguments, opened[0][1] if opened else VllmBackend(*given)))
+        return opened[-1][1]
+
+    monkeypatch.setattr("lm_eval_takeover.vllm.backend.VllmBackend", open_once)
     served = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
     arguments = dict(one.split("=") for one in gate.split(","))
-    engine = {"backend": "vllm", "enforce_eager": True, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**28}
+    engine = {"enforce_eager": True, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**28}
     options = {"log_samples": True, "gen_kwargs": "max_gen_toks=60"}
     found = [
         run_demo(tmp_path / "hf", 2, arguments, **options),
-        run_demo(tmp_path / "vllm", 2, arguments | engine, **options),
+        run_demo(tmp_path / "vllm", 2, arguments | engine | {"backend": "vllm"}, **options),
         evaluate_demo("local-completions", served, 2, **options),
     ]
     by_hf, by_vllm, by_server = ({row["doc_id"]: row["resps"] for row in one["samples"]["takeover_demo"]} for one in found)
     assert by_vllm == by_hf
     # Concurrent repeats may change places.
     assert _sort(by_server) == _sort(by_hf)
-    assert list((tmp_path / "vllm").rglob("*.parquet"))
+    words = ["--backend", "vllm", "--engine_args", ",".join(f"{name}={value}" for name, value in engine.items())]
+    assert main(["score", str(tmp_path / "hf")]) == main(["score", str(tmp_path / "vllm"), *words]) == 0
+    assert [given for given, _ in opened] == [engine] * 2
+    want, got = (_read_scores(tmp_path / name) for name in ("hf", "vllm"))
+    assert got.schema == want.schema and len(got) > 500
+    for name in want.schema.names:
+        if name in (*PLACE, "token_id", *COUNTED):
+            assert got[name].to_pylist() == want[name].to_pylist(), name
+        else:
+            np.testing.assert_allclose(got[name], want[name], atol=1e-4, err_msg=name)
 
 
 def _sort(responses):
     return {number: sorted(text for one in texts for text in one) for number, texts in responses.items()}
+
+
+def _read_scores(folder):
+    tables = [pq.read_table(path) for path in sorted((folder / "scores").glob("*.parquet"))]
+    return pa.concat_tables(tables).drop("task").sort_by([(name, "ascending") for name in PLACE])
