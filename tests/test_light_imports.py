@@ -1,5 +1,7 @@
-"""What is imported at every start, or by task files under any model type, leaves the heavy libraries alone."""
+"""What every start, task files under any model type, and commands that read runs import leaves the heavy libraries alone."""
 
+import ast
+import shutil
 import subprocess
 import sys
 
@@ -9,7 +11,12 @@ from helpers.processes import environment
 
 MODELS = ("torch", "transformers")
 LIGHT = ("answers", "tasks", "storage", "results")
-READERS = ("commands.show.rollout", "lab.analyze.tables", "lab.report.building")  # of files that stand already
+READERS = (
+    "commands.show.rollout",
+    "lab.analyze.tables",
+    "lab.frontier.folders",
+    "lab.report.building",
+)  # of files that stand already
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
 LOGS = str(ROOT / "tests" / "results" / "data" / "hf")
 
@@ -43,12 +50,29 @@ def modules_of(folder):
     [
         (STARTS + CALLS.format(calls=HELP), HARNESS),
         (f"import {', '.join(name for folder in LIGHT for name in modules_of(folder))}", MODELS),
-        (f"import {', '.join(f'lm_eval_takeover.{name}' for name in READERS)}", (*MODELS, "datasets")),
+        (f"import {', '.join(f'lm_eval_takeover.{name}' for name in READERS)}", (*MODELS, "datasets", "lm_eval")),
         (CALLS.format(calls=READ), (*MODELS, "datasets", "lm_eval", "scipy.stats")),
     ],
     ids=["starts", "rooms", "readers", "reading of results"],
 )
 def test_imports_are_light(code, forbidden):
-    script = LISTED.format(code=code, forbidden=forbidden)
+    assert list_loaded(code, forbidden) == []
+
+
+def test_commands_that_read_a_run_load_no_torch(demo_runs, tmp_path):
+    shutil.copytree(demo_runs["guided"].parent, tmp_path / "runs")
+    runs = [str(tmp_path / "runs" / name) for name in ("base", "guided")]
+    calls = [["show", runs[1]], ["analyze", *runs, "--out", str(tmp_path / "analysis")]]
+    calls += [["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "report.html")]]
+    assert list_loaded(CALLS.format(calls=calls), ("transformers", "torch", "lm_eval", "sklearn", "scipy.stats")) == [
+        "transformers"
+    ]
+    assert (tmp_path / "analysis" / "planning.json").exists() and (tmp_path / "report.html").exists()
+
+
+def list_loaded(code, names):
+    """Those of these modules that the code imports, in a process of its own."""
+    script = LISTED.format(code=code, forbidden=names)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment(), cwd=ROOT)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout)

@@ -11,7 +11,7 @@ from lm_eval_takeover.escaping import for_figure, for_terminal
 
 def need_lab_packages(command: str) -> None:
     """Raise ArgumentError where the extra `lab` is not installed."""
-    for name in ("polars", "sklearn", "matplotlib"):
+    for name in ("polars", "matplotlib"):
         if find_spec(name) is None:
             raise ArgumentError(f"{command} needs the package {name}: pip install '.[lab]' in a checkout")
 

@@ -9,10 +9,9 @@ forcing. Ranks and commands add to one file, which is written whole each time. A
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.request import Request
@@ -20,6 +19,9 @@ from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ SCHEMA = pa.schema({
 Prompt = dict[str, Any]  # a row
 
 
-def make_prompt(instance: Instance, request: Request) -> Prompt:
+def make_prompt(instance: "Instance", request: Request) -> Prompt:
     """The row of a request's prompt."""
     from lm_eval_takeover.tasks.gpqa import WITHHOLDING  # with lm-eval and datasets, which readers of a run do not need
 

@@ -27,7 +27,6 @@ from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.traces import tabulate
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.instances import is_greedy
 
 Answer = tuple[str | None, str]  # the extracted answer, and the outcome
 Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
@@ -62,6 +61,8 @@ class StoredRun:
 
     def is_greedy(self, task: str) -> bool:
         """Whether a task's texts were decoded greedily, and so written once each."""
+        from lm_eval_takeover.tasks.instances import is_greedy
+
         return any(name == task and is_greedy(settings) for name, settings in self.facts.get("tasks") or [])
 
 
@@ -160,13 +161,27 @@ class RunReader:
         """The model that wrote alone, None where both could."""
         return self.policy if self.policy in ("base", "guide") else None
 
-    def load_tokenizer(self, given: str | None = None) -> Any:
-        """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded."""
-        from transformers import AutoTokenizer
+    def load_tokenizer(self, given: str | None = None, *, own_class: bool = False) -> Any:
+        """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded.
+
+        `own_class` is for who encodes texts: the model's class may do it in its own way, and `AutoTokenizer`, which knows that
+        class, imports torch. Every class decodes tokens of bytes alike.
+        """
+        from tokenizers.decoders import ByteLevel
+        from transformers import PreTrainedTokenizerFast
+
+        from lm_eval_takeover.pair.ids import find_folder
 
         path, revision = self._locate_tokenizer(given)
+        options = {"revision": revision, "trust_remote_code": False}
         try:
-            return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+            if not own_class and (find_folder(path, revision, file="tokenizer.json") / "tokenizer.json").exists():
+                tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **options)
+                if isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):
+                    return tokenizer
+            from transformers import AutoTokenizer
+
+            return AutoTokenizer.from_pretrained(path, **options)
         except Exception as error:  # each loader has errors of its own
             raise ArgumentError(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
 

@@ -1,10 +1,18 @@
 """What two models must share: the cases of real families, and a real mismatch; and tokens as texts."""
 
-import pytest
+import json
+import random
+import shutil
 
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers
+
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import VocabularyError
+from lm_eval_takeover.lab.analysis.planning import classify_vocabulary
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.pair.vocabulary import Vocabulary, share
+from lm_eval_takeover.runs.run_reader import RunReader
 
 
 def vocabulary(names, size=None, added=()):
@@ -86,3 +94,41 @@ def test_characters_of_several_tokens_stay_whole():
     assert pieces.split([0, 1, 2, 3]) == ["a", "", "é", "b"]
     assert pieces.split([0, 1]) == ["a", "\ufffd"]
     assert pieces.name(2) == "\ufffd"
+
+
+def make_sentencepiece():
+    """A small vocabulary in the form of Llama 2's file."""
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁thewai,.'√", "th", "▁th", "▁the"]
+    vocabulary, merges = {name: place for place, name in enumerate(names)}, [("t", "h"), ("▁", "th"), ("▁th", "e")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(parts)
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.add_tokens(["<think>"])
+    return tokenizer
+
+
+@pytest.mark.parametrize(("model_type", "name", "of_bytes"), [
+    ("qwen3", "Qwen2Tokenizer", True),
+    ("qwen2", "LlamaTokenizerFast", True),  # as DeepSeek-R1-Distill-Qwen
+    ("llama", "PreTrainedTokenizerFast", True),
+    ("llama", "LlamaTokenizer", False),  # whose class adds no space to the added token
+])  # fmt: skip
+def test_pieces_are_those_of_the_model_s_own_class(model_type, name, of_bytes, tmp_path):
+    shutil.copy(DEMO["base"] / "tokenizer.json", tmp_path)
+    if not of_bytes:
+        make_sentencepiece().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    words = {"tokenizer_class": name, "eos_token": "<|end|>", "clean_up_tokenization_spaces": True}  # a token that is only here
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(words))
+    run = RunReader(tmp_path, {}, {}, {}, [], 0)
+    light, own = run.load_tokenizer(str(tmp_path)), run.load_tokenizer(str(tmp_path), own_class=True)
+    pieces, wanted = Pieces(light), Pieces(own)
+    names = wanted.list_names()
+    assert pieces.list_names() == names and names[-1] == "<|end|>"
+    draw = random.Random(0)
+    for text in ([draw.randrange(len(names)) for _ in range(draw.randrange(1, 40))] for _ in range(200)):
+        assert pieces.split(text) == wanted.split(text)
+    known = [classify_vocabulary(names, None, each.encode).characters for each in (pieces, wanted)]
+    assert known[0] == known[1]

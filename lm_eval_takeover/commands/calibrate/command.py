@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import ENGINE, LOADING, add_shared, check_include_path, check_least, check_prompts
+from lm_eval_takeover.arguments import check_folder
+from lm_eval_takeover.commands._options import ENGINE, LOADING, PAIR, add_shared, check_include_path, check_least, check_prompts
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
 from lm_eval_takeover.errors import ArgumentError
 
@@ -85,6 +86,8 @@ def _check_measurement(options: argparse.Namespace) -> None:
     if options.include_path is not None and not options.task:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
     check_include_path(options)
+    for role in PAIR:
+        check_folder(role, getattr(options, role) or "")
     if options.enable_thinking is not None and not options.apply_chat_template:
         raise ArgumentError(f"--enable_thinking {options.enable_thinking} needs --apply_chat_template")
     check_least(options, "num_prompts", "max_gen_toks", "num_held_out", "window")

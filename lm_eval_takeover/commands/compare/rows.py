@@ -6,21 +6,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS
-from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands._options import LOADING, PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table, write_json
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
-from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
 from lm_eval_takeover.results.fields import read_rows
 from lm_eval_takeover.results.runs import Counts, Run, find_results, read_run
 from lm_eval_takeover.runs.layout import ROWS
 from lm_eval_takeover.runs.tally import COUNTS
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.calibration.tuning import Method
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 _ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
@@ -60,10 +61,13 @@ class PlannedRow(ComparedRow):
     """A row that can be run; a model alone has no `method`."""
 
     arguments: dict[str, Any] = field(default_factory=dict)  # model arguments of this row alone
-    method: Method | None = None
+    method: "Method | None" = None
 
     def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
         """Whether its gate is read off a calibration at a spike ratio that was given."""
+        from lm_eval_takeover.calibration.tuning import SPIKE_RATIO
+        from lm_eval_takeover.pair.loading import keep_read
+
         arguments = keep_read(options.model_args, self.arguments["policy"]) | self.arguments if self.method is not None else {}
         return SPIKE_RATIO in arguments
 
@@ -93,6 +97,8 @@ def _parse_row(word: str) -> Named:
 
 def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iterator[PlannedRow]:
     """One row for each rate. Raises ArgumentError."""
+    from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
+
     if named.name == "thinking":
         yield PlannedRow("thinking", "thinking", arguments=dict(named.arguments))
         return

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sklearn.metrics import roc_curve
 
 from lm_eval_takeover.lab.analysis.pooling import MEAN, Estimates, Values, draw_weights
 from lm_eval_takeover.lab.analysis.tokens import ENTROPY, SampleTokens
@@ -132,11 +131,7 @@ def cross_validated_accuracy(problems: NDArray[Any], values: Values, incorrect: 
 
 def choose_threshold(values: Values, incorrect: NDArray[np.bool_]) -> float:
     """Above which a sample is called incorrect with the most right calls: halfway between two values, the highest of several."""
-    if incorrect.all() or not incorrect.any():
-        return -np.inf if incorrect.all() else np.inf
-    false, true, edges = roc_curve(incorrect, values, drop_intermediate=False)
-    right = true * incorrect.sum() + (1 - false) * (~incorrect).sum()
-    best = int(right.argmax())
-    if best == 0:
-        return np.inf
-    return float((edges[best] + edges[best + 1]) / 2) if best + 1 < len(edges) else -np.inf
+    edges, index = np.unique(-values, return_inverse=True)
+    more = np.bincount(index, np.where(incorrect, 1, -1))  # right calls by calling this value incorrect, too
+    best = int(np.cumsum([0, *more]).argmax())
+    return -float(np.mean([-np.inf, *edges, np.inf][best : best + 2]))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import binomtest
+from scipy.special import bdtr
 
 from lm_eval_takeover.lab.analysis.pooling import MEAN, tabulate_ratios
 from lm_eval_takeover.lab.analysis.tokens import SampleTokens
@@ -92,9 +92,9 @@ def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ())
     kinds = pl.col("null").unique(maintain_order=True).str.join("; ")
     sums = inside.group_by("run", maintain_order=True).agg(pl.exclude("task", "null").sum(), kinds)
     table = pl.concat([table, sums.with_columns(task=pl.lit(MEAN)).select(table.columns)])
-    changes = table.select("rescued", (pl.col("rescued") + pl.col("harmed")).alias("changed")).iter_rows()
-    p_values = [float(binomtest(up, changed, 0.5).pvalue) if changed else 1.0 for up, changed in changes]
-    return table.with_columns(pl.Series("p_value", p_values, dtype=pl.Float64))
+    up, down = table["rescued"].to_numpy(), table["harmed"].to_numpy()
+    p_values = np.minimum(2 * bdtr(np.minimum(up, down), up + down, 0.5), 1)
+    return table.with_columns(p_value=pl.Series(p_values, dtype=pl.Float64))
 
 
 def measure_ranks(sample: SampleTokens) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def export(options: argparse.Namespace) -> int:
     if effects is None and not options.tokens_only:
         raise ArgumentError("--effects is missing: give what effects had as --out; or --tokens_only, single tokens")
     pairs = list_taken(run) if effects is None else list_measured(read_texts(effects), options)
-    tokenizer, count, same = run.load_tokenizer(), 0, 0
+    tokenizer, count, same = run.load_tokenizer(own_class=True), 0, 0
     paths = [options.out / name for name in ("pairs.jsonl", "pairs.parquet", TRAINING.name)]
 
     def write_both(lines: Any, groups: Any) -> None:
