@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.pairs import save_random_model
-from helpers.simulated_capture import run_captured, simulate_captures
+from helpers.simulated_gpu import run_captured, simulate_captures
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

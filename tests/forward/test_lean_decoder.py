@@ -17,48 +17,36 @@ def modules(inputs, outputs, bias, dtype=torch.float32):
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16 emulated", "bfloat16 native"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
-def test_every_layout_equals_linear(inputs, outputs, pack, bias):
+def test_every_layout_equals_linear(machine, inputs, outputs, pack, bias, dtype):
+    """bfloat16 is rounded where `linear` rounds it. Sums are float32 in every layout, whether the CPU multiplies in bfloat16 or
+    copies of the weights do in float32."""
+    kind = getattr(torch, dtype.partition(" ")[0])
+    machine(bfloat16=dtype.endswith("native"))
     with torch.inference_mode(False), torch.no_grad():
-        parts = modules(inputs, outputs, bias)
-        weight = torch.cat([part.weight for part in parts]).clone()
-        added = torch.cat([part.bias for part in parts]).clone() if bias else None
+        parts = modules(inputs, outputs, bias, kind)
+        weight = torch.cat([part.weight for part in parts]).double()
+        added = torch.cat([part.bias for part in parts]).double() if bias else None
         projection = Projection(parts, pack=pack)
-    storage = projection.weight.untyped_storage().data_ptr()  # no weight is held twice
-    assert {part.weight.untyped_storage().data_ptr() for part in parts} == {storage}
-    for tokens in (1, 2, 12, 256, 257):
-        x, sum_ = torch.randn(tokens, inputs), torch.randn(tokens, sum(outputs))
-        wanted = linear(x, weight, added)
-        found = projection(x)
-        assert found.is_contiguous()
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(projection.add_to(sum_, x), sum_ + wanted, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(torch.cat([part(x) for part in parts], -1), wanted, rtol=1e-4, atol=1e-4)
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("computes", [False, True], ids=["emulated", "native"])
-@pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
-def test_bfloat16_is_rounded_where_linear_rounds_it(machine, inputs, outputs, bias, pack, computes):
-    """Sums are float32 in every layout, whether the CPU multiplies in bfloat16 or copies of the weights do in float32."""
-    machine(bfloat16=computes)
-    with torch.inference_mode(False), torch.no_grad():
-        parts = modules(inputs, outputs, bias, torch.bfloat16)
-        projection = Projection(parts, pack=pack)
-    for tokens in (1, 8, 9, 257):
-        x = torch.randn(tokens, inputs, dtype=torch.bfloat16)
-        exact = torch.cat([linear(x.double(), part.weight.double()) for part in parts], -1)
-        if bias:
-            exact += torch.cat([part.bias.double() for part in parts])
-        found = projection(x)
-        assert found.dtype == torch.bfloat16
-        # A rounding or two: those of the sum, and of the bias that is added to it.
-        torch.testing.assert_close(found.double(), exact, rtol=2.0**-8, atol=2.0**-7)
-        assert torch.equal(projection.add_to(x.new_zeros(found.shape), x), found)
+    if kind == torch.float32:  # no weight is held twice
+        storage = projection.weight.untyped_storage().data_ptr()
+        assert {part.weight.untyped_storage().data_ptr() for part in parts} == {storage}
+    # In bfloat16 a rounding or two: those of the sum, and of the bias that is added to it.
+    close = {"rtol": 1e-4, "atol": 1e-4} if kind == torch.float32 else {"rtol": 2.0**-8, "atol": 2.0**-7}
+    for tokens in (1, 2, 8, 9, 12, 256, 257):
+        x = torch.randn(tokens, inputs, dtype=kind)
+        wanted, found = linear(x.double(), weight, added), projection(x)
+        assert found.is_contiguous() and found.dtype == kind
+        torch.testing.assert_close(found.double(), wanted, **close)
+        if kind == torch.float32:
+            sum_ = torch.randn(tokens, sum(outputs))
+            torch.testing.assert_close(projection.add_to(sum_, x).double(), sum_ + wanted, **close)
+            torch.testing.assert_close(torch.cat([part(x) for part in parts], -1).double(), wanted, **close)
+        else:
+            assert torch.equal(projection.add_to(x.new_zeros(found.shape), x), found)
 
 
 def test_other_half_precision_is_left_to_torch():

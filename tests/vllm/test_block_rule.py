@@ -85,10 +85,3 @@ def test_drafts_are_chosen_where_they_gain_with_one_request_and_lose_little_with
     pays = lengths[0] > 1 and times[0] <= block_rule.LEAST_GAIN and max(times) <= block_rule.MOST_LOSS
     assert choice.ranges == (list_ranges(lengths) if pays else [])
     assert choice.longest == (lengths[0] if pays else 1)
-
-
-def test_it_is_said_why():
-    drafts, ends, crowd = pair_of(), pair_of(ends=1.0), pair_of(columns=0, ends=0.1, bonus=True)
-    assert choose_drafts(drafts, 256).reason.startswith("tokens of a draft by the number of requests: 7 from 1, 6 from")
-    assert choose_drafts(ends, 256).reason == "fused, since drafts are not much faster with one request"
-    assert "fused, since drafts need 1" in choose_drafts(crowd, 1024).reason

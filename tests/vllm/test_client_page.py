@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers.asgi import serve, talk
 from helpers.browser import CHROMIUM, open_browser
-from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, tell
+from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.serve import server

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.pairs import METHODS, POLICIES, SAMPLED
-from helpers.simulated_capture import Recording
-from helpers.simulated_gpu import CUDA, compute_words, draw, simulated_gpu
+from helpers.simulated_gpu import CUDA, Recording, compute_words, draw, simulated_gpu
 
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import GREEDY, Request

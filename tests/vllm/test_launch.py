@@ -17,7 +17,7 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.serve import server
-from lm_eval_takeover.vllm.launch import RUNNER, check_version, explain, list_engine_arguments, plan_drafts, start_engine
+from lm_eval_takeover.vllm.launch import RUNNER, check_version, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
@@ -33,15 +33,6 @@ def _plan(arguments):
 @pytest.fixture
 def plan(wide_folders):
     return lambda **arguments: _plan(wide_folders | arguments)
-
-
-def test_the_fused_pair_is_one_model_with_a_gate(plan, wide_folders):
-    options = plan(tensor_parallel_size=2, block_size=1)
-    settings = EngineSettings(**options["hf_overrides"]["takeover"])
-    assert (options["tensor_parallel_size"], options["hf_overrides"]["architectures"]) == (2, ["TakeoverPairForCausalLM"])
-    assert settings.load_policy().gate.tau == 1.0 and settings.base == wide_folders["base"]
-    options = plan(policy="guide", tau=None)  # one model alone is not fused
-    assert options["model"] == wide_folders["guide"] and options["hf_overrides"]["takeover"]["base"] is None
 
 
 @pytest.mark.parametrize("cpu", [True, False])
@@ -68,6 +59,7 @@ def test_policy_tau_and_seed_are_no_part_of_the_compile_key(plan):
     others = [{"tau": 1.6}, {"seed": 1}, {"policy": "random", "tau": None, "rate": 0.1}]
     assert {hash_of(**other) for other in others} == {hash_of()}
     assert hash_of(max_model_len=64) != hash_of()
+    assert plan(policy="guide", tau=None)["hf_overrides"]["takeover"]["base"] is None  # one model alone is not fused
 
 
 def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, monkeypatch, caplog):
@@ -161,13 +153,6 @@ def test_a_loader_that_reads_one_checkpoint_of_two_is_refused(tight, monkeypatch
     monkeypatch.setattr("vllm.model_executor.model_loader.default_loader.cast", lambda kind, value: ())
     with pytest.raises(ArgumentError, match=r"load_format=auto reads one checkpoint, and a fused pair has two; leave it out"):
         start_engine(_plan(tight), load_pair(ModelArguments.parse(tight)))
-
-
-def test_what_helps_is_said_where_it_is_known():
-    v1 = explain(RuntimeError("Model Runner V2 does not yet support: overlap"))
-    assert v1.endswith("overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment")
-    ended = explain(RuntimeError("Engine core initialization failed. See root cause above."))
-    assert "its own error stands above; if that is about memory, give a smaller max_model" in ended
 
 
 def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):

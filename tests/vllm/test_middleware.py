@@ -5,9 +5,8 @@ import json
 import socket
 
 import pytest
-from helpers.asgi import serve, talk
 from helpers.foreign_bodies import post
-from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, tell
+from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
 
 from lm_eval_takeover.serve.client_request import CLIENT
 from lm_eval_takeover.vllm.settings import PREFIX, RequestSettings

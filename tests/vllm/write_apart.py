@@ -28,7 +28,9 @@ def main() -> None:
         schedule_ahead()
         engine.TESTED_PROMPTS, engine._TESTED_TOKENS = 1, 6
         drafts.PIECE = 2**15  # rows are decided in pieces
-    print(json.dumps([write(*job) for job in json.load(sys.stdin)]))
+    collect = gc.collect
+    with patch.object(gc, "collect"):  # vLLM collects several times as an engine starts, and as it ends
+        print(json.dumps([write(collect, *job) for job in json.load(sys.stdin)]))
 
 
 def interpret_triton():
@@ -54,7 +56,7 @@ def schedule_ahead():
     CpuPlatform.check_and_update_config = staticmethod(update_all_else)
 
 
-def write(values, asked, names=()):
+def write(collect, values, asked, names=()):
     backend, requests = open_backend(values), read_requests(asked)
     done = []
     for policy in choose_policies(names) or [backend.policy]:
@@ -70,10 +72,9 @@ def write(values, asked, names=()):
         "block": backend.engine.facts.block,
         "passes": {"base": sum(one.base_passes for one in done), "guide": sum(one.guide_passes for one in done)},
     }
-    with patch.object(gc, "collect"):  # vLLM collects several times as an engine ends
-        backend.close()
-    gc.collect()
-    gc.freeze()  # and as the next one starts: it then looks through little
+    backend.close()
+    del backend
+    collect()
     return found
 
 

@@ -3,5 +3,5 @@
 import multiprocessing
 
 _engines = multiprocessing.get_context("forkserver")
-_engines.set_forkserver_preload(["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "lm_eval_takeover.vllm.slots"])
+_engines.set_forkserver_preload(["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "lm_eval_takeover.vllm.slots", "frozen"])
 multiprocessing.get_context = lambda method=None: _engines
