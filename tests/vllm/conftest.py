@@ -27,7 +27,8 @@ from lm_eval_takeover.pair.loading import load_pair, load_policy
 NEEDS_NONE = {"test_block_rule.py", "test_client_request.py", "test_hooks.py", "test_slots.py"}
 _all = {file.name for file in Path(__file__).parent.glob("test_*.py")}
 _found = find_spec("vllm")  # this folder, where vLLM is not
-collect_ignore = sorted(NEEDS_NONE if _found is not None and _found.origin else _all - NEEDS_NONE)
+has_vllm = _found is not None and _found.origin
+collect_ignore = sorted(NEEDS_NONE if has_vllm else _all - NEEDS_NONE)
 os.environ |= {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -45,6 +46,13 @@ def _environment_is_read_anew():
     """An engine makes vLLM keep the environment as it was then; this test may change it."""
     if "vllm.envs" in sys.modules:
         sys.modules["vllm.envs"].disable_envs_cache()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_collected_by_hand():
+    """vLLM collects several times as an engine starts and as it ends, and looks through all that is imported."""
+    with patch.object(gc, "collect", (lambda *_: 0) if has_vllm else gc.collect):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -98,12 +106,10 @@ def open_vllm(tight):
     from lm_eval_takeover.vllm.backend import VllmBackend
 
     pytest.importorskip("vllm.entrypoints.llm")
-    gc.freeze()  # what is imported stays: vLLM collects several times as it starts
     opened = {}
     yield open_with(VllmBackend, tight, opened)
-    with patch.object(gc, "collect"):  # vLLM collects several times as an engine ends
-        for backend in opened.values():
-            backend.close()
+    for backend in opened.values():
+        backend.close()
 
 
 @pytest.fixture(scope="session")
