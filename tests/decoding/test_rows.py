@@ -13,7 +13,7 @@ class Characters:
         return "".join(chr(token) for token in tokens if token or not skip_special_tokens)
 
 
-def written(text, until=("\nProblem:",)):
+def written(text, until):
     """What a model would write that has this text in mind: up to and with its stop string."""
     stop, tokens = StopStrings(Characters(), until), [ord(letter) for letter in text]
     end = next((n for n in range(1, len(tokens) + 1) if stop.found(tokens[:n])), len(tokens))
@@ -22,24 +22,24 @@ def written(text, until=("\nProblem:",)):
     return text_of(Characters(), tokens[:end], until)
 
 
+PROBLEM = ("\nProblem:",)
+
+
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "kept", "until"),
     [
-        ("It is 5.\n\nProblem: What is 2+2?", "It is 5.\n"),
-        ("The Problem: hard. 5", None),
-        ("<think>\nProblem: what?\nSo 5.</think>\n5\nProblem: next", "<think>\nProblem: what?\nSo 5.</think>\n5"),
-        ("<think>\nProblem: what?\nSo 5.</think>5", None),
-        ("<think>\nProblem:</think>5\nProblem:", "<think>\nProblem:</think>5"),
-        ("<think>a</think>b<think>\nProblem: unclosed", None),
+        ("It is 5.\n\nProblem: What is 2+2?", "It is 5.\n", PROBLEM),
+        ("The Problem: hard. 5", None, PROBLEM),
+        ("<think>\nProblem: what?\nSo 5.</think>\n5\nProblem: next", "<think>\nProblem: what?\nSo 5.</think>\n5", PROBLEM),
+        ("<think>\nProblem: what?\nSo 5.</think>5", None, PROBLEM),
+        ("<think>\nProblem:</think>5\nProblem:", "<think>\nProblem:</think>5", PROBLEM),
+        ("<think>a</think>b<think>\nProblem: unclosed", None, PROBLEM),
+        ("<think>a</think>b", "<think>a", ("</think>",)),  # a task may name the tags of thoughts
+        ("a<think>b", "a", ("<think>",)),
     ],
 )
-def test_stop_strings_end_answers_and_not_thoughts(text, kept):
-    assert written(text) == (text if kept is None else kept)
-
-
-def test_the_tags_of_thoughts_are_stop_strings_where_a_task_says_so():
-    assert written("<think>a</think>b", ("</think>",)) == "<think>a"
-    assert written("a<think>b", ("<think>",)) == "a"
+def test_stop_strings_end_answers_and_not_thoughts(text, kept, until):
+    assert written(text, until) == (text if kept is None else kept)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import pytest
 from helpers.pairs import POLICIES, ROOT, SAMPLED, save_random_model
+from helpers.processes import HELPERS
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import TransformersBackend
@@ -30,12 +31,18 @@ _found = find_spec("vllm")  # this folder, where vLLM is not
 has_vllm = _found is not None and _found.origin
 collect_ignore = sorted(NEEDS_NONE if has_vllm else _all - NEEDS_NONE)
 os.environ |= {
+    "PYTHONPATH": os.pathsep.join(
+        map(str, (ROOT, ROOT / "tests", HELPERS / "vllm_processes"))
+    ),  # of processes that are started
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+if has_vllm:
+    gc.set_threshold(100_000, 50, 100)  # as vllm_processes/sitecustomize.py, for what is imported here
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", HELPERS / "vllm_processes")))
 BY_HAND = {"policy": "disagreement", "tau": 1.5, "kappa": 2.0, "dtype": "float32"}
 TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 14, "kv_block_size": 32,
          "max_num_batched_tokens": 64, "block_size": 1, "disable_log_stats": False}  # fmt: skip
@@ -125,8 +132,7 @@ def write_apart():
     def write(jobs, **variables):
         plain = json.dumps([[values, [asdict(one) for one in asked], *names] for values, asked, *names in jobs])
         words = [sys.executable, str(Path(__file__).parent / "write_apart.py")]
-        paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
-        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | variables
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
         done = subprocess.run(words, input=plain, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])

@@ -71,7 +71,7 @@ def test_two_ranks_write_the_same_texts(open_vllm, reference, requests, monkeypa
     """
     ranks = multiprocessing.get_context("forkserver")
     needed = ["vllm.v1.worker.cpu_worker", "lm_eval_takeover.vllm.slots", "lm_eval_takeover.vllm.fused_v1"]
-    ranks.set_forkserver_preload([*needed, "helpers.forks.frozen"])
+    ranks.set_forkserver_preload([*needed, "frozen"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: ranks)
     few = [replace(request, max_new_tokens=10) for request in requests[1:5]]
     written = assert_same(open_vllm(tensor_parallel_size=2), reference, POLICIES["disagreement"], few)

@@ -16,8 +16,14 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
+from helpers.pairs import METHODS, POLICIES
 
-from lm_eval_takeover.vllm import drafts, engine
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.pair.loading import load_pair, load_policy
+from lm_eval_takeover.vllm import drafts, engine, launch
+from lm_eval_takeover.vllm.backend import VllmBackend
+from lm_eval_takeover.vllm.block_rule import Choice
 
 
 def main() -> None:
@@ -57,21 +63,29 @@ def schedule_ahead():
 
 
 def write(collect, values, asked, names=()):
-    backend, requests = open_backend(values), read_requests(asked)
+    if ranges := values.pop("ranges", None):  # tokens of a draft by the number of requests, for `block_size=auto`
+        launch.choose_drafts = lambda *given, **named: Choice(list(map(tuple, ranges)), "")
+    arguments = ModelArguments.parse(values)
+    pair = load_pair(arguments)
+    backend = VllmBackend(arguments, pair, load_policy(arguments, pair)[0])
+    requests = [Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked]
     done = []
-    for policy in choose_policies(names) or [backend.policy]:
+    for policy in [(POLICIES | METHODS)[name] for name in names] or [backend.policy]:
         backend.policy = policy
         done += [one for _, one in sorted(backend.generate(requests, seed=3, traced=True), key=itemgetter(0))]
-    counted = {metric.name: metric.value for metric in backend.engine.llm.get_metrics() if hasattr(metric, "value")}
+    llm = backend.engine.llm
+    counted = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+    config = llm.llm_engine.vllm_config
     found = {
         "texts": [[one.tokens, one.taken_over, one.scores, list(one.observed)] for one in done],
         "preemptions": counted["vllm:num_preemptions"],
-        "speculators": backend.engine.llm.collective_rpc(list_speculators)[0],
-        "runner_v2": backend.engine.llm.llm_engine.vllm_config.use_v2_model_runner,
-        "async_scheduling": backend.engine.llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
+        "speculators": llm.collective_rpc(list_speculators)[0],
+        "runner_v2": config.use_v2_model_runner,
+        "async_scheduling": config.scheduler_config.async_scheduling,
         "block": backend.engine.facts.block,
         "passes": {"base": sum(one.base_passes for one in done), "guide": sum(one.guide_passes for one in done)},
     }
+    del llm
     backend.close()
     del backend
     collect()
@@ -81,32 +95,6 @@ def write(collect, values, asked, names=()):
 def list_speculators(worker):
     gc.unfreeze()  # vLLM has frozen what stood after its start
     return [name for name in (type(each).__name__ for each in gc.get_objects()) if name.endswith("Speculator")]
-
-
-def choose_policies(names):
-    from helpers.pairs import METHODS, POLICIES
-
-    return [(POLICIES | METHODS)[name] for name in names]
-
-
-def open_backend(values):
-    from lm_eval_takeover.arguments import ModelArguments
-    from lm_eval_takeover.pair.loading import load_pair, load_policy
-    from lm_eval_takeover.vllm import launch
-    from lm_eval_takeover.vllm.backend import VllmBackend
-    from lm_eval_takeover.vllm.block_rule import Choice
-
-    if ranges := values.pop("ranges", None):  # tokens of a draft by the number of requests, for `block_size=auto`
-        launch.choose_drafts = lambda *given, **named: Choice(list(map(tuple, ranges)), "")
-    arguments = ModelArguments.parse(values)
-    pair = load_pair(arguments)
-    return VllmBackend(arguments, pair, load_policy(arguments, pair)[0])
-
-
-def read_requests(asked):
-    from lm_eval_takeover.method.request import Request, Sampling
-
-    return [Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked]
 
 
 if __name__ == "__main__":
