@@ -1,7 +1,5 @@
 """How often the host waits for a GPU, counted on a simulated one; the texts stay those of lockstep."""
 
-from contextlib import contextmanager
-
 import pytest
 from helpers.pairs import METHODS, POLICIES, SAMPLED, texts
 from helpers.simulated_gpu import CUDA, OTHER, simulated_gpu
@@ -10,31 +8,6 @@ from lm_eval_takeover.decoding import blockwise, lockstep, stepwise
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.member import Member
-
-
-@contextmanager
-def counted_waits(pair, monkeypatch, kind):
-    """Of every `advance` of this kind of pool, `(passes that drew a token of each row, waits)`; nothing else waits."""
-    counted, drawn = [], []
-    with simulated_gpu(pair, monkeypatch) as gpu:
-        advance = kind.advance
-
-        def counting(self, slots, finished):
-            gpu.counts, gpu.waits = True, 0
-            drawn.clear()
-            try:
-                advance(self, slots, finished)
-            finally:
-                gpu.counts = False
-                counted.append((len(drawn), gpu.waits))
-
-        monkeypatch.setattr(kind, "advance", counting)
-        for name in ("draft", "draw"):
-            plain = getattr(Reader, name)
-            count = lambda *given, plain=plain: drawn.append(given) or plain(*given)  # noqa: E731
-            monkeypatch.setattr(Reader, name, count if name == "draft" else staticmethod(count))
-        yield counted
-    assert not gpu.faults, sorted(set(gpu.faults))
 
 
 @pytest.mark.parametrize(
@@ -47,9 +20,27 @@ def test_each_drawn_token_is_waited_for_once_and_a_draft_once_more(own_pair, pro
     verified = name in ("disagreement", "js", "guide")
     requests = [Request(p, 0, 10 + 2 * i, SAMPLED) for i, p in enumerate(prompts)]
     expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=4))
-    with counted_waits(own_pair, monkeypatch, blockwise.Blocks if verified else stepwise.Stepwise) as counted:
+    kind = blockwise.Blocks if verified else stepwise.Stepwise
+    counted, drawn, advance = [], [], kind.advance  # passes that drew a token of each row, and waits; nothing else waits
+
+    def counting(self, slots, finished):
+        gpu.counts, gpu.waits = True, 0
+        drawn.clear()
+        try:
+            advance(self, slots, finished)
+        finally:
+            gpu.counts = False
+            counted.append((len(drawn), gpu.waits))
+
+    with simulated_gpu(own_pair, monkeypatch) as gpu:
+        monkeypatch.setattr(kind, "advance", counting)
+        for each in ("draft", "draw"):
+            plain = getattr(Reader, each)
+            count = lambda *given, plain=plain: drawn.append(given) or plain(*given)  # noqa: E731
+            monkeypatch.setattr(Reader, each, count if each == "draft" else staticmethod(count))
         options = {"batch_size": 4, "block_size": 6 if verified else None, "traced": traced}
         made = dict(blockwise.generate(own_pair, POLICIES[name], requests, **options))
+    assert not gpu.faults, sorted(set(gpu.faults))
     assert texts(made) == texts(expected)
     assert len(counted) > 3 and all(waits == drawn + verified for drawn, waits in counted), counted
     assert max(drawn for drawn, _ in counted) > 1

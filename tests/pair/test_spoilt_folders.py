@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,15 +40,9 @@ def open_folder(folder):
 
 
 def edit(file, change):
-    """The content of a JSON or safetensors file, changed in place."""
-    if file.suffix == ".json":
-        content = json.loads(file.read_text())
-        change(content)
-        file.write_text(json.dumps(content))
-    else:
-        weights = load_file(file)
-        change(weights)
-        save_file(weights, file, {"format": "pt"})
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("name", ["x.bin", "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"])
@@ -121,38 +116,40 @@ def test_too_little_memory_is_one_line_under_the_commands(code):
     assert done.returncode == 2 and done.stderr.startswith("error: too little memory (") and done.stderr.count("\n") == 1
 
 
-def rename(weights):
-    weights[NAME.replace("up_proj", "up")] = weights.pop(NAME)
-
-
-def drop_layer(weights):
-    for name in [name for name in weights if ".layers.1." in name]:
-        del weights[name]
-
-
-def prefix(weights):
-    for name in list(weights):
-        weights[f"module.{name}"] = weights.pop(name)
-
-
-def reshape(weights):
-    weights[NAME] = weights[NAME][:-1].clone()
+def rename(file, pattern, new, kept=False):
+    """Weights of these names get new ones, or go where there are none; if `kept`, the old ones stay beside them."""
+    weights = load_file(file)
+    for name in [name for name in weights if re.search(pattern, name)]:
+        weight = weights[name].clone() if kept else weights.pop(name)
+        if new is not None:
+            weights[re.sub(pattern, new, name)] = weight
+    save_file(weights, file, {"format": "pt"})
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("pattern", "new", "words"),
     [
-        (rename, f"lacks 1 of the model's 21 weights: {NAME}; it has these instead: {NAME.replace('up_proj', 'up')}; "),
-        (drop_layer, "lacks 9 of the model's 21 weights: model.layers.1.input_layernorm.weight, "),
-        (prefix, "more; it has these instead: module.model.embed_tokens.weight, "),
-        (reshape, f"has 1 weights of another shape than its configuration says: {NAME} is 63x32, not 64x32; "),
+        ("1.mlp.up_proj", "1.mlp.up",
+         f"lacks 1 of the model's 21 weights: {NAME}; it has these instead: {NAME.replace('up_proj', 'up')}; "),
+        (".layers.1.", None, "lacks 9 of the model's 21 weights: model.layers.1.input_layernorm.weight, "),
+        ("^", "module.", "more; it has these instead: module.model.embed_tokens.weight, "),
     ],
-)
-def test_a_spoilt_file_is_refused_by_name(folder, spoil, words, capfd):
-    edit(folder / "model.safetensors", spoil)
+)  # fmt: skip
+def test_a_spoilt_file_is_refused_by_name(folder, pattern, new, words, capfd):
+    rename(folder / "model.safetensors", pattern, new)
     with one_line(ArgumentError, f"base='{folder}' ('model.safetensors') ", words):
         open_folder(folder)
     assert "LOAD REPORT" not in capfd.readouterr().err
+
+
+def test_a_weight_of_another_shape_is_refused_by_name(folder):
+    edit(folder / "config.json", lambda config: config.update(intermediate_size=65))
+    words = (
+        "has 6 weights of another shape than its configuration says: ",
+        "model.layers.0.mlp.up_proj.weight is 64x32, not 65x32",
+    )
+    with one_line(ArgumentError, f"base='{folder}' ('model.safetensors') ", *words):
+        open_folder(folder)
 
 
 def test_a_shard_that_the_index_leaves_out_is_refused_by_name(folder):
@@ -197,22 +194,17 @@ def test_an_adapter_changes_the_layers(adapter, random_pair):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "kept", "words"),
+    ("pattern", "new", "kept", "words"),
     [
-        ("lora_A", None, False, "lacks 2 of the adapter's weights: base_model.model.model.layers.1.self_attn.q_proj.lora_A"),
-        ("self_attn", "attn", False, "instead: base_model.model.model.layers.1.attn.q_proj.lora_A"),
-        ("layers.1.", "layers.7.", False, "instead: base_model.model.model.layers.7.self_attn.q_proj.lora_A"),
-        ("layers.1.", "layers.7.", True, "has 4 weights that belong to no layer of the model"),
+        ("layers.1.*lora_A", None, False,
+         "lacks 2 of the adapter's weights: base_model.model.model.layers.1.self_attn.q_proj.lora_A"),
+        ("1.self_attn", "1.attn", False, "instead: base_model.model.model.layers.1.attn.q_proj.lora_A"),
+        ("layers.1", "layers.7", False, "instead: base_model.model.model.layers.7.self_attn.q_proj.lora_A"),
+        ("layers.1", "layers.7", True, "has 4 weights that belong to no layer of the model"),
     ],
-)
-def test_an_adapter_of_other_layers_is_refused_by_name(adapter, random_pair, old, new, kept, words):
-    def change(weights):
-        for name in [name for name in weights if old in name and ".layers.1." in name]:
-            weight = weights[name].clone() if kept else weights.pop(name)
-            if new is not None:
-                weights[name.replace(old, new)] = weight
-
-    edit(adapter / "adapter_model.safetensors", change)
+)  # fmt: skip
+def test_an_adapter_of_other_layers_is_refused_by_name(adapter, random_pair, pattern, new, kept, words):
+    rename(adapter / "adapter_model.safetensors", pattern, new, kept)
     with one_line(ArgumentError, f"guide_peft='{adapter}' ('adapter_model.safetensors') ", words):
         load_adapted(random_pair, adapter)
 
