@@ -20,14 +20,11 @@ HELPERS = str(ROOT / "tests" / "helpers")
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    """A wheel made from an sdist, as `python -m build` makes it, and one made from the checkout."""
-    folders = {way: tmp_path_factory.mktemp("wheel") for way in ("sdist", "checkout")}
-    for way, folder in folders.items():
-        words = [] if way == "sdist" else ["--wheel"]
-        build = [sys.executable, "-m", "build", *words, "--no-isolation", "--outdir", folder, ROOT]
-        subprocess.run(build, check=True, capture_output=True)
-    return {way: next(folder.glob("*.whl")) for way, folder in folders.items()}
+def wheel(tmp_path_factory):
+    """Made from an sdist, as `python -m build` makes it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
 
 
 def install(folder, *words):
@@ -46,8 +43,8 @@ def install(folder, *words):
 
 
 @pytest.fixture(scope="module")
-def python(wheels, tmp_path_factory):
-    return install(tmp_path_factory.mktemp("installed"), wheels["sdist"])
+def python(wheel, tmp_path_factory):
+    return install(tmp_path_factory.mktemp("installed"), wheel)
 
 
 def run(program, *words, **environment):
@@ -57,10 +54,11 @@ def run(program, *words, **environment):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("first", ["lm_eval.models.dummy", "lm_eval.api.registry"])
-def test_whatever_is_imported_first(python, first):
+def test_whatever_is_imported_first(python):
+    """A model of lm-eval's here, its registry in the test of the wheel."""
     known = "import lm_eval.models; from lm_eval.api.registry import model_registry as known"
-    assert run(python, "-c", f"import {first}; {known}; print('hf' in known, 'guided-takeover' in known)") == "True True"
+    code = f"import lm_eval.models.dummy; {known}; print('hf' in known, 'guided-takeover' in known)"
+    assert run(python, "-c", code) == "True True"
 
 
 @pytest.mark.parametrize("way", ["checkout", "editable", "wheel"])
@@ -96,9 +94,15 @@ print(*packaged_calibrations())
     assert set(calibrations.split()) == {file.stem for file in (ROOT / "calibration").glob("*.json")}
 
 
-def test_an_sdist_loses_no_file_of_the_wheel(wheels):
-    names = [set(ZipFile(wheel).namelist()) for wheel in wheels.values()]
-    assert names[0] == names[1]
+def test_neither_sdist_nor_wheel_loses_a_file(wheel):
+    packed = set(ZipFile(wheel).namelist())
+    for folder, prefix in (
+        ("lm_eval_takeover", ""),
+        ("task_configs", "lm_eval_takeover/"),
+        ("calibration", "lm_eval_takeover/"),
+    ):
+        files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        assert files and {f"{prefix}{path.relative_to(ROOT)}" for path in files} <= packed
 
 
 def test_the_model_and_tasks_are_found_from_the_wheel_and_loaders_of_lm_eval_can_be_pickled(python, shared_folder):

@@ -1,5 +1,6 @@
 """The command `lm-eval-takeover` finds the folders of its subcommands, knows none of their options, and starts fast."""
 
+import json
 import os
 import subprocess
 
@@ -7,6 +8,7 @@ import pytest
 from helpers.processes import TAKEOVER, environment, run
 
 from lm_eval_takeover import cli, commands, stopping
+from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -126,3 +128,15 @@ def test_under_the_command_an_error_of_the_user_is_one_line_and_status_2():
     assert (done.returncode, done.stderr) == (2, "error: KIND 'score' is not known; did you mean 'scores'?\n")
     done = run([*TAKEOVER, "leaderboard", "x" * 300])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "cannot be used: File name too long" in done.stderr
+
+
+def test_every_kind_of_name_is_listed(capsys):
+    assert main(["list", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    names = {kind: [row["name"] for row in rows if row["kind"] == kind] for kind in {row["kind"] for row in rows}}
+    assert {"ce", "rkl", "js", "entropy"} <= set(names["score"])
+    assert {"disagreement", "random", "early", "base", "guide"} <= set(names["policy"])
+    assert "demo" in names["calibration"] and "takeover_demo" in names["task"] and "takeover_paper" in names["group"]
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(row["name"] in printed for row in rows) and max(map(len, printed.splitlines())) <= 80

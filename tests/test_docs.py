@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import shlex
+import shutil
 import sys
 import textwrap
 import tomllib
@@ -12,13 +13,14 @@ import pytest
 import yaml
 from helpers.pairs import ROOT
 from helpers.processes import run
+from helpers.results import takeover, write_results
 from lm_eval.utils import simple_parse_args_string
 
-from lm_eval_takeover.cli import build_parser
+from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands.compare import command as compare
 from lm_eval_takeover.pair.loading import parse_arguments
 from lm_eval_takeover.runs.traces import SCHEMA
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import CALIBRATIONS, TASK_CONFIGS
 from lm_eval_takeover.tasks.metrics import list_metrics
 
 README = ROOT / "README.md"
@@ -203,3 +205,71 @@ def test_commands_on_the_demo_pair_run_as_they_stand(page, forked, tmp_path):
         done = forked.run(*words, "--limit", "1", cwd=tmp_path)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"
         assert "|acc" in done.stdout, done.stdout
+
+
+ELSEWHERE = (
+    r"Qwen/|--pair qwen|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|^frontier |my_gate\.py"
+    r"|--after gate|org/|results/new|runs/paper/"
+)
+SMALL = {
+    "effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"],
+    "pairs": ["--confidence", "0.1"],  # of so few continuations
+}
+NUMBER = re.compile(r"[-+]?\d[\d,.]*%?")
+RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "runs/math500": "guided",
+        "runs/demo/guided/samples": "guided"}  # fmt: skip
+RESULTS = ("base", "guided", "random", "thinking", "mine", "my-pair", "good", "now", "seed0", "seed1", "seed2")
+
+
+def own_commands(page):
+    """The words of our commands that run here."""
+    found = [words[1:] for words in commands(page.read_text(), "lm-eval-takeover")]
+    return [words for words in found if not re.search(ELSEWHERE, shlex.join(words))]
+
+
+def mask(line):
+    return " ".join(NUMBER.sub("#", line).split())
+
+
+def outputs_of(page):
+    """Sentences and headings that a page shows as output: lines of code without numbers, commands and their options apart."""
+    shown = (block for block in code_blocks(page.read_text()) if not block.startswith(("{", "- ", "class", "#")))
+    blocks = "\n".join(shown)
+    lines = [line for line in re.sub(r"\\\n", " ", blocks).splitlines() if line.strip()]
+    return [line for line in lines if re.match(r"(Task|Positions|Method|Row|concentration|one task|cross)\b", line)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, demo_runs):
+    """What the pages' commands take for granted."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name, kind in RUNS.items():
+        shutil.copytree(demo_runs[kind], folder / name, dirs_exist_ok=True)
+    shutil.copytree(TASK_CONFIGS, folder / "my-tasks")
+    for name in ("my-pair.json", "other-prompts.json"):
+        shutil.copy(CALIBRATIONS / "demo.json", folder / name)
+    for number, name in enumerate(RESULTS):
+        policy = name if name in ("base", "random") else "disagreement"
+        run = takeover(policy, seed=number, base="some/base", guide="some/guide")
+        correct = {"takeover_gsm8k": [4, 8, 0, 4 + number % 2], "takeover_demo": [8, 4]}
+        write_results(folder / "results" / name, correct, run=run)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if own_commands(page)], ids=lambda page: page.stem)
+def test_commands_of_a_page_run_and_print_what_it_prints(place, tmp_path, monkeypatch, capsys, page):
+    shutil.copytree(place, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("COLUMNS", "100")
+    printed = ""
+    for words in own_commands(page):
+        status = main([*words, *(more for name in SMALL if name in words[:1] for more in SMALL[name])])
+        shown = capsys.readouterr()
+        printed += shown.out + shown.err
+        assert status in ((0, 1) if words[0] == "regress" else (0,)), f"{shlex.join(words)}\n{shown.err}"
+    lines, words = set(map(mask, printed.splitlines())), set(printed.split())
+    # Headings that a page folds for its width are looked for by their words.
+    missing = [line for line in outputs_of(page) if mask(line) not in lines and not words.issuperset(line.split())]
+    print(page.stem, len(own_commands(page)), "commands;", "missing:", missing)
+    assert not missing

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
+from lm_eval_takeover.answers.normalisation import canonicalise, normalise, parse_rational
 from lm_eval_takeover.answers.samples import find_majority
-from lm_eval_takeover.answers.verification import is_too_large, verdict_by_text, verify
+from lm_eval_takeover.answers.verification import verify
 
 CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)
 REPORTS = SHARED / "reports" / "cases.jsonl"
@@ -63,17 +63,12 @@ def test_integers_are_equal_only_to_themselves(a, b):
     assert (verify(f"{a:,}", f"{b}.0") == "correct") is (a == b)
 
 
-@given(st.text())
-def test_identical_text_is_correct_and_no_text_breaks_a_verdict(text):
+@given(st.text(), st.sampled_from(["5", r"3\sqrt{13}", "(1,2)", r"\{1,2\}", "x=5", r"[0,\infty)", r"\text{east}"]))
+def test_identical_text_is_correct_and_no_text_breaks_a_verdict(text, gold):
     normalise(text)
     parse_rational(text)
     assert verify(text, text) == "correct"
-
-
-@given(st.text(), st.sampled_from(["5", r"3\sqrt{13}", "(1,2)", r"\{1,2\}", "x=5", r"[0,\infty)", r"\text{east}"]))
-def test_no_text_makes_verify_raise(text, gold):
-    verdict = verify(gold, text)
-    assert verdict in ("correct", "incorrect", "unparsed")
+    assert verify(gold, text) in ("correct", "incorrect", "unparsed")
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=5), st.randoms())
@@ -88,19 +83,6 @@ def test_lists_match_as_sets(numbers, random):
 def test_a_value_with_a_name_too_many_is_another_answer():
     assert verify("x=1,y=2", "y=2,x=1") == "correct"
     assert verify("x=1,y=2", "x=1,y=2,z=3") == verify("x=1,y=2,z=3", "x=1,y=2") == "incorrect"
-
-
-def test_reasons():
-    assert verify(r"3\sqrt{13}", r"\frac{") == "unparsed"
-    assert verify(r"3\sqrt{13}", r"\sqrt{118}") == "incorrect"
-    assert verify("5", "9" * (MAX_LENGTH + 1)) == "unparsed"
-    assert verify("5", "6") == "incorrect"
-
-
-def test_limits_apply_before_parsing():
-    assert all(map(is_too_large, ("1" * 101, "(" * 21, "}" * 21, "x+" * MAX_LENGTH)))
-    assert not is_too_large("1" * 100)
-    assert verdict_by_text("5", "{" * 200_000) == "unparsed"
 
 
 @pytest.mark.parametrize(

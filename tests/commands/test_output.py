@@ -1,16 +1,20 @@
 """Tables of all commands on a terminal: at any width every number is whole, and one of the JSON."""
 
 import json
+import logging
+import re
 from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 from helpers.printed_numbers import check_numbers
 from helpers.results import takeover, write_results
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._output import Table, write_latex, write_markdown, write_terminal
-from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier.output import write_frontier
 from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, Frontier
@@ -108,3 +112,48 @@ def test_a_figure_with_any_name_is_well_formed_and_shows_it(name):
     figure = ElementTree.fromstring(draw_svg(draw, (4, 4)))
     shown = [text for each in figure.iter("{http://www.w3.org/2000/svg}text") if (text := "".join(each.itertext()))]
     assert shown.count(for_terminal(name)) == 3
+
+
+SPECIAL = "\x1b\x9b\r\n\x85\u2028\u202e\\{}%$&#_^~<>|[]()!`=+-@a1 "
+HOSTILE = st.text(max_size=40) | st.text(alphabet=SPECIAL, max_size=30)
+
+
+@given(HOSTILE)
+def test_no_text_acts(text):
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\u2066-\u2069]", for_terminal(text))
+    latex = for_latex(text)
+    assert len(latex.splitlines()) <= 1
+    assert not re.search(r"(?<!\\)[%&#$_]", latex) and not re.search(r"\\(?![\^%&#$_{}]|text)", latex)
+    markdown = for_markdown(text)
+    assert len(markdown.splitlines()) <= 1 and "<" not in markdown and not re.search(r"(?<!\\)(\\\\)*[|`\[]", markdown)
+    assert str(for_csv(text)).lstrip()[:1] not in ("=", "+", "@")
+
+
+def test_ordinary_texts_stay_and_others_are_seen():
+    for show in (for_terminal, for_markdown, for_csv):
+        assert show("Qwen3-0.6B + Qwen3-8B, größer, 20.5 %") == "Qwen3-0.6B + Qwen3-8B, größer, 20.5 %"
+    assert for_terminal("a\x1b[31m\u202eb\ud800\tc\n") == "a\\u001b[31m\\u202eb\\ud800\tc\n"
+    assert for_terminal("::error::x\n a ##[debug] b::c") == "\\::error::x\n a \\##[debug] b::c"
+    assert for_terminal("\ufffe\uffff") == "\\ufffe\\uffff"
+    assert for_csv("=HYPERLINK(1)") == "'=HYPERLINK(1)" and for_csv(-0.5) == -0.5 and for_csv(None) is None
+
+
+def test_tables_of_all_formats_are_inert():
+    name = "\x1b[31m<img src=x onerror=y>\n\\input{/etc/passwd}"
+    table = Table(["Model", "Acc"], [[name, "1.0"]], notes=[f"measured against {name}"])
+    assert "\x1b" not in "".join(write(table) for write in WRITERS.values())
+    assert "<img" not in WRITERS["md"](table)
+    latex = WRITERS["latex"](table)
+    assert r"\input{" not in latex and all(line.startswith(("%", "\\")) or "&" in line for line in latex.splitlines())
+
+
+def test_notices_have_no_control_characters_whoever_writes_them(caplog, capsys):
+    ours = logging.getLogger("lm_eval_takeover")
+    make_notices_visible(), make_notices_visible()
+    logger = logging.getLogger("lm_eval_takeover.anything")
+    logger.warning("calibration '%s' fits, %d times", "\x1b[2J\u202ex", 2)
+    assert caplog.messages == ["calibration '\\u001b[2J\\u202ex' fits, 2 times"]
+    ours.parent = logging.Logger("nobody listens")
+    logger.warning("once \x07")
+    logger.info("not shown")
+    assert capsys.readouterr().err == "once \\u0007\n"

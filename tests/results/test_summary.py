@@ -6,7 +6,7 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.runs import Counts, read_runs
-from lm_eval_takeover.results.statistics import NOT_ABOVE, Trio, average_interval, mean_interval
+from lm_eval_takeover.results.statistics import mean_interval
 
 PER_TASK = {
     task: dict(zip(("tokens", "takeovers", "base_passes", "guide_passes", "realized_rate"), values, strict=True))
@@ -33,15 +33,6 @@ def test_a_task_has_its_scores_with_intervals_and_its_rates(run):
     assert rates.seconds_per_problem == pytest.approx(60 / 70)  # of both tasks: the run's seconds are not split
 
 
-def test_an_average_is_the_unweighted_mean_over_tasks(run):
-    parts = list(summary.summarize_tasks([run]).values())
-    whole = summary.average(parts)
-    assert (whole.problems, whole.samples, whole.k) == (70, 8, 8)
-    assert whole.acc.interval == average_interval([part.acc.interval for part in parts])
-    assert whole.rates.realized_rate == pytest.approx(0.07)
-    assert summary.average([parts[0]]).acc == parts[0].acc
-
-
 def test_what_a_task_lacks_is_missing_in_the_average(tmp_path):
     write_results(tmp_path / "logged", {"a": [1, 2, 3]}, run=takeover(), samples=3)
     write_results(tmp_path / "means", {"b": [1, 2, 5]}, run=takeover(seed=1), samples=5, logged=False)
@@ -52,12 +43,6 @@ def test_what_a_task_lacks_is_missing_in_the_average(tmp_path):
     assert "pass@5" not in whole.scores
 
 
-def test_correct_samples_by_problem_give_the_same_figures_as_a_results_file(run):
-    by_file = summary.summarize_tasks([run])["takeover_aime24"]
-    by_count = summary.summarize_correct([1, 0, 8] * 10, [8] * 30, 8, summary.Rates())
-    assert by_count.acc == by_file.acc and by_count.passed == by_file.passed
-
-
 def test_files_of_one_row_share_their_seconds_and_counts_add_up(tmp_path):
     for task, seconds in (("a", 10.0), ("b", 20.0)):
         write_results(tmp_path / task, {task: [1] * 5}, run=takeover(seconds=seconds))
@@ -65,13 +50,6 @@ def test_files_of_one_row_share_their_seconds_and_counts_add_up(tmp_path):
     assert {part.rates.seconds_per_problem for part in summary.summarize_tasks(runs).values()} == {3.0}
     parts = [Counts(100, 10, 9, 100, 110, 20, 0.1), Counts(300, 10, None, 300, 330, None, 1 / 30)]
     assert Counts.add(parts) == Counts(400, 20, None, 400, 440, None, 0.05)
-
-
-def test_recovery_says_why_there_is_none():
-    base, same = np.zeros(30), np.zeros(30)
-    assert summary.recover([Trio(base, base, same, 8)]) == summary.Figure(why=NOT_ABOVE)
-    found = summary.recover([Trio(np.full(30, 0.5), base, np.ones(30), 8)])
-    assert found.value == pytest.approx(0.5) and found.why is None and found.low < 0.5 < found.high
 
 
 @pytest.mark.parametrize(("tasks", "averaged"), [

@@ -6,6 +6,7 @@ import pytest
 from helpers.analyses import write_run
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.facts import make_label
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import ROW, find_run_dirs, journal_path
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders, read_stored_runs
@@ -73,3 +74,14 @@ def test_of_several_runs_in_a_folder_the_latest_finished_one_counts_whole(tmp_pa
         (("takeover_amc23", 0, 0), "0.05"), (("takeover_amc23", 1, 0), "0.05"), (("takeover_amc23", 2, 0), "0.05"),
         (("takeover_demo", 0, 0), "0.05"), (("takeover_demo", 1, 0), "0.05"),
     ]  # fmt: skip
+
+
+def test_the_score_is_part_of_the_label_unless_it_is_the_usual_one():
+    for policy, score, label in (
+        ("disagreement", "ce", "base+guide@main-disagreement"),
+        ("disagreement", "rkl", "base+guide@main-disagreement-rkl"),
+        ("entropy", "entropy", "base+guide@main-entropy"),
+        ("segment", "entropy", "base+guide@main-segment-entropy"),
+        ("random", None, "base+guide@main-random"),
+    ):
+        assert make_label(["org/base", "org/guide@main"], policy, score) == label

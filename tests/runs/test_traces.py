@@ -35,13 +35,13 @@ def test_window_means_are_those_of_the_gate():
 @pytest.mark.parametrize("block_size", [1, "auto"])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("name", [*POLICIES, "log_ratio", "segment", "ensemble"])
-def test_observations_are_those_of_full_passes(demo_pair, prompts, name, direction, block_size):
+def test_observations_are_those_of_full_passes(small_pair, prompts, name, direction, block_size):
     """Beside a plain pass of each model over the whole text: what the policy asked is there and right, the rest is null."""
 
     policy = replace((POLICIES | METHODS)[name], direction=direction)
     requests = [Request(prompt, 1, 14, SAMPLED, label="r") for prompt in prompts[:3]]
-    made = dict(engine.generate(demo_pair, policy, requests, batch_size=2, block_size=block_size, traced=True))
-    plain = dict(engine.generate(demo_pair, policy, requests, batch_size=2, block_size=block_size))
+    made = dict(engine.generate(small_pair, policy, requests, batch_size=2, block_size=block_size, traced=True))
+    plain = dict(engine.generate(small_pair, policy, requests, batch_size=2, block_size=block_size))
     for i, request in enumerate(requests):
         assert made[i].tokens == plain[i].tokens
         assert plain[i].observed is None
@@ -49,10 +49,10 @@ def test_observations_are_those_of_full_passes(demo_pair, prompts, name, directi
         tokens = made[i].tokens
         assert len(seen) == len(tokens)
         logits = {}
-        for member in demo_pair.members:
+        for member in small_pair.members:
             ids = torch.tensor([[*request.prompt, *tokens]])
             with torch.inference_mode():
-                full = member.model(input_ids=ids).logits[0, len(request.prompt) - 1 : -1, : demo_pair.vocabulary.size]
+                full = member.model(input_ids=ids).logits[0, len(request.prompt) - 1 : -1, : small_pair.vocabulary.size]
             logits[member.role] = full.float()
         host, donor = policy.host, policy.donor
         places = torch.arange(len(tokens))

@@ -1,20 +1,49 @@
-"""The graded laboratory: each token of a right solution is known, and neither the guide nor a gate at 5 % is perfect."""
+"""The laboratories: every puzzle has one answer, its decisions are known, and on the graded one no gate at 5 % is perfect."""
 
 import json
+import random
 
 import pytest
 from graded_puzzle import KINDS, UNKNOWN, GradedPuzzle, make_graded, read_needed_takeovers
 from helpers.stock import comparing_here
 from hypothesis import given
 from hypothesis import strategies as st
+from puzzle import ANIMALS, decision_positions, make_puzzle
 from train_demo_pair import write_graded
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.demo import DEMO
 
-TOKENIZER = AutoTokenizer.from_pretrained(demo.DEMO["base"])
+
+@given(st.randoms(use_true_random=False))
+def test_a_right_solution_ends_in_the_answer(rng):
+    puzzle = make_puzzle(rng)
+    assert read_answer("".join(puzzle.solution(rng))).answer == str(puzzle.answer)
+    assert all(10 <= number <= 99 for number in puzzle.path())
+
+
+def test_decision_positions_are_the_animals_tokens():
+    rng = random.Random(0)
+    for _ in range(50):
+        puzzle = make_puzzle(rng)
+        pieces = puzzle.solution(rng, right=0.5)
+        tokens = tokens_of("".join(pieces))
+        positions = decision_positions(tokens)
+        assert [tokens[p] for p in positions] == pieces[1::2]
+        assert {tokens[p].strip() for p in positions} <= set(ANIMALS)
+
+
+def test_both_tokenizers_are_one_with_different_padding():
+    base, guide = (AutoTokenizer.from_pretrained(folder) for folder in DEMO.values())
+    assert base.get_vocab() == guide.get_vocab()
+    assert [AutoConfig.from_pretrained(folder).vocab_size for folder in DEMO.values()] == [512, 544]
+    assert all(len(base(f" {animal}").input_ids) == 1 for animal in ANIMALS)
+
+
+TOKENIZER = AutoTokenizer.from_pretrained(DEMO["base"])
 
 
 def tokens_of(text):

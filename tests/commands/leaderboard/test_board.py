@@ -1,0 +1,356 @@
+"""The table: rows and cells, formats, and rows against others by Recovery and paired differences."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from helpers.results import SIZES, takeover, write_results
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.leaderboard.rows import build_board
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.statistics import holm
+
+SHIFTS = {"base": -0.4, "random": -0.35, "guided": -0.05, "thinking": -0.1, "guide": 0.2}
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
+    """The thinking one is stock `hf` with another temperature."""
+    folder, generator = tmp_path_factory.mktemp("results"), np.random.default_rng(0)
+    chances = {task: generator.beta(0.6, 0.6, count) for task, count in SIZES.items()}
+    for name, shift in SHIFTS.items():
+        counts = {t: generator.binomial(8, np.clip(p + shift, 0, 1)).tolist() for t, p in chances.items()}
+        if name == "thinking":
+            args = {"pretrained": "acme/Small", "enable_thinking": True}
+            written = {"model": "hf", "model_args": args, "decoding": {"temperature": 0.7}}
+            write_results(folder / name, counts, **written, config={"model_num_parameters": 600_000_000})
+        else:
+            policy = "disagreement" if name == "guided" else name
+            write_results(folder / name, counts, run=takeover(policy, parameters={"base": 600_000_000}))
+    return folder
+
+
+@pytest.fixture
+def printed(capsys):
+    """What `leaderboard` prints with these words."""
+
+    def read(*words):
+        capsys.readouterr()
+        assert main(["leaderboard", *map(str, words)]) == 0
+        return capsys.readouterr().out
+
+    return read
+
+
+@pytest.fixture
+def board(printed):
+    """`(rows by name, warnings)`."""
+
+    def read(*words):
+        content = json.loads(printed(*words, "--format", "json"))
+        return {row["model"]: row for row in content["rows"]}, content["warnings"]
+
+    return read
+
+
+GUIDED = "Small-Base + Guided"
+
+
+def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, board):
+    names = ("guide", "guided", "base", "random")
+    rows, _ = board(*(results / name for name in names), "--thinking", results / "thinking")
+    assert [(name, row["kind"], row["realized_rate"]) for name, row in rows.items()] == [
+        ("Small-Base", "base", 0.0),
+        ("Small-Base + Guided", "guided", 0.05),
+        ("Small-Base + Random", "random", 0.05),
+        ("Small (thinking)", "thinking", None),
+        ("Large (guide)", "guide", 1.0),
+    ]
+    assert all(row["source"] == "measured" for row in rows.values())
+
+
+def test_cells_have_intervals_averages_leave_gpqa_out_and_a_row_that_lacks_a_task_has_none(results, board, tmp_path):
+    row = board(results / "base")[0]["Small-Base"]
+    sizes = {task: (cell["problems"], cell["samples"]) for task, cell in row["tasks"].items()}
+    assert sizes == {task: (count, 8) for task, count in SIZES.items()}
+    cells = [row["tasks"][task] for task in ("takeover_amc23", "takeover_aime24")]
+    assert row["average"]["acc"] == pytest.approx(sum(cell["acc"] for cell in cells) / 2)
+    for cell in (*row["tasks"].values(), row["average"]):
+        assert 0 <= cell["acc_low"] < cell["acc"] < cell["acc_high"] <= cell["pass8_high"] <= 1
+    write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=takeover("base"))
+    row = board(results / "guided", tmp_path)[0]["Small-Base"]
+    assert (row["average"], row["average_why"]) == (None, "without takeover_aime24")
+
+
+def test_what_differs_between_rows_is_said_once_for_all_tasks(results, board):
+    names = ("base", "guided", "guide")
+    _, warnings = board(*(results / name for name in names), "--thinking", results / "thinking")
+    (line,) = [line for line in warnings if "temperature" in line]
+    assert line.startswith("rows differ in temperature: 0.7 (Small (thinking)), 0.6 (the rest) (amc23, aime24")
+    assert board(results / "base", results / "guided")[1] == []
+
+
+@pytest.mark.parametrize(("given", "realized", "missed"), [
+    ({"target_rate": 0.05}, 0.0706, True), ({"target_rate": 0.05}, 0.0594, False), ({"target_rate": 0.2}, 0.235, False),
+    ({"rate": 0.2}, 0.155, True), ({"target_rate": 0.05, "rate": 0.062}, 0.062, True),  # solved for the target
+    ({"spike_ratio": 0.03}, 0.2, False),  # no rate of the run
+])  # fmt: skip
+def test_a_missed_rate_is_marked_and_explained(tmp_path, board, printed, given, realized, missed):
+    run = takeover("random" if "rate" in given else "disagreement", spike_ratio=None, realized_rate=realized, tokens=10_000)
+    write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=run | {"rate": None} | given)
+    rows, warnings = board(tmp_path)
+    ((name, row),), asked = rows.items(), next(iter(given.values()))
+    assert (row["nominal"], row["missed_rate"]) == (asked, asked if missed else None)
+    line = f"{name}: {asked:.1%} of the tokens were to be taken over, and {realized:.1%} were"
+    assert warnings == ([line] if missed else [])
+    assert (f"{realized:.1%} †" in printed(tmp_path)) == missed
+    assert ("† off the rate that was asked for" in printed(tmp_path)) == missed
+
+
+def test_published_rows_bear_their_tables_and_the_names_of_the_source(printed):
+    rows = json.loads(printed("--published", "--format", "json"))["rows"]
+    assert {row["source"] for row in rows} == {f"published, Table {number}" for number in (3, 7, 8, 9, 10, 11, 12)}
+    first = rows[1]
+    assert first["model"] == "+ Guided (~4 %)" and first["realized_rate"] is None
+    assert rows[5]["model"] == "+ Guided (spike ratio lost in print)"
+    assert first["tasks"]["Math500"]["acc"] == 0.446 and first["tasks"]["Math500"]["acc_low"] is None
+    assert (first["average"]["acc"], first["average"]["pass8"]) == (0.291, 0.614)
+    recoveries = [row["recovery"] for row in rows if row["source"] == "published, Table 8"]
+    assert [(r["acc"], r["pass8"]) for r in recoveries] == [(0.53, 0.91), (1.3, 1.57), (1.4, 1.37), (1.72, 1.56)]
+    assert first["recovery"]["acc"] is None and "lost" in first["recovery"]["acc_why"]
+
+
+@pytest.mark.parametrize(("result", "said"), [
+    ({"bleu,none": 27.5}, "metric 'bleu' is 27.5, expected a share"),
+    ({"bypass,none": 999}, "this run has no metrics; run lm_eval without --predict_only"),
+])  # fmt: skip
+def test_what_cannot_be_shown_is_a_line(tmp_path, result, said):
+    folder = write_results(tmp_path, {"sums": [0, 1]}, model="hf", model_args="pretrained=acme/x")
+    (path,) = folder.glob("results_*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"results": {"sums": result}}))
+    with pytest.raises(ArgumentError, match=f"nothing can be shown of .*{said}"):
+        main(["leaderboard", str(tmp_path)])
+
+
+def test_all_files_that_cannot_be_read_are_one_error_or_left_out_by_name(tmp_path, capsys):
+    write_results(tmp_path / "good", {"takeover_amc23": [8, 0]}, run=takeover())
+    for name in ("cut", "empty"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results_2026-01-01T00-00-00.json").write_text("{" if name == "cut" else "")
+    with pytest.raises(ResultsError, match=r"/cut/.* is not JSON.*; .*/empty/.*; --skip_unreadable leaves out what"):
+        main(["leaderboard", str(tmp_path)])
+    assert main(["leaderboard", str(tmp_path), "--skip_unreadable"]) == 0
+    printed = capsys.readouterr().out
+    assert "50.0" in printed and printed.count("left out:") == 2
+
+
+def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
+    """Which metric is Acc, that no identity of ours tells copies from other runs, and one line for all copies."""
+    for month in range(1, 5):
+        folder = write_results(tmp_path / "x", {"sums": [1, 0]}, samples=1, model="hf", date=f"2026-0{month}-01T00-00-00")
+    for path in folder.iterdir():
+        path.write_text(path.read_text().replace('"acc', '"exact_match'))
+    shown = " ".join(printed(folder).split())
+    assert "sums: Acc is its exact_match." in shown and "2 problems x 1 sample." in shown
+    assert "these logs have no identity of ours, so they are matched by what their files say" in shown
+    assert shown.count("left out") == 1 and "so are 2 more copies with an older run or fewer problems" in shown
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names", "left_out"),
+    [
+        ({}, {"run": {"seed": 1}}, ["(seed 0)", "(seed 1)"], []),
+        ({}, {"chat_template_sha": "0a1b2c3d"}, ["(chat_template off)", "(chat_template on (0a1b2c))"], []),
+        ({"run": {"target_rate": 0.02, "tau": 3.0}}, {"run": {"target_rate": 0.05}}, ["(rate 0.02)", "(rate 0.05)"], []),
+        ({"run": {"tau": 3.0}}, {}, ["(tau 3.0)", "(tau 1.5)"], []),
+        (
+            {},
+            {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}},
+            ["(seed 0)", "(seed 1)"],
+            ["(seed 0): backend hf, temperature 0.6", "(seed 1): backend vllm, temperature 1.0"],
+        ),
+        ({"run": {"label": "short"}}, {"run": {"label": "long", "seed": 1}}, ["short", "long"], []),
+        ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"], []),
+        ({}, {"verifier": "math_verify"}, [GUIDED, f"{GUIDED}, math_verify"], []),
+    ],
+    ids=["seed", "template", "rate", "tau alone", "more", "labels", "a label that every such run has", "verifier"],
+)
+def test_a_name_is_the_label_or_what_differs_and_the_rest_is_a_warning(tmp_path, first, second, names, left_out):
+    for place, written in enumerate((first, second)):
+        run = takeover(**{"seed": 0, **written.get("run", {})})
+        write_results(tmp_path / str(place), {"takeover_amc23": [4] * 20}, **{**written, "run": run})
+    board = build_board([tmp_path], [], None)
+    assert [row.name for row in board.rows] == [f"{GUIDED} {name}" if name[0] == "(" else name for name in names]
+    lines = [line for line in board.warnings if line.startswith(f"{GUIDED} (seed")]
+    assert lines == [f"{GUIDED} {line}" for line in left_out]
+
+
+def test_columns_stand_in_each_cell(tmp_path, board, printed):
+    rates = {"takeover_amc23": {"realized_rate": 0.04}, "takeover_aime24": {"realized_rate": 0.1}}
+    counts = {"takeover_amc23": [3] * 40, "takeover_aime24": [1] * 30}
+    shares = {"acc_boxed": 0.25, "unboxed": 0.3, "no_answer": 0.125, "truncated": 0.5}
+    folder = write_results(tmp_path / "guided", counts, run=takeover(per_task=rates), shares=shares)
+    row = board(folder)[0]["Small-Base + Guided"]
+    for cell, rate in ((row["tasks"]["takeover_amc23"], 0.04), (row["average"], pytest.approx(0.07))):
+        assert cell["task_rate"] == rate
+        assert {name: cell[name] for name in shares} == shares
+    words = [folder, "--format", "md", "--columns"]
+    said = printed(*words, "task_rate")
+    assert "Acc 37.5 / Pass@8 100.0 / realized rate 4.0" in said and "Acc / Pass@8 / realized rate" in said
+    assert "Acc 12.5 / Pass@8 100.0 / realized rate 10.0" in said
+    labelled = "with truncated [37.5, 87.5] / Acc of boxes alone 25.0 / read without a box 30.0 / no answer 12.5"
+    assert labelled in printed(*words, "truncated", "reading").replace("\\", "")  # Markdown escapes brackets
+
+
+def test_a_task_of_ones_own_has_the_pass_at_k_of_its_samples(tmp_path, board, printed):
+    counts = {"base": [0, 1, 0, 1] * 10, "guided": [3, 2, 3, 1] * 10, "guide": [3, 3, 3, 2] * 10}
+    for name, correct in counts.items():
+        run = takeover("disagreement" if name == "guided" else name)
+        write_results(tmp_path / name, {"own": correct}, run=run, samples=3)
+    rows, warnings = board(tmp_path)
+    cell = rows["Small-Base + Guided"]["tasks"]["own"]
+    assert (cell["k"], cell["pass8"], cell["maj8"], warnings) == (3, None, None, [])
+    assert (cell["pass1"], cell["pass2"], cell["pass3"]) == pytest.approx((0.75, 11 / 12, 1.0))
+    assert cell["maj3"] == 0.75 and cell["pass3_low"] < 1
+    assert rows["Small-Base + Guided"]["recovery"]["pass3"] == pytest.approx(1.0)
+    said = printed(tmp_path)
+    assert "75.0 / 100.0" in said and "Acc / Pass@3, in %." in said and "Pass@8" not in said
+    lines = list(csv.DictReader(io.StringIO(printed(tmp_path, "--format", "csv"))))
+    assert float(lines[2]["pass3"]) == 1.0 and lines[2]["pass8"] == ""
+
+
+def test_markdown_latex_and_csv_have_the_same_figures(results, printed):
+    said = {
+        name: printed(*(results / run for run in ("base", "guided", "guide")), "--format", name)
+        for name in ("json", "md", "latex", "csv")
+    }
+    row = json.loads(said["json"])["rows"][1]
+    figures = [f"{100 * row['average'][name]:.1f}" for name in ("acc", "pass8")]
+    assert " / ".join(figures) in said["md"] and " / ".join(figures) in said["latex"]
+    lines = [line for line in said["md"].splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 5
+    assert said["latex"].count(r"\\") == 4
+    assert all(rf"\{rule}rule" in said["latex"] for rule in ("top", "mid", "bottom"))
+    averages = [line for line in csv.DictReader(io.StringIO(said["csv"])) if line["task"] == "average"]
+    assert float(averages[1]["acc"]) == row["average"]["acc"]
+    assert float(averages[1]["recovery_acc"]) == row["recovery"]["acc"]
+
+
+def test_recovery_is_against_the_thinking_model_else_the_guide(results, board):
+    runs = [results / name for name in ("base", "guided", "guide")]
+    by_guide, _ = board(*runs)
+    by_thinking, _ = board(*runs, "--thinking", results / "thinking")
+    for rows, reference in ((by_guide, "Large (guide)"), (by_thinking, "Small (thinking)")):
+        row = rows["Small-Base + Guided"]
+        base, guided, thinking = (rows[name]["average"]["acc"] for name in ("Small-Base", "Small-Base + Guided", reference))
+        assert row["reference"] == reference
+        assert row["recovery"]["acc"] == pytest.approx((guided - base) / (thinking - base))
+        assert row["recovery"]["acc_low"] < row["recovery"]["acc"] < row["recovery"]["acc_high"]
+    assert by_guide["Small-Base"]["recovery"]["acc"] is None
+    assert by_guide["Small-Base"]["recovery"]["acc_why"] == "a base row recovers nothing"
+
+
+def test_of_several_seeds_and_templates_base_and_reference_are_the_rows_own(tmp_path, board):
+    counts = {"base": [0, 1, 2, 1], "disagreement": [5, 4, 6, 5], "guide": [8, 7, 8, 8]}
+    for seed in (0, 1):
+        for template in (None, "abc"):
+            for policy, correct in counts.items():
+                more = seed + 2 * bool(template) if policy == "base" else 0
+                rows = {"takeover_amc23": [count + more for count in correct] * 10}
+                folder = tmp_path / f"{policy}-{seed}-{template}"
+                write_results(folder, rows, run=takeover(policy, seed=seed), chat_template_sha=template)
+    rows, _ = board(tmp_path)
+    for name, row in rows.items():
+        if row["kind"] == "guided":
+            own = name.replace("Small-Base + Guided", "Large (guide)")
+            base = rows[name.replace(" + Guided", "")]
+            accuracies = [each["average"]["acc"] for each in (row, base, rows[own])]
+            assert row["reference"] == own
+            assert row["recovery"]["acc"] == pytest.approx((accuracies[0] - accuracies[1]) / (accuracies[2] - accuracies[1]))
+
+
+_BLANK = [("guided guide", "", "no row is the base alone"), ("base guided", "", "no reference")]
+
+
+@pytest.mark.parametrize(("names", "thinking", "why"), [*_BLANK, ("base guided", "random", "beyond noise")])
+def test_recovery_is_blank_with_the_reason(results, board, names, thinking, why):
+    words = ["--thinking", results / thinking] if thinking else []
+    recovery = board(*(results / name for name in names.split()), *words)[0]["Small-Base + Guided"]["recovery"]
+    assert recovery["pass8"] is None and why in recovery["pass8_why"]
+
+
+def test_a_recovery_with_a_wide_interval_is_empty_and_says_why(tmp_path, board, printed):
+    base = [0, 8, 3, 5, 2, 6, 1, 7, 4, 4]
+    gains = {"base": [0] * 10, "guided": [3, -1, 4, -2, 3, -3, 4, -1, 2, 1], "guide": [2, 0, 1, 2, 3, 1, 3, 0, 2, 1]}
+    for name, gained in gains.items():
+        counts = {"takeover_amc23": [one + more for one, more in zip(base, gained, strict=True)]}
+        write_results(tmp_path / name, counts, run=takeover("disagreement" if name == "guided" else name))
+    recovery = board(tmp_path)[0]["Small-Base + Guided"]["recovery"]
+    assert (recovery["acc"], recovery["acc_low"], recovery["acc_high"]) == (None, None, None)
+    said = " ".join(printed(tmp_path).split())
+    assert f"Small-Base + Guided (Acc): {recovery['acc_why']}." in said and "wider than 100 points" in said
+
+
+def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_computed(board, tmp_path):
+    for policy, counts in (("base", [1, 2]), ("disagreement", [4, 5]), ("guide", [7, 8])):
+        write_results(tmp_path / policy, {"takeover_amc23": counts * 20}, run=takeover(policy), logged=False)
+    rows, warnings = board(tmp_path)
+    row = rows["Small-Base + Guided"]
+    cell, recovery = row["tasks"]["takeover_amc23"], row["recovery"]
+    assert (cell["acc"], cell["acc_low"], cell["acc_high"]) == (0.5625, None, None)
+    assert recovery["acc"] == pytest.approx(0.5) and recovery["acc_low"] is None
+    assert "--log_samples" in recovery["acc_why"] and any("no samples of" in line for line in warnings)
+
+
+@pytest.mark.parametrize(("pretrained", "count", "said"), [
+    ("acme/Small", 600_000_000, None), ("acme/Small", None, None),
+    ("acme/Small", 1_700_000_000, "Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B"),
+    ("acme/Think-4B", None, "Think-4B (thinking), which has 4 B parameters"),
+    ("acme/Other", None, "Other (thinking), and nothing says that it has the size of Small-Base"),
+])  # fmt: skip
+def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
+    counts, config = {task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {}
+    write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
+    _, warnings = board(results / "base", results / "guided", "--thinking", tmp_path / "thinking")
+    lines = [line for line in warnings if line.startswith("Recovery is against")]
+    assert lines == [] if said is None else len(lines) == 1 and said in lines[0]
+
+
+def test_differences_are_paired_by_problem(results, board):
+    rows, _ = board(results / "base", results / "guided", "--vs", results / "base")
+    assert "vs" not in rows["Small-Base"]
+    contrasts = rows["Small-Base + Guided"]["vs"]["acc"]
+    assert set(contrasts) == {*SIZES, "average"}
+    for task in SIZES:
+        contrast = contrasts[task]
+        assert contrast["how"] == "paired by problem"
+        assert contrast["low"] < contrast["difference"] < contrast["high"]
+        assert contrast["p_value"] <= contrast["p_holm"] < 0.05
+
+
+def test_p_values_are_corrected_over_all_that_is_compared(results, board, printed, tmp_path):
+    bare = write_results(tmp_path, {task: [4] * size for task, size in SIZES.items()}, run=takeover("early"), logged=False)
+    words = [*(results / name for name in ("base", "guided", "random")), bare, "--vs", results / "base"]
+    assert "Holm's p-values are over all 16 comparisons." in " ".join(printed(*words).split())
+    rows, _ = board(*words[:3], *words[4:])
+    compared = [row["vs"] for row in rows.values() if "vs" in row]
+    tested = [each for vs in compared for metric in ("acc", "pass8") for each in vs[metric].values()]
+    assert len(tested) == 2 * 2 * 4
+    assert [each["p_holm"] for each in tested] == pytest.approx(holm([each["p_value"] for each in tested]))
+    with pytest.raises(ArgumentError, match="is 0 rows of the table"):
+        board(results / "base", "--vs", results / "guided")
+
+
+def test_csv_has_the_comparison(results, board, printed):
+    words = [results / "base", results / "guided", "--vs", results / "base"]
+    contrasts = board(*words)[0]["Small-Base + Guided"]["vs"]
+    lines = [row for row in csv.DictReader(io.StringIO(printed(*words, "--format", "csv"))) if row["vs"]]
+    assert [line["task"] for line in lines] == [*SIZES, "average"] and {line["vs"] for line in lines} == {"Small-Base"}
+    for line in lines:
+        for metric in ("acc", "pass8"):
+            contrast = contrasts[metric][line["task"]]
+            for name in ("difference", "low", "high", "p_value", "p_holm"):
+                assert float(line[f"vs_{metric}_{name}"]) == contrast[name]

@@ -1,0 +1,175 @@
+"""Files and locks: whole or as they were, regular and of a bounded size, inside of their folder, with one holder."""
+
+import fcntl
+import os
+
+import pytest
+from helpers.results import takeover, write_results
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.storage import locks, whole_files
+from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage.paths import join_inside, make_component
+from lm_eval_takeover.storage.regular_files import open_input, read_bounded
+from lm_eval_takeover.storage.whole_files import write_text, write_whole
+
+
+@pytest.fixture
+def umask():
+    """Sets the umask, until the test ends."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+def test_a_file_and_its_folder_are_made_as_the_umask_says(tmp_path, umask):
+    path = tmp_path / "new" / "file.txt"
+    write_text(path, "größer\n")
+    assert path.read_bytes() == "größer\n".encode()
+    assert path.stat().st_mode & 0o777 == 0o644
+    umask(0o077)
+    write_text(path, "other")
+    assert path.stat().st_mode & 0o777 == 0o644  # the mode that it had
+    assert path.read_text() == "other"
+    write_text(tmp_path / "own" / "private", "x")
+    assert [one.stat().st_mode & 0o777 for one in (tmp_path / "own", tmp_path / "own" / "private")] == [0o700, 0o600]
+    umask(0o022)
+    write_text(tmp_path / "own" / "private", "y")
+    assert (tmp_path / "own" / "private").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_is_replaced_and_what_it_names_stays(tmp_path):
+    (tmp_path / "theirs").write_text("content")
+    (tmp_path / "file.txt").symlink_to(tmp_path / "theirs")
+    write_text(tmp_path / "file.txt", "new")
+    assert (tmp_path / "theirs").read_text() == "content" and not (tmp_path / "file.txt").is_symlink()
+
+
+def test_the_names_of_new_parent_folders_are_on_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(whole_files, "sync_folder", synced.append)
+    write_text(tmp_path / "a" / "b" / "file.txt", "x")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+
+
+@pytest.mark.parametrize("stop", [OSError("no space left"), KeyboardInterrupt()], ids=["failed", "interrupted"])
+def test_a_writer_that_stops_leaves_the_old_file_and_nothing_else(tmp_path, stop):
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+
+    def write(stream):
+        stream.write(b"ne")
+        raise stop
+
+    with pytest.raises(type(stop)):
+        write_whole(path, write)
+    assert [one.name for one in tmp_path.iterdir()] == ["file.txt"]
+    assert path.read_text() == "old"
+
+
+REGRESS = ["regress", "{folder}/run", "--baseline", "{folder}/baseline.json"]
+
+
+def test_a_link_to_a_regular_file_is_read_and_one_that_is_too_large_is_not(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert read_bounded(tmp_path / "link", 5) == b"12345"
+    with pytest.raises(OSError, match="it has more than 0 MB"):
+        read_bounded(tmp_path / "link", 4)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "pipe", "."])
+def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(OSError, match="it is a folder, a pipe or a device"):
+        open_input(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ("p.jsonl", ["calibrate", "--prompts", "{folder}/p.jsonl", "--out", "{folder}/out.json"]),
+        ("h.jsonl", [*REGRESS, "--history", "{folder}/h.jsonl"]),
+        ("results_2026-01-01.json", ["leaderboard", "{folder}"]),
+        ("baseline.json", REGRESS),
+    ],
+    ids=["prompts", "history", "results", "baseline"],
+)
+def test_inputs_of_commands_that_are_pipes_are_one_line(tmp_path, link, words):
+    os.mkfifo(tmp_path / "pipe")
+    write_results(tmp_path / "run", {"takeover_demo": [4, 8]}, run=takeover())
+    if "--history" in words:
+        assert main([word.format(folder=tmp_path) for word in [*REGRESS, "--update"]]) == 0
+    (tmp_path / link).symlink_to("pipe")
+    with pytest.raises(TakeoverError, match="it is a folder, a pipe or a device"):
+        main([word.format(folder=tmp_path) for word in words])
+
+
+HOSTILE = st.text() | st.text(alphabet="./\\~\0\n:-a", max_size=20)
+
+
+@given(HOSTILE)
+def test_a_component_is_one_component(tmp_path_factory, name):
+    component = make_component(name)
+    root = tmp_path_factory.getbasetemp()
+    assert join_inside(root, component).parent == root
+    assert make_component(model := "Qwen3-0.6B-Base+Qwen3-8B-disagreement") == model
+    assert component not in ("", ".", "..") and not component.startswith(".") and len(component.encode()) <= 200
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "link/x", "a/../../x"])
+def test_what_leads_out_is_refused(tmp_path, name):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="lies outside"):
+        join_inside(tmp_path / "root", name)
+    (tmp_path / "loop").symlink_to("loop")
+    assert join_inside(tmp_path, "loop") == tmp_path / "loop"  # who opens it is told what it is
+
+
+def test_a_lock_is_let_go(tmp_path):
+    lock = Lock(tmp_path / "lock")
+    with pytest.raises(Locked, match="process"):
+        Lock(tmp_path / "lock")
+    lock.release()
+    Lock(tmp_path / "lock").release()
+
+
+def test_a_planted_link_keeps_its_content(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.write_text("content")
+    (tmp_path / "symbolic").symlink_to(theirs)
+    (tmp_path / "dangling").symlink_to(tmp_path / "new")
+    (tmp_path / "hard").hardlink_to(theirs)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("symbolic", "dangling", "pipe"):
+        with pytest.raises(OSError, match="remove it"):
+            Lock(tmp_path / name)
+    Lock(tmp_path / "hard").release()
+    assert theirs.read_text() == "content" and not (tmp_path / "new").exists()
+
+
+def test_a_removed_lock_has_one_holder(tmp_path, monkeypatch):
+    """Between opening the file and locking it, its holder removes it and someone else locks a new one."""
+    path = tmp_path / "lock"
+    first, others = Lock(path), []
+    flock = fcntl.flock
+
+    def remove_in_between(handle, how):
+        if not others:
+            others.append(None)
+            first.remove()
+            others.append(Lock(path))
+        return flock(handle, how)
+
+    monkeypatch.setattr(locks.fcntl, "flock", remove_in_between)
+    with pytest.raises(Locked):
+        Lock(path)
+    first.remove()  # the second time: the file is another's now
+    assert path.exists()
+    others[1].remove()
+    assert not path.exists()
