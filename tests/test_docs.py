@@ -184,13 +184,10 @@ def test_runs_ask_as_their_calibration_was_measured(page):
 
 
 def cheap_commands(page):
-    """What runs on the demo pair alone, on its problems or on a task that the page shows; on pages other than the README without
-    what the README runs already."""
-    before = [] if page == README else cheap_commands(README)
-    own = re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE)
-    found = [
-        words for words in commands(page.read_text(), "lm_eval") if {"takeover_demo", *own} & {*words} and words not in before
-    ]
+    """What runs on the demo pair alone, on its problems or on a task that the page shows, and is on no earlier page."""
+    before = [words for other in PAGES[: PAGES.index(page)] for words in commands(other.read_text(), "lm_eval")]
+    own = {"takeover_demo", *re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE)}
+    found = [words for words in commands(page.read_text(), "lm_eval") if own & {*words} and words not in before]
     return [words for words in found if not re.search(r"\b(base|guide|pretrained)=", " ".join(words))]
 
 
@@ -221,6 +218,10 @@ RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "ru
 RESULTS = ("base", "guided", "random", "thinking", "mine", "my-pair", "good", "now", "seed0", "seed1", "seed2")
 
 
+# Our commands: they run, and print the headings and sentences that the page prints. What needs another checkpoint, a GPU, vLLM or
+# minutes is only parsed. `results/test_any_logs.py` compares logs of other models.
+
+
 def own_commands(page):
     """The words of our commands that run here."""
     found = [words[1:] for words in commands(page.read_text(), "lm-eval-takeover")]
@@ -239,10 +240,8 @@ def outputs_of(page):
     return [line for line in lines if re.match(r"(Task|Positions|Method|Row|concentration|one task|cross)\b", line)]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, demo_runs):
+def fill(folder, demo_runs):
     """What the pages' commands take for granted."""
-    folder = tmp_path_factory.mktemp("pages")
     for name, kind in RUNS.items():
         shutil.copytree(demo_runs[kind], folder / name, dirs_exist_ok=True)
     shutil.copytree(TASK_CONFIGS, folder / "my-tasks")
@@ -253,23 +252,24 @@ def place(tmp_path_factory, demo_runs):
         run = takeover(policy, seed=number, base="some/base", guide="some/guide")
         correct = {"takeover_gsm8k": [4, 8, 0, 4 + number % 2], "takeover_demo": [8, 4]}
         write_results(folder / "results" / name, correct, run=run)
-    return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if own_commands(page)], ids=lambda page: page.stem)
-def test_commands_of_a_page_run_and_print_what_it_prints(place, tmp_path, monkeypatch, capsys, page):
-    shutil.copytree(place, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
+def test_commands_of_pages_run_and_print_what_they_print(demo_runs, tmp_path, monkeypatch, capsys):
+    """A command of several pages runs once."""
+    fill(tmp_path, demo_runs)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    printed = ""
-    for words in own_commands(page):
-        status = main([*words, *(more for name in SMALL if name in words[:1] for more in SMALL[name])])
-        shown = capsys.readouterr()
-        printed += shown.out + shown.err
-        assert status in ((0, 1) if words[0] == "regress" else (0,)), f"{shlex.join(words)}\n{shown.err}"
-    lines, words = set(map(mask, printed.splitlines())), set(printed.split())
-    # Headings that a page folds for its width are looked for by their words.
-    missing = [line for line in outputs_of(page) if mask(line) not in lines and not words.issuperset(line.split())]
-    print(page.stem, len(own_commands(page)), "commands;", "missing:", missing)
-    assert not missing
+    said = {}
+    for page in PAGES:
+        for words in own_commands(page):
+            if (line := shlex.join(words)) not in said:
+                status = main([*words, *SMALL.get(words[0], [])])
+                shown = capsys.readouterr()
+                said[line] = shown.out + shown.err
+                assert status in ((0, 1) if words[0] == "regress" else (0,)), f"{page}: {line}\n{shown.err}"
+        printed = "".join(said[shlex.join(words)] for words in own_commands(page))
+        lines, words = set(map(mask, printed.splitlines())), set(printed.split())
+        # Headings that a page folds for its width are looked for by their words.
+        missing = [line for line in outputs_of(page) if mask(line) not in lines and not words.issuperset(line.split())]
+        assert not own_commands(page) or not missing, f"{page}: {missing}"

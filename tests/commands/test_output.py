@@ -1,4 +1,4 @@
-"""Tables of all commands on a terminal: at any width every number is whole, and one of the JSON."""
+"""Tables of all commands: on a terminal at any width every number is whole and one of the JSON; a stranger's text never acts."""
 
 import json
 import logging

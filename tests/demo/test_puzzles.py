@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from puzzle import ANIMALS, decision_positions, make_puzzle
 from train_demo_pair import write_graded
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.extraction import read_answer
@@ -34,13 +34,6 @@ def test_decision_positions_are_the_animals_tokens():
         positions = decision_positions(tokens)
         assert [tokens[p] for p in positions] == pieces[1::2]
         assert {tokens[p].strip() for p in positions} <= set(ANIMALS)
-
-
-def test_both_tokenizers_are_one_with_different_padding():
-    base, guide = (AutoTokenizer.from_pretrained(folder) for folder in DEMO.values())
-    assert base.get_vocab() == guide.get_vocab()
-    assert [AutoConfig.from_pretrained(folder).vocab_size for folder in DEMO.values()] == [512, 544]
-    assert all(len(base(f" {animal}").input_ids) == 1 for animal in ANIMALS)
 
 
 TOKENIZER = AutoTokenizer.from_pretrained(DEMO["base"])

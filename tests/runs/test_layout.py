@@ -1,4 +1,4 @@
-"""Which run_dirs a path stands for."""
+"""Which run_dirs a path stands for, and the label of a run."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`lm-eval-takeover calibrate` as a user calls it: what it writes and prints, and what it survives."""
+"""`lm-eval-takeover calibrate` as a user calls it: what it writes, prints and survives; the command of an error works."""
 
 import contextvars
 import json

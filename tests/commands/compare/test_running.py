@@ -1,4 +1,4 @@
-"""`compare` from its first row to its tables: rows through the stock command, done ones kept, interrupted ones continued."""
+"""`compare` from its first row to its tables; and the process that runs the rows: its logs, its exit status, its end."""
 
 import json
 import os
