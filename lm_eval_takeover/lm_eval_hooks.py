@@ -213,7 +213,9 @@ def _check_output(path: Any) -> None:
 
 
 def _check_tasks(names: Sequence[str], include_path: Any, shots: Any) -> None:
-    """Raises ArgumentError for a mistyped task of this package, and for examples, which none of them has."""
+    """Raises ArgumentError for a mistyped folder or task of this package, and for examples, which none of them has."""
+    if isinstance(include_path, str) and include_path and not Path(include_path).is_dir():
+        raise ArgumentError(f"--include_path '{include_path}' is not a folder of task files")
     ours = [file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")]
     for name in names:
         if not include_path and name.startswith("takeover") and name not in ours and not fnmatch.filter(ours, name):

@@ -67,6 +67,7 @@ def options(**given):
         ({"model_args": {"base": "~no-such/x"}}, ArgumentError, "base='~no-such/x' cannot be loaded: there is no"),
         ({"model_args": {"calibration": "my-pair.json"}}, CalibrationError, "'my-pair.json' is neither a file"),
         ({"gen_kwargs": {"temperature": "warm"}}, ArgumentError, "could not convert string to float: 'warm'"),
+        ({"include_path": "no-tasks"}, ArgumentError, "--include_path 'no-tasks' is not a folder of task files"),
         ({"limit": -1}, ArgumentError, "--limit -1 is not above 0: give a number of documents, or a share below 1"),
         ({"use_cache": "db"}, ArgumentError, "--use_cache 'db': lm-eval's cache knows prompts and no models"),
         ({"output_path": __file__}, ArgumentError, f"'{__file__}' is no folder, so no results could be saved"),

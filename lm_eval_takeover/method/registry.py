@@ -273,8 +273,9 @@ def load_plugins(names: str | None) -> None:
     for name in filter(None, (names or "").split("+")):
         path = Path(expanduser(name))
         if path.suffix == ".py" or path.is_file():
-            if not path.is_file():
-                raise ArgumentError(f"plugins='{name}' is no file; expected a Python file or an importable module")
+            if path.suffix != ".py" or not path.is_file():
+                wrong = "no Python file (NAME.py)" if path.is_file() else "no file"
+                raise ArgumentError(f"plugins='{name}' is {wrong}; expected a Python file or an importable module")
             call_plugin(f"plugins='{name}'", _run_file, path)
         else:
             try:

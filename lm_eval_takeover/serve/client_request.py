@@ -193,7 +193,7 @@ def _read_settings(extra: dict[str, Any]) -> dict[str, Any]:
             continue
         name = prefixed.removeprefix(PREFIX)
         if name not in CLIENT:
-            raise ValueError(f"unknown setting '{prefixed[:80]}'; {nearest(name, CLIENT)}")
+            raise ValueError(f"unknown setting '{prefixed[:80]}'; {nearest(prefixed, [PREFIX + known for known in CLIENT])}")
         with suppress(ValueError):  # clients may send numbers as texts
             value = float(value) if isinstance(value, str) else value
         settings[name] = _read_number(prefixed, value, *CLIENT[name])

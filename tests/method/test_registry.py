@@ -103,6 +103,8 @@ def test_a_plugin_that_is_not_there_or_cannot_be_run_names_file_and_line(tmp_pat
         load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="ce"))
     with pytest.raises(ArgumentError, match="is no file"):
         load_plugins("no-such.py")
+    with pytest.raises(ArgumentError, match=r"is no Python file \(NAME\.py\); expected a Python file"):
+        load_plugins(write(tmp_path / "my_gate.json", MARGIN))
     with pytest.raises(ArgumentError, match="neither a file nor a module that can be imported"):
         load_plugins("no_such_module_of_mine")
     path = write(tmp_path / "broken.py", "x = 1\ny = 1 / 0\n")

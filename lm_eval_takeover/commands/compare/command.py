@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
-from lm_eval_takeover.commands._options import LOADING, add_shared, check_prompts, read_truth
+from lm_eval_takeover.commands._options import LOADING, add_shared, check_include_path, check_prompts, read_truth
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "run a pair by several methods and print one table"
@@ -101,6 +101,7 @@ def check_options(options: argparse.Namespace) -> None:
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
     ModelArguments.parse({**listed, **by_hand})
     check_prompts(options.prompts)
+    check_include_path(options)
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
     for role in ("base", "guide") if options.base is not None else ():

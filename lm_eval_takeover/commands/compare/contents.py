@@ -6,6 +6,7 @@ equal to itself: its row is made anew. No model is read.
 """
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -54,11 +55,21 @@ class TaskLoad:
     digest: str = ""  # the same with its documents
 
 
+def _read_metadata(text: str | None) -> dict[str, Any] | None:
+    """As lm-eval reads `--metadata`: a JSON object, or `a=1,b=2`. Raises ArgumentError for anything else."""
+    if not text:
+        return None
+    with contextlib.suppress(ValueError):
+        parsed = try_parse_json(text)
+        parsed = key_val_to_dict(parsed) if isinstance(parsed, str) else parsed
+        if isinstance(parsed, dict):
+            return parsed
+    raise ArgumentError(f"--metadata '{text}' is neither a JSON object nor NAME=VALUE,…")
+
+
 def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be compared."""
-    given_metadata = try_parse_json(options.metadata) if options.metadata else None
-    given_metadata = key_val_to_dict(given_metadata) if isinstance(given_metadata, str) else given_metadata
-    tasks = load_named_tasks(options.tasks, options.include_path, metadata=given_metadata)
+    tasks = load_named_tasks(options.tasks, options.include_path, metadata=_read_metadata(options.metadata))
     given = {k: v for pair in options.gen_kwargs.items() for k, v in key_val_to_dict("=".join(pair)).items()}
     loads = []
     for name, task in tasks.items():

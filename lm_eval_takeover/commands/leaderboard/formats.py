@@ -159,7 +159,8 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     for row in rows:
         if row.source == MEASURED and row.kind in PAIRS:
             for metric, label in _list_measures(row.average):
-                if why := row.recovery[metric].why if metric in row.recovery else None:
+                if (figure := row.recovery.get(metric)) and figure.why:
+                    why = figure.why if figure.value is not None else f"no Recovery: {figure.why}"
                     reasons.setdefault(why, []).append(f"{row.name} ({label})")
         if row.average_why:
             reasons.setdefault(f"no average: {row.average_why}", []).append(row.name)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import add_stored_pair, read_stored_pair
+from lm_eval_takeover.commands._options import add_stored_pair, check_include_path, read_stored_pair
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import need_lab_packages
 
@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     for name, least, most in (("takeovers", 1, 10**6), ("controls", 0, 10**6), ("continuations", 1, 1000)):
         if not least <= (value := getattr(options, name)) <= most:
             raise ArgumentError(f"--{name} {value} is not in {least} to {most}")
+    check_include_path(options)
     need_lab_packages("effects")
     given = read_stored_pair(options)
     from lm_eval_takeover.lab.effects.measuring import measure

@@ -36,7 +36,8 @@ def describe_cost(
         rows, expected = candidates[kind].rows, candidates[kind].expected
         known, likely = not math.isnan(expected), np.nanmin([most, expected])
         numbers[kind] = round(likely) if likely >= 1 else 0
-        differ = f"about {expected:.1g}" if 0 < expected < 1 else f"{expected:,.0f}"
+        few = "fewer than 0.1" if expected < 0.1 else f"about {expected:.1f}"
+        differ = few if 0 < expected < 1 else f"{expected:,.0f}"
         among = differ if known else "an unknown number"
         words.append(f"{'' if known else 'up to '}{numbers[kind]:,} of {among} {kind}s among {len(rows):,} tokens")
     left = {kind: float(of.rows["left"].mean()) if len(of.rows) else 0.0 for kind, of in candidates.items()}

@@ -99,6 +99,9 @@ def test_a_rate_that_is_out_of_reach_is_covered_by_a_row_of_its_own_method(monke
     ("words", "text"),
     [
         (["--tasks", "takeover_demmo"], "--tasks 'takeover_demmo' is not known; did you mean 'takeover_demo'"),
+        (["--tasks", "takeover_demo", "--metadata", "{a"], "--metadata '{a' is neither a JSON object nor NAME=VALUE"),
+        (["--tasks", "takeover_demo", "--metadata", "[1]"], r"--metadata '\[1\]' is neither a JSON object nor NAME=VALUE"),
+        (["--tasks", "takeover_demo", "--include_path", "no-tasks"], "--include_path 'no-tasks' is not a folder of task files"),
         (["--tasks", "takeover_demo", "--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
     ],
 )

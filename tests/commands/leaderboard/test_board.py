@@ -292,7 +292,7 @@ def test_a_recovery_with_a_wide_interval_is_empty_and_says_why(tmp_path, board, 
     recovery = board(tmp_path)[0]["Small-Base + Guided"]["recovery"]
     assert (recovery["acc"], recovery["acc_low"], recovery["acc_high"]) == (None, None, None)
     said = " ".join(printed(tmp_path).split())
-    assert f"Small-Base + Guided (Acc): {recovery['acc_why']}." in said and "wider than 100 points" in said
+    assert f"Small-Base + Guided (Acc): no Recovery: {recovery['acc_why']}." in said and "wider than 100 points" in said
 
 
 def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_computed(board, tmp_path):

@@ -116,7 +116,9 @@ def test_says_what_it_takes_without_loading_a_model(demo_runs, strict_run, tmp_p
     for name, run in (("all taken", demo_runs["guided"]), ("some left", strict_run)):
         assert measure(run, tmp_path / "out", *size) == 0
         said[name] = capsys.readouterr().out
-    assert "10 of " in said["all taken"] and re.search(r"and 0 of (0|about \S+) controls among", said["all taken"])
+    assert "10 of " in said["all taken"] and re.search(
+        r"and 0 of (0|about \d\.\d|fewer than 0\.1) controls among", said["all taken"]
+    )
     assert re.search(r"and 5 of \d\d controls among", said["some left"]) and "120 texts" in said["some left"]
     assert "hours" in said["some left"] and not (tmp_path / "out").exists()
 
@@ -125,6 +127,7 @@ def test_says_what_it_takes_without_loading_a_model(demo_runs, strict_run, tmp_p
     ("base", [], "was written by the base alone; effects need a guided run"),
     ("guided", ["--takeovers", "0"], "--takeovers 0 is not in 1 to"), ("guided", ["--base", "nowhere"], "--guide is missing"),
     ("guided", ["--continuations", "0"], "--continuations 0 is not in 1 to"),
+    ("guided", ["--include_path", "no-tasks"], "--include_path 'no-tasks' is not a folder of task files"),
 ])  # fmt: skip
 def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
     with pytest.raises(ArgumentError, match=line):
