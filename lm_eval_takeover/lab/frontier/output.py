@@ -33,10 +33,10 @@ _Lines = Sequence[Mapping[str, Any]]
 
 
 def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
-    """Areas and least costs on one axis each, which their titles name; empty if there is nothing to show."""
+    """Areas and least costs on one axis each, which their titles name, or why there are none."""
     areas = frontier.areas
     if not areas:
-        return f"{frontier.why}\n" if frontier.why else ""
+        return f"{frontier.why}\n"
     write, mark = WRITERS[format_name], "% " if format_name == "latex" else ""
     over = axis if axis in AREA_AXES else AREA_AXES[0]
     lines, has_oracle = [], any(area["oracle_share"] is not None for area in areas)

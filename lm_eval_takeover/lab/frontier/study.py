@@ -162,10 +162,10 @@ class Study:
 
     @classmethod
     def of(cls, points: Sequence[Point], tasks: Sequence[str], oracles: Oracles) -> Self | str:
-        """What is compared, or why there is no area: empty if no method has two rates."""
+        """What is compared, or why there is no area."""
         rated = [point.row.family for point in points if point.row.rate is not None]
         if len(set(rated)) == len(rated):
-            return ""
+            return "no areas: no method has two rates; give compare --rates, and give both commands again"
         methods = [point for point in points if point.row.host]
         methods = [point for point in methods if point.row.host == methods[0].row.host]  # others begin at another model
         alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}

@@ -259,7 +259,7 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, kinds
     try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
     assert len(made.averages) == len(runs)
     table, has_areas = write_frontier(made, "share", "table"), "rates" in kinds and "base" in kinds
-    assert bool(table) is ("rates" in kinds)
+    assert ("no areas: no method has two rates; give compare --rates" in table) is ("rates" not in kinds)
     assert table.startswith("Areas by share of tokens that the guide writes\n") is has_areas
     assert ("\nLeast share of tokens at which the guide is asked\n" in table) is has_areas
     assert ("no areas: they are gains over the base alone" in made.why) is ("rates" in kinds and not has_areas)
