@@ -196,7 +196,8 @@ def _list_other_parts(rows: Sequence[BoardRow], extras: Sequence[str], usual: in
 def _name_sizes(rows: Sequence[BoardRow]) -> str:
     """How many problems and samples each measured task has; the rows of one task may differ."""
     sizes = [
-        f"{_heading(task)}: {cell.problems:,} problems x {cell.samples or '?'} sample{'s' * (cell.samples != 1)}"
+        f"{_heading(task)}: {cell.problems:,} problem{'s' * (cell.problems != 1)} x "
+        f"{cell.samples or '?'} sample{'s' * (cell.samples != 1)}"
         for row in rows
         for task, cell in row.tasks.items()
         if cell.problems

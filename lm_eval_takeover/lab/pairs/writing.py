@@ -73,9 +73,8 @@ def export(options: argparse.Namespace) -> int:
                 writer.write_table(pa.Table.from_pylist(part, schema=schema))
                 count, same = count + len(part), same + sum(row["same_ids"] for row in part)
         if not count:
-            raise ArgumentError(
-                f"'{effects or options.run_dir}' has no pair; lower --min_effect, --confidence, or measure more"
-            )
+            way_out = "lower --min_effect, --confidence, or measure more" if effects else "give a run with takeovers"
+            raise ArgumentError(f"'{effects or options.run_dir}' has no pair; {way_out}")
 
     score = registered.get(options.weights) if options.weights else None
     readers = Readers(restore_arguments(run, {})) if options.weights else None

@@ -156,6 +156,8 @@ def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
         path.write_text(path.read_text().replace('"acc', '"exact_match'))
     shown = " ".join(printed(folder).split())
     assert "sums: Acc is its exact_match." in shown and "2 problems x 1 sample." in shown
+    single = write_results(tmp_path / "y", {"sums": [1]}, samples=1, model="hf")
+    assert "1 problem x 1 sample." in " ".join(printed(single).split())
     assert "these logs have no identity of ours, so they are matched by what their files say" in shown
     assert shown.count("left out") == 1 and "so are 2 more copies with an older run or fewer problems" in shown
 

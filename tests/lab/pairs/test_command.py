@@ -89,6 +89,11 @@ def test_refuses_in_a_line(strict_run, measured, tmp_path, options, line):
         main(["pairs", str(strict_run), *words, "--out", str(tmp_path)])
 
 
+def test_a_run_without_takeovers_has_no_pair(demo_runs, tmp_path):
+    with pytest.raises(ArgumentError, match="has no pair; give a run with takeovers"):
+        main(["pairs", str(demo_runs["base"]), "--tokens_only", "--out", str(tmp_path)])
+
+
 def test_texts_of_one_continuation_are_taken_where_both_came_to_their_end():
     def text(number, correct, truncated=False):
         return {"continuation": number, "correct": correct, "truncated": truncated, "token_ids": [number]}
