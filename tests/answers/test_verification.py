@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.answers.extraction import read_answer
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.answers.normalisation import canonicalise, normalise, parse_rational
+from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
 from lm_eval_takeover.answers.samples import find_majority
-from lm_eval_takeover.answers.verification import verify
+from lm_eval_takeover.answers.verification import is_too_large, verify
 
 CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)
 REPORTS = SHARED / "reports" / "cases.jsonl"
@@ -24,6 +24,11 @@ REPORTS = SHARED / "reports" / "cases.jsonl"
 def test_verdicts():
     """In one test: a test of its own for each of hundreds of cases takes longer than they do."""
     assert not [(gold, answer) for gold, answer, correct in CASES if (verify(gold, answer) == "correct") is not correct]
+
+
+def test_limits_apply_before_parsing():
+    assert all(map(is_too_large, ("1" * 101, "(" * 21, "}" * 21, "x+" * MAX_LENGTH)))
+    assert not is_too_large("1" * 100)
 
 
 @pytest.mark.slow
@@ -109,7 +114,7 @@ import builtins, sys
 sys.path.insert(0, {tests!r})
 import sympy, sympy.physics.units, math_verify, latex2sympy2_extended.latex2sympy2  # with what sympy imports late
 from helpers.tables import read_table
-from lm_eval_takeover.answers.verification import verify
+from lm_eval_takeover.answers.verification import is_too_large, verify
 
 verify(r"\\\\sqrt{{8}}", "2\\\\sqrt{{2}}")  # imports, which may evaluate code of their own
 

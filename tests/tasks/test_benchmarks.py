@@ -224,6 +224,12 @@ def test_without_access_to_gpqa_the_other_tasks_of_its_group_run(gated):
     assert results["takeover_all"]["acc,all"] == pytest.approx(7 / 8)
 
 
+def test_gsm8k_golds_are_what_follows_the_marks():
+    rows = [{"question": "q", "answer": "16 - 3 = <<16-3=13>>13\n#### 1,234"}]
+    (doc,) = benchmarks.process_gsm8k(datasets.Dataset.from_list(rows))
+    assert doc == {"problem": "q", "answer": "1234"}
+
+
 def test_every_task_is_in_the_readme_and_its_version_in_its_own_changelog():
     folder = TASK_CONFIGS
     for name in TASKS:

@@ -31,9 +31,6 @@ _found = find_spec("vllm")  # this folder, where vLLM is not
 has_vllm = _found is not None and _found.origin
 collect_ignore = sorted(NEEDS_NONE if has_vllm else _all - NEEDS_NONE)
 os.environ |= {
-    "PYTHONPATH": os.pathsep.join(
-        map(str, (ROOT, ROOT / "tests", HELPERS / "vllm_processes"))
-    ),  # of processes that are started
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -41,7 +38,8 @@ os.environ |= {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 if has_vllm:
-    gc.set_threshold(100_000, 50, 100)  # as vllm_processes/sitecustomize.py, for what is imported here
+    # Here, and in processes that are started by vllm_processes/sitecustomize.py.
+    gc.set_threshold(100_000, 50, 100)
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", HELPERS / "vllm_processes")))
 BY_HAND = {"policy": "disagreement", "tau": 1.5, "kappa": 2.0, "dtype": "float32"}
 TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 14, "kv_block_size": 32,

@@ -1,6 +1,5 @@
 """vLLM writes what the transformers engines write: tokens, takeovers, scores, observations, log-likelihoods."""
 
-import multiprocessing
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -64,15 +63,8 @@ def test_the_fused_pair_writes_the_same_texts(fused, reference, requests, name):
     assert_same(fused, reference, KINDS[name], requests[:10])  # they are preempted and end in all ways, too
 
 
-def test_two_ranks_write_the_same_texts(open_vllm, reference, requests, monkeypatch):
-    """The weights of both models are split; the gate runs on each rank. Few tokens: ranks that wait for each other spin.
-
-    The ranks are forked off one process that has imported what they need.
-    """
-    ranks = multiprocessing.get_context("forkserver")
-    needed = ["vllm.v1.worker.cpu_worker", "lm_eval_takeover.vllm.slots", "lm_eval_takeover.vllm.fused_v1"]
-    ranks.set_forkserver_preload([*needed, "frozen"])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: ranks)
+def test_two_ranks_write_the_same_texts(open_vllm, reference, requests):
+    """The weights of both models are split; the gate runs on each rank. Few tokens: ranks that wait for each other spin."""
     few = [replace(request, max_new_tokens=10) for request in requests[1:5]]
     written = assert_same(open_vllm(tensor_parallel_size=2), reference, POLICIES["disagreement"], few)
     assert any(one.takeovers for one in written.values())

@@ -46,7 +46,7 @@ def url(gate):
     words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", arguments, "--port", str(port)]
     engine = ["--enforce-eager", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**28), "--api-key", KEY]
     engine += ["--distributed-executor-backend", "uni"]  # no process more for each engine
-    environment = os.environ | {"FORK_ENGINES": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     server = subprocess.Popen([sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=sys.stderr)
     address = f"http://127.0.0.1:{port}"
     try:
