@@ -58,6 +58,8 @@ class RunWriter:
         self._scheduled = False  # whether the thread is to commit them
         self._commit: Future[None] | None = None  # the last one that was scheduled
         self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
+        if self.folder.is_file():
+            raise RunDirError(f"run_dir='{self.folder}' is a file; give a folder, which is made if needed")
         with self._translate_errors("opening it"):
             make_folder(self.folder / layout.TRACES)
             try:

@@ -94,6 +94,8 @@ def parse_body(data: bytes) -> dict[str, Any]:
         body = json.loads(data, parse_constant=_parse_float, parse_float=_parse_float)
     except RecursionError:
         raise ValueError(f"the body is nested deeper than {DEEPEST} levels") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the body is no JSON object: {error}") from None
     if not isinstance(body, dict):
         raise ValueError(f"the body is {show(body)}; expected a JSON object")
     _check_items("the body", {name: value for name, value in body.items() if name != "prompt"})

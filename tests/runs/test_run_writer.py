@@ -120,6 +120,8 @@ def test_a_folder_that_cannot_be_written_is_named(place):
     message = rf"run_dir='{place}': opening it failed: .*; make it writable, or give another run_dir$"
     with pytest.raises(RunDirError, match=message):
         RunWriter(Path(place))
+    with pytest.raises(RunDirError, match="is a file; give a folder"):
+        RunWriter(Path(__file__))
 
 
 # Parts

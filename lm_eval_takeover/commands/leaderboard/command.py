@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lm_eval_takeover.commands._options import add_shared
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, nearest
 
 HELP = "print results like the paper's Table 3"
 DESCRIPTION = """\
@@ -45,7 +45,11 @@ def run(options: argparse.Namespace) -> int:
     reading = ReadOptions(options.filter, options.max_missing, options.skip_unreadable)
     versus = options.vs
     if versus is not None and not versus.exists():  # it may be the name of a row in a folder that `compare` wrote
-        versus = next((folder / versus for folder in options.results if (folder / versus).is_dir()), versus)
+        rows = {row.name: row for folder in options.results for row in folder.glob("*/")}
+        if (versus := rows.get(str(options.vs))) is None:
+            raise ArgumentError(
+                f"--vs '{options.vs}' is neither a folder nor a row of compare; {nearest(str(options.vs), rows)}"
+            )
     board = build_board(options.results, options.thinking, versus, reading=reading)
     if options.published:
         board = replace(board, rows=[*board.rows, *map(describe_published, read_published_rows())])

@@ -127,7 +127,9 @@ def read_texts(folder: Path) -> pl.DataFrame:
             kinds = pl.read_csv(table).select(*names, "kind")
             return pl.read_parquet(texts).join(kinds, on=names, maintain_order="left")
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ArgumentError(f"--effects '{folder}' cannot be read: {error}; expected the --out of effects") from error
+        raise ArgumentError(
+            f"--effects '{folder}' cannot be read: {error}; expected the --out of an effects command that has ended"
+        ) from error
 
 
 def list_measured(texts: pl.DataFrame, options: argparse.Namespace) -> Pairs:

@@ -151,7 +151,7 @@ def read_effects(folder: Path) -> dict[str, Any]:
         told = {"run": str(examples["run"]), "after": str(examples["after"]), "positions": positions}
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise ArgumentError(
-            f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
+            f"--effects '{folder}' cannot be read: {error}; expected the --out of an effects command that has ended"
         ) from error
     figures = [(name, caption, read_figure(folder / f"{name}.svg")) for name, caption in EFFECT_CAPTIONS.items()]
     return told | {"figures": figures}

@@ -333,6 +333,8 @@ def test_p_values_are_corrected_over_all_that_is_compared(results, board, printe
     assert [each["p_holm"] for each in tested] == pytest.approx(holm([each["p_value"] for each in tested]))
     with pytest.raises(ArgumentError, match="is 0 rows of the table"):
         board(results / "base", "--vs", results / "guided")
+    with pytest.raises(ArgumentError, match="'guidd' is neither a folder nor a row of compare; did you mean 'guided'"):
+        board(results, "--vs", "guidd")
 
 
 def test_differences_are_paired_by_problem_and_stand_in_csv(results, board, printed):

@@ -78,7 +78,7 @@ def test_single_tokens_are_those_of_the_takeovers(exported, strict_run):
     ("options", "line"),
     [
         ([], "--effects is missing"),
-        (["--effects", "nowhere"], "expected the --out of effects"),
+        (["--effects", "nowhere"], "expected the --out of an effects command that has ended"),
         (["--tokens_only", "--min_effect", "2"], "--min_effect 2.0 or --confidence 0.9 is outside 0..1"),
         (["--effects", "MEASURED", "--min_effect", "1", "--confidence", "0.999"], "has no pair; lower --min_effect, --confi"),
     ],
