@@ -124,8 +124,8 @@ class ForwardPass:
         logits: Tensor = self.model(
             input_ids=ids,
             attention_mask=mask,
-            past_key_values=cache,
             use_cache=True,
+            **{str(self.member.cache_argument): cache},
             **{name: value for name, value in options.items() if name in self.member.forward_arguments},
         ).logits
         return logits

@@ -138,7 +138,8 @@ class Member:
         supports = getattr(self.model, "_supports_default_dynamic_cache", None)  # remote code may be without
         if supports is not None and not supports():
             return None
-        return next((name for name in ("past_key_values", "cache_params") if name in self.forward_arguments), None)
+        names = ("cache", "past_key_values", "cache_params")  # the first in later versions of transformers
+        return next((name for name in names if name in self.forward_arguments), None)
 
     def compute_logits(self, ids: Tensor, mask: Tensor, *, cache: Cache | None = None, keep: int = 1) -> Tensor:
         """One forward pass: float32 logits `[rows, keep, vocab]` of the last `keep` positions.
@@ -150,7 +151,8 @@ class Member:
         if cache is not None:
             assert self.cache_argument is not None
             options[self.cache_argument] = cache
-            if self.cache_argument == "cache_params" and mask.shape[1] > ids.shape[1]:
+            has_attention = getattr(self.config.get_text_config(), "num_attention_heads", None) is not None
+            if not has_attention and mask.shape[1] > ids.shape[1]:
                 del options["attention_mask"]  # as `generate` does: a state has no padding columns
         read = {name: value for name, value in options.items() if name in self.forward_arguments}
         output = self.model(input_ids=ids, use_cache=cache is not None, **read)
