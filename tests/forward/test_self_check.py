@@ -3,6 +3,8 @@
 The next simpler way is taken, a line says so, and texts stay. GPUs are simulated.
 """
 
+import inspect
+
 import pytest
 import torch
 from architectures import save_model
@@ -43,6 +45,23 @@ def test_what_is_sound_passes(member, caplog, kind, dtype):
     if kind == "llama":
         verify_pass(member(kind, dtype=dtype))
     assert not notices(caplog)
+
+
+def test_a_cache_is_found_by_either_name_that_transformers_gives_it(member, monkeypatch, caplog):
+    """Later versions call it `cache`. One that is not found makes each token read its whole text again."""
+    llama, renamed = member("llama"), member("llama")
+    kind = type(llama.model)
+    own, other = names if (names := ["cache", "past_key_values"])[0] in llama.forward_arguments else names[::-1]
+
+    def forward(self, **options):
+        return kind.forward(self, **{own if name == other else name: value for name, value in options.items()})
+
+    read = ("input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", other)
+    forward.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in read])
+    monkeypatch.setattr(renamed.model, "__class__", type("Renamed", (kind,), {"forward": forward}))
+    assert (llama.cache_argument, renamed.cache_argument) == (own, other)
+    assert choose_reading(renamed) == Reading()
+    assert verify_pass(renamed).lean is None and not notices(caplog)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
