@@ -71,8 +71,10 @@ def test_the_clock_is_processor_time_and_a_worker_that_never_answers_gives_its_s
         judge(GOLD, "x")
         (worker,) = children()
         os.kill(worker, signal.SIGSTOP)
-        threading.Timer(1.5, os.kill, (worker, signal.SIGCONT)).start()  # waiting counts for nothing
+        timer = threading.Timer(1.5, os.kill, (worker, signal.SIGCONT))
+        timer.start()  # waiting counts for nothing
         assert judge(GOLD, r"\sqrt{117}") == "correct"
+        timer.join()
         os.kill(worker, signal.SIGSTOP)
         assert judge(GOLD, r"\sqrt{119}") == "timed_out"
         assert judge(GOLD, r"3\cdot\sqrt{13}") == "correct"
