@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Cache, GenerationConfig
+from transformers.cache_utils import CacheLayerMixin
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
@@ -151,8 +152,7 @@ class Member:
         if cache is not None:
             assert self.cache_argument is not None
             options[self.cache_argument] = cache
-            has_attention = getattr(self.config.get_text_config(), "num_attention_heads", None) is not None
-            if not has_attention and mask.shape[1] > ids.shape[1]:
+            if mask.shape[1] > ids.shape[1] and not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):
                 del options["attention_mask"]  # as `generate` does: a state has no padding columns
         read = {name: value for name, value in options.items() if name in self.forward_arguments}
         output = self.model(input_ids=ids, use_cache=cache is not None, **read)
