@@ -3,6 +3,7 @@
 options      are checked before slow imports                                               check_options
 errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
+tasks        of any model have a digest of the code that judged in the results             record_code
 notices      go where lm-eval's go                                                         share_logging
 git          is not asked outside a repository                                             without_stderr
 
@@ -28,6 +29,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.facts import find_missed_rate
+from lm_eval_takeover.storage.code import watch_opens
 from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,25 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
         return results
 
     return observed
+
+
+def record_code(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """lm-eval's `evaluate`, whose results have a digest of all code that each task reaches: `scorer` in its metadata."""
+    watch_opens()
+    signature = inspect.signature(evaluate)
+
+    @wraps(evaluate)
+    def recorded(*positional: Any, **named: Any) -> Any:
+        results = evaluate(*positional, **named)
+        given = signature.bind(*positional, **named).arguments.get("task_dict") or {}
+        for name, config in ((results or {}).get("configs") or {}).items():
+            if hasattr(task := given.get("tasks", given).get(name), "config"):
+                from lm_eval_takeover.runs.identity import digest_task_code
+
+                config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task)}
+        return results
+
+    return recorded
 
 
 def without_stderr(find: Callable[[], Any]) -> Callable[[], Any]:

@@ -10,6 +10,9 @@ Two files with one identity have the same texts. What judged them is `scorer` in
 kinds in `arguments` say what each argument changes.
 """
 
+import functools
+import inspect
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -18,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.runs.journal import AskedSample
 from lm_eval_takeover.runs.layout import ROW
+from lm_eval_takeover.storage.code import PACKAGE, describe_code, find_version, is_installed, is_ours
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
 
 if TYPE_CHECKING:  # these load torch, which readers do not need
     from lm_eval_takeover.method.policy import Policy
@@ -105,6 +110,46 @@ def _policy_settings(policy: "Policy") -> dict[str, Any]:
         settings["redraws"] = True  # until 0.1.0 with the host's words, but for the residual of `lossy`
     settings["plugins"] = [source.digest for source in policy.sources]
     return settings
+
+
+# Tasks
+
+
+def digest_task(task: Any, documents: int | None = None) -> str:
+    """A task of lm-eval: its configuration, the code that it reaches, so many of its documents (None: all), and its examples."""
+    config = task.config.to_dict(keep_callable=True)
+    config["metadata"] = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
+    read = [list(itertools.islice(task.eval_docs, documents))] if documents != 0 else []
+    read += [list(task.fewshot_docs())] if read and config.get("num_fewshot") else []
+    return digest_of([_name_functions(config, []), digest_task_code(task), *read])
+
+
+def digest_task_code(task: Any) -> str:
+    """All code that prompts and judges by a task: its class, the functions that its file names, and what these reach."""
+    functions: list[Any] = [type(task)]
+    _name_functions(task.config.to_dict(keep_callable=True), functions)
+    files = {file: each for each in functions if (file := inspect.getsourcefile(inspect.unwrap(each)))}
+    libraries = {each.__module__.partition(".")[0] for file, each in files.items() if is_installed(file)}
+    found = describe_code(file for file in files if not is_installed(file) and not is_ours(file))
+    found += [(name, find_version(name) or "") for name in sorted(libraries)]
+    if any(map(is_ours, files)) or (PACKAGE, "") in found:
+        found.append((PACKAGE, identify_scorer(get_verifier())))
+    return digest_of(found)
+
+
+def _name_functions(value: Any, found: list[Any]) -> Any:
+    """JSON values in which functions are their names; `found` collects them, as their code is digested apart."""
+    if isinstance(value, functools.partial):
+        return [_name_functions(each, found) for each in (value.func, value.args, value.keywords)]
+    if isinstance(value, Mapping):
+        return {str(name): _name_functions(each, found) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_name_functions(each, found) for each in value]
+    if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ != "builtins":
+        found.append(value)
+    elif callable(value):  # an object of a class of its own
+        found.append(value := type(value))
+    return getattr(value, "__qualname__", value)
 
 
 def sample_key(settings: str, request: "Request") -> bytes:

@@ -1,5 +1,6 @@
 """Which verifier scores the tasks of this process, and where its verdicts are logged. Light: task files import it."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -7,6 +8,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
+from unicodedata import unidata_version
 
 from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.storage.digests import digest_of
@@ -53,11 +55,15 @@ set_think_end = _think_end.set
 
 @cache
 def identify_scorer(verifier: Verifier) -> str:
-    """The digest of all that judges: the code of `answers` and `tasks`, the version of math_verify, the verifier's name."""
+    """The digest of all that judges: the verifier's name, the code of `answers` and `tasks`, and what that code stands on.
+
+    `re` before Python 3.11.5 gives up where a repeated part could match in another way, so it reads some answers otherwise.
+    """
     tasks = Path(__file__).parent
     files = sorted(file for folder in (tasks, tasks.with_name("answers")) for file in folder.glob("*.py"))
     sources = [[file.name, file.read_text(encoding="utf-8")] for file in files]
-    return digest_of([verifier, metadata.version("math-verify"), sources])
+    versions = [metadata.version(name) for name in ("math-verify", "sympy", "regex")]
+    return digest_of([verifier, versions, unidata_version, bool(re.search("(?:(?!y).)++y", "aay")), sources])
 
 
 @contextmanager
