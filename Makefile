@@ -6,6 +6,7 @@
 # make suite   the tests, in random order (SEED=N: in that one)
 # make test-vllm  the tests of backend=vllm and of the kernels, in an environment of their own
 # make test-lowest, test-newest  the tests with the lowest and the newest dependencies, likewise
+# make test-pythons  do all Pythons from 3.11 to 3.14 on this machine read and judge answers alike?
 # make bench   speed of the engine, as ratios
 # make real    a real language model of 135 M parameters: download, fine-tuning, two pairs, tables (docs/real-model.md)
 
@@ -23,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules are compiled when they are first imported; most of what is installed never is.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 
-.PHONY: install demo demo-full report real test suite test-vllm test-lowest test-newest check bench
+.PHONY: install demo demo-full report real test suite test-vllm test-lowest test-newest test-pythons check bench
 
 install: .venv/installed
 
@@ -94,6 +95,10 @@ test-vllm: .venv-vllm/tried
 test-lowest test-newest: test-%:
 	$(PYTHON) scripts/install_versions.py $* .venv-$*
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest -n 2 --dist worksteal
+
+# The gold answers come from the hub, or from its stand-in where there is one. Not a part of `make test`: some minutes for each Python.
+test-pythons: install
+	$(if $(wildcard ../shared/hub/serve_hub.py),$(BIN)/python ../shared/hub/serve_hub.py --exec --) $(BIN)/python scripts/compare_pythons.py
 
 bench: install
 	$(BIN)/python benchmarks/lockstep.py

@@ -17,6 +17,7 @@ from typing import Protocol, cast
 from lm_eval_takeover import __version__, commands, lab, stopping
 from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
+from lm_eval_takeover.storage.paths import use_utf8
 from lm_eval_takeover.storage.whole_files import describe_written, written
 
 
@@ -86,6 +87,8 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    if arguments is None:
+        use_utf8()
     install_error_hook()
     make_notices_visible()
     words = [_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)]

@@ -30,7 +30,7 @@ from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hoo
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.storage.code import watch_opens
-from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component
+from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +172,8 @@ def share_logging() -> None:
 
 def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options, first what needs no slow import. Raises a TakeoverError of one line."""
+    if is_our_command():
+        use_utf8()
     install_error_hook(_describe_option_error)
     share_logging()
     written = _read_config(getattr(options, "config", None))

@@ -130,6 +130,17 @@ def test_under_the_command_an_error_of_the_user_is_one_line_and_status_2():
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "cannot be used: File name too long" in done.stderr
 
 
+def test_names_are_utf8_in_the_c_locale_too(tmp_path):
+    """With Python's UTF-8 mode off, `é` arrives as two bytes that are no text."""
+    model = f"base=/none,guide=/none,run_dir={tmp_path}/é"
+    for words, told in (
+        (["lm_eval_takeover.cli", "show", f"{tmp_path}/é"], f"run_dir='{tmp_path}/é' is not a folder"),
+        (["lm_eval", "run", "--model", "guided-takeover", "--model_args", model, "--tasks", "takeover_demo"], "base='/none'"),
+    ):
+        done = run([*TAKEOVER[:2], *words], env=environment(LC_ALL="C", PYTHONUTF8="0"), encoding="utf-8")
+        assert done.returncode == 2 and told in done.stderr, done.stderr
+
+
 def test_every_kind_of_name_is_listed(capsys):
     assert main(["list", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

@@ -31,10 +31,8 @@ _ANNOUNCED = re.compile(
 )
 # Thinking stands between tags of many names; gpt-oss writes channels. The first tag may stand in the prompt.
 _TAG_NAME = "(?:think(?:ing)?|thought|reasoning|reflection|scratchpad|seed:think)"
-_OPENING = (
-    rf"<{_TAG_NAME}>|\[think\]|<\|(?:begin_of_thought|start_thinking)\|>|◁think▷|<\|channel\|>analysis(?:<\|message\|>)?+"
-)
-_CLOSING = rf"</{_TAG_NAME}>|\[/think\]|<\|(?:end_of_thought|end_thinking)\|>|◁/think▷|<\|channel\|>final(?:<\|message\|>)?+"
+_OPENING = rf"<{_TAG_NAME}>|\[think\]|<\|(?:begin_of_thought|start_thinking)\|>|◁think▷|<\|channel\|>analysis(?><\|message\|>|)"
+_CLOSING = rf"</{_TAG_NAME}>|\[/think\]|<\|(?:end_of_thought|end_thinking)\|>|◁/think▷|<\|channel\|>final(?><\|message\|>|)"
 _TAG = re.compile(f"({_OPENING})|({_CLOSING})", re.IGNORECASE)
 
 
@@ -106,20 +104,20 @@ Span = tuple[int, int, str]  # start, end, what it holds
 
 _ANSWER_TAG = re.compile(r"<answer>\s*+([^<]++)</answer>", re.IGNORECASE)
 _BOX = re.compile(r"(?:\\(?:[bB]oxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
-_LEAD = re.compile(r",?\s++(?:so|thus|hence|therefore|or)?+[\s$:,]*+$")
+_LEAD = re.compile(r",?\s++(?>so|thus|hence|therefore|or|)[\s$:,]*+$")
 _EMPTY_BOX = re.compile(
-    r"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{(?:[\s.…?]|\\[cl]?dots)*+\}"
+    r"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{(?>(?:[\s.…?]|\\[cl]?dots)*)\}"
 )
-_PICTURE = re.compile(r"\[asy\](?:(?!\[/asy\]).)*+(?:\[/asy\])?|<<[^<>\n]*+>>", re.DOTALL)  # and calculations of GSM8K
+_PICTURE = re.compile(r"\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>", re.DOTALL)  # and calculations of GSM8K
 _BARE_BOX = re.compile(
     r"\\boxed\s*+(-?\d[^\s{}$\\.,;]*+|[A-Za-z](?![A-Za-z]))(?=\s*+(?:[$\\.,;\n]|$))"
 )  # \boxed 5, which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-_EMPTY = re.compile(r"(?:[\s.…?]|\\[cl]?dots)*+")
+_EMPTY = re.compile(r"(?>(?:[\s.…?]|\\[cl]?dots)*)")
 # Between two boxes of one list: at least one separator; also spaces, delimiters and names of unknowns.
-_SEPARATOR = r"\n\s*+(?:(?:[-*•]|\d{1,2}[.)])\s|\$*+[A-Za-z]\s*+=)|[,;&]|\b(?:and|or)\b(?:\s++also\b)?+|\\q?quad(?![A-Za-z])"
+_SEPARATOR = r"\n\s*+(?:(?:[-*•]|\d{1,2}[.)])\s|\$*+[A-Za-z]\s*+=)|[,;&]|\b(?:and|or)\b(?>\s++also\b|)|\\q?quad(?![A-Za-z])"
 _BETWEEN = re.compile(
-    rf"(?>{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*+"
+    rf"(?>(?>{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*)"
 )
 _HAS_SEPARATOR = re.compile(_SEPARATOR)
 _MAX_BETWEEN = 60  # characters
@@ -165,9 +163,9 @@ def _are_joined(text: str, end: int, start: int) -> bool:
 # 2. Markers
 
 _MARKER = re.compile(
-    r"(?:\bans(?:wers?)?\b(?:\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:))?+[\s*_]*+"
+    r"(?:\bans(?:wers?)?\b(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
     r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
-    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?:\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?)?+|####)[\s*_:]*+",
+    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|)|####)[\s*_:]*+",
     re.IGNORECASE,
 )
 _MATHEMATICAL = re.compile(r"[\d$\\]")
@@ -239,20 +237,20 @@ _TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\
 _ENVIRONMENT = r"\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
 # Between two dollar signs stands no word, as the angle ABC, and no space only at the end: `$20 - $8` and `$5 and $6` are prices.
 _MATHS = re.compile(
-    r"\\\\|\\\$|\\\((?:[^\\]|\\[^()])++\\\)|\\\[(?:[^\\]|\\[^\[\]])++\\\]|\$\$(?:(?!\$\$).)++\$\$"
-    rf"|\\begin{_ENVIRONMENT}(?:(?!\\(?:begin|end){_ENVIRONMENT}).)++\\end{_ENVIRONMENT}"
-    rf"|\$(?!\$)(\s)?+(?:{_TEXT_COMMAND.pattern}|\\[^()\[\]A-Za-z]|(?![A-Za-z][a-z]{{2}})[^$\\])++(?(1)|(?<!\s))\$(?!\d)",
+    r"\\\\|\\\$|\\\((?>(?:[^\\]|\\[^()])+)\\\)|\\\[(?>(?:[^\\]|\\[^\[\]])+)\\\]|\$\$(?>(?:(?!\$\$).)+)\$\$"
+    rf"|\\begin{_ENVIRONMENT}(?>(?:(?!\\(?:begin|end){_ENVIRONMENT}).)+)\\end{_ENVIRONMENT}"
+    rf"|\$(?!\$)(?>(\s)?)(?>(?:{_TEXT_COMMAND.pattern}|\\[^()\[\]A-Za-z]|(?![A-Za-z][a-z]{{2}})[^$\\])+)(?(1)|(?<!\s))\$(?!\d)",
     re.DOTALL,
 )
 _EDGES = re.compile(r"^(?:\$\$?+|\\[(\[]|\\begin\s*+\{[^{}]*\})|(?:\$\$?+|\\[)\]]|\\end\s*+\{[^{}]*\})$")
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
 _FOR_ALL = re.compile(r"(?<=[$)]),? for (?:all|every|any)\b[^$()\n]{0,40}(?:\$[^$\n]{1,60}\$|\\\([^()\n]{1,60}\\\))[\s.]*+$")
 _UNKNOWN = re.compile(r"\\?(?!pi)[A-Za-z]++")
-_DIGITS = r"(?>\d{1,3}+(?:,\d{3})++(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
-_PLAIN = rf"[-−]?+(?:{_DIGITS})(?:\s?/\s?\d++(?![\d.]))?+"
+_DIGITS = r"(?>\d{1,3}+(?>(?:,\d{3})+)(?!\d)|\d++)(?>\.\d++|)|\.\d++"
+_PLAIN = rf"[-−]?+(?:{_DIGITS})(?>\s?/\s?\d++(?![\d.])|)"
 _NUMBER = re.compile(
-    rf"(?:(?<![\w)\]}}%])[-−]|(?<![\d.,A-Za-z_]))(?:[(\[{{]\s?+{_PLAIN}(?:,\s?+{_PLAIN})++\s?+[)\]}}]"
-    rf"|(?:\\?\$|[€£¥₹])?+\s?+{_PLAIN}(?::\d++|\^\d++|\s?π|\s?\\?%)?+)(?![A-Za-z]*\d)"
+    rf"(?:(?<![\w)\]}}%])[-−]|(?<![\d.,A-Za-z_]))(?:[(\[{{]\s?+{_PLAIN}(?>(?:,\s?+{_PLAIN})+)\s?+[)\]}}]"
+    rf"|(?>\\?\$|[€£¥₹]|)\s?+{_PLAIN}(?>:\d++|\^\d++|\s?π|\s?\\?%|))(?![A-Za-z]*\d)"
 )
 
 
@@ -333,5 +331,5 @@ def _after_equals(maths: str) -> str:
     sides = [_NO_VALUE.sub("", side).strip(" \n&") for side in _EQUALS.split(maths)]
     if len(sides) > 1 and _NAMES.fullmatch(sides[-1]) and not _NAMES.search(sides[-2]):  # 5 = x
         sides.pop()
-    value = re.sub(r"(?:[\s.,;]|\\\\|\\(?=\s*$))++$", "", sides[-1])
+    value = re.sub(r"(?>(?:[\s.,;]|\\\\|\\(?=\s*$))+)$", "", sides[-1])
     return maths if value == "0" and len(sides) == 2 else value

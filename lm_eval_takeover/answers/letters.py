@@ -10,17 +10,17 @@ from lm_eval_takeover.answers.extraction import ExtractedAnswer
 
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
 _BOXED = re.compile(
-    r"\A\W*+(?:(?i:option|choice|answer|graph)\b\W*+)?+(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]}$]*+(?:[.:\n]|$))|([a-z])\W*+$)"
+    r"\A\W*+(?>(?i:option|choice|answer|graph)\b\W*+|)(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]}$]*+(?:[.:\n]|$))|([a-z])\W*+$)"
 )
 _CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![\w'’]|-[A-Za-z])"
-_OPEN = r"[\s*_:\"“$(\[{\\]*+(?:(?:text|textbf|mathrm|mathbf)\{\(?+)?+"
+_OPEN = r"[\s*_:\"“$(\[{\\]*+(?>(?:text|textbf|mathrm|mathbf)\{\(?+|)"
 _LETTER = rf"{_OPEN}(?:{_CAPITAL}|(?<=\()([a-z])(?=\))|([a-z])(?=\W*+(?:$|\n)))"
 _MARKER = re.compile(
-    r"\b(?i:answer(?:\s++(?:is|should be|would be|must be|will be)\b)?+(?:\s++(?:therefore|thus|clearly|simply)\b)?+[\s*_:]*+"
-    rf"(?:not\b)?+\s*+(?:(?:option|choice|letter)\b)?+|(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b){_LETTER}"
+    r"\b(?i:answer(?>\s++(?:is|should be|would be|must be|will be)\b|)(?>\s++(?:therefore|thus|clearly|simply)\b|)[\s*_:]*+"
+    rf"(?>not\b|)\s*+(?>(?:option|choice|letter)\b|)|(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b){_LETTER}"
 )
-_CALLED = re.compile(r"(?<![A-Za-z'’-])([A-Z])\b[)*_$}]*+\s++(?:is|must be)\s++(?:the\s++)?+(?:correct|right|best)\b")
-_SECOND = re.compile(rf"[(\s*_$}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/&])\s*+(?:(?i:option|choice)\s++)?+{_LETTER}")
+_CALLED = re.compile(r"(?<![A-Za-z'’-])([A-Z])\b[)*_$}]*+\s++(?:is|must be)\s++(?>the\s++|)(?:correct|right|best)\b")
+_SECOND = re.compile(rf"[(\s*_$}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/&])\s*+(?>(?i:option|choice)\s++|){_LETTER}")
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:not|never|incorrect|wrong)|\bcannot be|n['’]t(?: be)?|\\neq?|≠|\\lnot)[\s({$*]*+$", re.IGNORECASE
 )

@@ -30,7 +30,7 @@ _NAMES = (
 )
 _RENAMED = dict(pair.split("=", 1) for pair in _NAMES.split())
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
-_NESTED = r"\{((?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+)\}"  # braces in braces in braces
+_NESTED = r"\{((?>(?:[^{}]++|\{(?>(?:[^{}]++|\{[^{}]*+\})*)\})*))\}"  # braces in braces in braces
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,2}(?:,\d\d)+,\d{3}|\d{1,3}(?: \d{3})+(?![\d/])|\d+(?:\.\d*)?|\.\d+)"
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|floor|ceil|cis"
 _MAGNITUDE_WORDS = "hundred|thousand|million|billion|trillion|lakh|crore"

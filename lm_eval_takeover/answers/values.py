@@ -331,7 +331,9 @@ def _round(value: float) -> float:
 # Names and numbers in words
 
 _ONE_NAME = re.compile(r"\s*+(\\?[A-Za-z]+)\s*+(?:_\s*+(\{[^{}]*\}|\w))?\s*+('*)\s*+(?:\(([^()]*)\))?\s*+$")
-_INDEX = re.compile(r"(?<=[\w}])\s*+(?:_\s*+(?:\{[^{}]*\}|\w)|\((?:[^()=]|\([^()=]*+\))*+\)|')")  # indices, arguments, primes
+_INDEX = re.compile(
+    r"(?<=[\w}])\s*+(?:_\s*+(?:\{[^{}]*\}|\w)|\((?>(?:[^()=]|\([^()=]*+\))*)\)|')"
+)  # indices, arguments, primes
 _NAMES = re.compile(r"(?=.*[A-Za-z])(?!.*\\(?:sqrt|infty))[A-Za-z\\+ |:/\[\]{}]+")
 _RATIO = re.compile(r"[:/]|\\frac")
 _TEENS = "thir four fif six seven eigh nine"

@@ -1,6 +1,8 @@
 """Makes paths from names that someone else chose, and finds the package's data folders."""
 
+import os
 import re
+import sys
 from os.path import realpath
 from pathlib import Path
 
@@ -9,6 +11,13 @@ _PACKAGE = Path(__file__).parent.parent
 TASK_CONFIGS = _PACKAGE / "task_configs"
 CALIBRATIONS = _PACKAGE / "data" / "calibration"
 _LONGEST = 200  # bytes of a component; file systems take 255, and suffixes follow
+
+
+def use_utf8() -> None:
+    """Start this process again with names of files in UTF-8, where the C locale makes them ASCII. Its children inherit that."""
+    if sys.getfilesystemencoding() == "ascii":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def make_component(name: str) -> str:

@@ -1,12 +1,15 @@
 """The final answer of a response, or the letter of one to a multiple-choice question."""
 
+import re
 import time
 
 import pytest
 import yaml
+from helpers.pairs import ROOT
 from helpers.tables import read_table
 from hypothesis import example, given
 from hypothesis import strategies as st
+from regex_growth import list_patterns
 
 from lm_eval_takeover.answers import extraction
 from lm_eval_takeover.answers.extraction import find_tags, read_answer, strip_thinking
@@ -25,6 +28,14 @@ def test_a_text_that_was_cut_off_has_not_answered():
         assert read_answer(text, truncated=True).answer is None
     assert read_answer("\\boxed{8} and", truncated=True) == ("8", True)
     assert read_answer("The answer is 8. Let me", truncated=True) == ("8", False)
+
+
+def test_no_pattern_repeats_a_group_possessively():
+    """Before Python 3.11.5 such a group keeps what a failed match of it has read; an atomic group with a plain quantifier does not."""
+    patterns = [pattern.pattern for pattern, _ in list_patterns().values()]
+    written = [path.read_text(encoding="utf-8") for path in (ROOT / "lm_eval_takeover").rglob("*.py")]
+    assert len(patterns) > 100
+    assert not [text for text in patterns + written if re.search(r"(?<!\\)(?:\\\\)*\)(?:[*+?]|\{\d*,?\d*\})\+", text)]
 
 
 WORDS = ["\\boxed{", "{", "}", "1", " and ", "$", "\\", "answer is ", "<think>", "\n", ". ", ","]
