@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -55,19 +54,19 @@ def list_rows() -> list[Row]:
 def find_pythons() -> dict[str, str]:
     """The interpreters from 3.11 to 3.14 on this machine by their versions."""
     names = ["/usr/bin/python3", sys.executable, *(f"python3.{minor}" for minor in range(11, 15))]
-    paths: Iterator[Path] = (
-        path
-        for folder in (".pyenv/versions", ".local/share/uv/python")
-        for path in (Path.home() / folder).glob("*/bin/python3")
-    )
+    paths = [
+        path for folder in (".pyenv/versions", ".local/share/uv/python") for path in Path.home().glob(f"{folder}/*/bin/python3")
+    ]
     found: dict[tuple[int, ...], str] = {}
-    for name in [*names, *map(str, paths)]:
-        if shutil.which(name):
-            command = [name, "-c", "import sys; print(*sys.version_info[:3], sep='.')"]
-            version = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-            if (3, 11) <= tuple(map(int, version.split(".")[:2])) <= (3, 14):
-                found.setdefault(version, name)
-    return dict(sorted(found.items(), key=lambda item: [int(part) for part in item[0].split(".")]))
+    for name in [*filter(shutil.which, names), *map(str, paths)]:
+        command = [name, "-c", "import sys; print(*sys.version_info[:3], sep='.')"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        version = (
+            tuple(map(int, done.stdout.split("."))) if done.returncode == 0 else ()
+        )  # pyenv's name of one that is not chosen
+        if (3, 11) <= version < (3, 15):
+            found.setdefault(version, name)
+    return {".".join(map(str, version)): found[version] for version in sorted(found)}
 
 
 def main() -> int:
