@@ -31,7 +31,7 @@ def test_a_text_that_was_cut_off_has_not_answered():
 
 
 def test_no_pattern_repeats_a_group_possessively():
-    """Before Python 3.11.5 such a group keeps what a failed match of it has read; an atomic group with a plain quantifier does not."""
+    """Python before 3.11.5 matches such a group wrongly; an atomic group with a plain quantifier is right everywhere."""
     patterns = [pattern.pattern for pattern, _ in list_patterns().values()]
     written = [path.read_text(encoding="utf-8") for path in (ROOT / "lm_eval_takeover").rglob("*.py")]
     assert len(patterns) > 100
