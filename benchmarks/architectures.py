@@ -1,9 +1,9 @@
 """Every architecture that transformers can load, as base and as guide: is what each engine writes what plain passes write?
 
-    python benchmarks/architectures.py [falcon_h1 lfm2 ...]
+    python benchmarks/architectures.py [gemma4-e2b falcon_h1 ...]
 
 Models are tiny and of random weights in float32, beside a Llama as tiny; prompts of three lengths, two samples each, batches of
-1, 3 and 8, greedy and sampled. The reference reads the whole text again for every token, without a cache and without padding.
+1, 3 and 8, greedy and sampled. The references are lm-eval's `hf`, and passes that read the whole text again for every token.
 Prints a Markdown table with a row for each, which docs/architectures.md sums up; the exit status is 1 where anything differs.
 """
 
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -30,6 +32,7 @@ from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.decoding.engine import TransformersBackend
+from lm_eval_takeover.decoding.rows import text_of
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError
@@ -70,6 +73,38 @@ MIXED = {"layer_types": ["linear_attention", "full_attention"]}
 HYBRID = {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3}
 NO_HEADS = {"head_dim": None}  # set by the configuration itself
 
+VISION: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "intermediate_size": 16, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]
+GEMMA4: dict[str, Any] = WINDOW | {
+    "num_hidden_layers": 6, "layer_types": 2 * LAYERS, "global_head_dim": 16, "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 30.0,
+}  # fmt: skip
+UNIFIED = GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "use_bidirectional_attention": "vision"}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+ROPE35 = {
+    "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+    "mrope_section": [1, 0, 0],
+}  # fmt: skip
+
+# Checkpoints that read images too, as these families publish them: their model type, and what text and vision need.
+FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3-4b": ("gemma3", WINDOW | {"num_hidden_layers": 6}, {}),
+    "gemma4-e2b": (
+        "gemma4",
+        GEMMA4 | {"num_key_value_heads": 1, "num_kv_shared_layers": 3, "hidden_size_per_layer_input": 8},
+        {},
+    ),
+    "gemma4-31b": ("gemma4", UNIFIED, {}),
+    "gemma4-26b-a4b": ("gemma4", UNIFIED | EXPERTS | {"enable_moe_block": True, "top_k_experts": 2}, {}),
+    "ministral3": ("mistral3", {"model_type": "ministral3", "rope_parameters": YARN}, {"model_type": "pixtral"}),
+    "qwen3.5": ("qwen3_5", DELTA | {"num_hidden_layers": 4, "rope_parameters": ROPE35}, {"out_hidden_size": 32, "depth": 1}),
+}
 # What an architecture needs beside COMMON.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {}, "mistral": WINDOW, "ministral": WINDOW, "qwen2": {}, "qwen3": {}, "phi": {}, "phi3": {}, "gemma": {},
@@ -155,16 +190,19 @@ HEADER = """\
 
 
 def save_model(folder: Path, kind: str, seed: int = 1) -> Path:
-    """A checkpoint of this architecture with the demo pair's tokenizer."""
+    """A checkpoint of this architecture or family with the demo pair's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
-    settings = COMMON | {"vocab_size": len(tokenizer)} | ARCHITECTURES[kind]
+    model_type, own, vision = FAMILIES.get(kind) or (kind, ARCHITECTURES[kind], None)
+    given = COMMON | {"vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer)} | own
+    settings = {name: value for name, value in given.items() if value is not None or "token" in name}
+    if vision is not None:
+        settings = {"text_config": settings, "vision_config": VISION | vision, "tie_word_embeddings": True}
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(
-        kind, **{name: value for name, value in settings.items() if value is not None or "token" in name}
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    if kind in FLAT:
-        for weight in model.parameters():
+    config = AutoConfig.for_model(model_type, **settings)
+    loader = AutoModelForCausalLM if vision is None else AutoModelForImageTextToText
+    model = loader.from_config(config, dtype=torch.float32)
+    for weight in model.parameters():
+        if kind in FLAT or (kind in FAMILIES and weight.ndim > 1):
             torch.nn.init.normal_(weight, std=COMMON["initializer_range"])
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -206,24 +244,26 @@ def write(pair: Pair, policy: Policy, requests: Sequence[Request], batch_size: i
     return [made[i].tokens for i in range(len(requests))]
 
 
+class Stock(HFLM):  # type: ignore[misc]
+    """lm-eval's `hf`, also for checkpoints that transformers has only with their images."""
+
+    def __init__(self, member: Member) -> None:
+        self.AUTO_MODEL_CLASS = member.loader
+        super().__init__(pretrained=member.path, device="cpu", dtype="float32", batch_size=1, max_length=member.max_length)
+
+
 def check_hf(row: Row, member: Member) -> None:
-    """`policy=base` against transformers' own `generate`, which reads one prompt at a time."""
+    """`policy=base` against the texts of lm-eval's `hf`, greedy, one prompt at a time."""
     pair = Pair(member, None)
-    requests = make_requests(pair, Sampling())
-    expected = []
-    for request in requests[::2]:
-        ids = torch.tensor([request.prompt])
-        end = sorted(member.eos_ids)
-        made = member.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=NEW,
-            eos_token_id=end,
-            pad_token_id=end[0],
-        )
-        expected += [made[0, ids.shape[1] :].tolist()] * 2
-    equal = sum(row.expect(f"hf, batch {batch}", write(pair, BaseAlone(), requests, batch), expected) for batch in BATCHES)
+    prompts = [calibration_prompts()[0][:length] for length in (30, 11, 70)]
+    settings = {"do_sample": False, "temperature": 0.0, "max_gen_toks": NEW, "until": []}
+    asked = [Instance("generate_until", {}, (prompt, settings), 0, metadata=("any", i, 1)) for i, prompt in enumerate(prompts)]
+    expected = [text for text in Stock(member).generate_until(asked, disable_tqdm=True) for _ in range(2)]
+    requests = [Request(tuple(pair.encode(prompt)), sample, NEW) for prompt in prompts for sample in range(2)]
+    equal = 0
+    for batch in BATCHES:
+        made = [text_of(member.tokenizer, tokens, ()) for tokens in write(pair, BaseAlone(), requests, batch)]
+        equal += row.expect(f"hf, batch {batch}", made, expected)
     row.hf = f"{equal}/{len(BATCHES) * len(requests)}"
 
 
@@ -329,7 +369,7 @@ def describe(reading: Reading) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", default=list(ARCHITECTURES))
+    parser.add_argument("kinds", nargs="*", default=[*FAMILIES, *ARCHITECTURES])
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the table says it
     disable_progress_bar()

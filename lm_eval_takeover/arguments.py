@@ -24,7 +24,6 @@ OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model
     "pretrained": "base=… and guide=… name the two models",
     "tokenizer": "each model is read with the tokenizer of its own checkpoint",
     "delta": "give base=… or guide=… a merged checkpoint, or peft=… an adapter",
-    "add_bos_token": "the tokenizer's own setting counts",
     "lora_local_path": "give base=… or guide=… a merged checkpoint",
 }
 
@@ -49,6 +48,7 @@ ADAPTER = Kind("models", loads=True, own=True)
 DTYPE = Kind("models", loads=True, named=True)
 QUANTIZATION = Kind("models", loads=True)
 CODE = Kind("trust_remote_code", loads=True)
+ENCODING = Kind("request", loads=True)  # it changes the ids of a prompt
 PLACE = Kind(loads=True)
 METHOD, PROMPT, SEED, ENGINE = Kind("policy"), Kind("request"), Kind("seed"), Kind("backend")
 VERDICT = Kind("verdict")  # it changes how a text is read
@@ -130,6 +130,10 @@ class ModelArguments:
     max_gen_toks: int = _argument(256, PROMPT)
     #: Passed to the guide's chat template. None: the template's own
     enable_thinking: bool | None = _argument(None, PROMPT)
+    #: As in lm-eval's `hf`: whether prompts begin with the tokenizer's BOS. None: the tokenizer's own
+    add_bos_token: bool | None = _argument(None, ENCODING)
+    #: The same for the guide, whose tokenizer encodes the prompts of both. None: `add_bos_token`
+    guide_add_bos_token: bool | None = None
     #: Text or id of the token that ends the model's thinking: what follows is read as the answer. The usual tags, such as
     #: `</think>`, are known without it. None: these
     think_end_token: str | int | None = _argument(None, VERDICT)

@@ -42,9 +42,13 @@ _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """One call of `simple_evaluate`. `seed` is the one that it was given for torch, None where that is lm-eval's default."""
+    """One call of `simple_evaluate`.
+
+    `seed` is the one that it was given for torch, None where that is lm-eval's default; `template` the name of a chat template.
+    """
 
     seed: int | None
+    template: str | None = None
 
 
 _current: ContextVar[Evaluation | None] = ContextVar("the evaluation that is going on", default=None)
@@ -63,7 +67,9 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
     def observed(*positional: Any, **named: Any) -> Any:
         options = signature.bind(*positional, **named)
         options.apply_defaults()
-        before = _current.set(Evaluation(_read_seed(signature, options.arguments)))
+        template = options.arguments["apply_chat_template"]
+        seed = _read_seed(signature, options.arguments)
+        before = _current.set(Evaluation(seed, template if isinstance(template, str) else None))
         try:
             results = simple_evaluate(*positional, **named)
         finally:

@@ -145,7 +145,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The prompt in the guide's chat template; without the system message where the template refuses one."""
         self._enter_evaluation()
-        self._chat = True
+        self._chat, evaluation = True, lm_eval_hooks.get_evaluation()
+        self.pair.template = evaluation.template if evaluation else None
         return self.pair.chat_prompt(
             chat_history, add_generation_prompt=add_generation_prompt, enable_thinking=self.arguments.enable_thinking
         )

@@ -135,7 +135,9 @@ def read_engine(options: argparse.Namespace) -> dict[str, Any]:
 
 def read_arguments(text: str | None) -> dict[str, Any]:
     """`NAME=VALUE,…`, or a map in JSON, as lm-eval reads it."""
-    if text and text.lstrip().startswith("{"):
+    if not text:
+        return {}
+    if text.lstrip().startswith("{"):
         try:
             return dict(json.loads(text))
         except ValueError as error:

@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
+from transformers.cache_utils import DynamicLayer
 
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.lean_decoder import SMALL, computes_bfloat16
-from lm_eval_takeover.forward.ragged_cache import LONGEST, longest_draft, round_up
+from lm_eval_takeover.forward.ragged_cache import LONGEST, list_cache_layers, longest_draft, round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +92,19 @@ class PassCost:
     @classmethod
     def of_model(cls, model: Any, machine: Machine, *, padded: bool) -> "PassCost":
         """Of transformers' model, which may be without weights, in its dtype."""
-        config, itemsize = model.config.get_text_config(), model.dtype.itemsize
-        embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-        tied = head is None or head.weight is embedding  # if not, a pass reads a row of the embedding per token
-        sizes = [p.numel() for p in model.parameters() if tied or p is not embedding]
+        decoder, head = model.get_decoder(), model.get_output_embeddings() or model.get_input_embeddings()
+        # A pass reads a row of an embedding for each token, and the head whole.
+        rows = {id(module.weight) for module in decoder.modules() if isinstance(module, nn.Embedding)} - {id(head.weight)}
+        weights = {id(weight): weight for weight in (*decoder.parameters(), *head.parameters())}
+        sizes = [weight.numel() for key, weight in weights.items() if key not in rows]
         parameters, large = sum(sizes), sum(size for size in sizes if size > SMALL)
         return cls.on(
             replace(machine, several=machine.several * large / parameters),
             parameters=parameters,
-            layers=config.num_hidden_layers,
-            itemsize=itemsize,
-            column_bytes=count_column_bytes(config, config.num_hidden_layers, itemsize),
-            vocab=len(embedding),
+            layers=model.config.get_text_config().num_hidden_layers,
+            itemsize=model.dtype.itemsize,
+            column_bytes=count_column_bytes(model.config, model.dtype.itemsize),
+            vocab=len(head.weight),
             padded=padded,
         )
 
@@ -195,11 +198,16 @@ def expect_tokens(positions: Any, ends: float) -> Any:
     return (1 - (1 - ends) ** positions) / ends
 
 
-def count_column_bytes(config: Any, layers: int, itemsize: int) -> int:
-    """Bytes of keys and values that one token of one row takes."""
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return 2 * layers * int(getattr(config, "num_key_value_heads", None) or heads) * int(size) * itemsize
+def count_column_bytes(config: Any, itemsize: int) -> int:
+    """Bytes of keys and values that one token of one row takes, in all layers that keep any."""
+    text, total = config.get_text_config(), 0
+    layers = list_cache_layers(config) or [DynamicLayer()] * text.num_hidden_layers
+    for layer, own in zip(layers, getattr(text, "per_layer_config", None) or [text] * len(layers), strict=False):
+        if isinstance(layer, DynamicLayer):  # others keep a state; layers that share keys and values have none
+            heads = own.num_attention_heads
+            size = getattr(own, "head_dim", None) or own.hidden_size // heads
+            total += 2 * int(getattr(own, "num_key_value_heads", None) or heads) * int(size) * itemsize
+    return total
 
 
 _BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on

@@ -177,12 +177,17 @@ class RaggedCache(Cache):  # type: ignore[misc]
                 to[slot, :length] = from_[row, :length]
 
 
-def list_layer_kinds(config: Any) -> set[type]:
-    """The kinds of layers of transformers' cache. Empty if there is no cache; `read_layer_windows` says why."""
+def list_cache_layers(config: Any) -> list[Any]:
+    """The layers of transformers' cache. Empty if there is no cache; `read_layer_windows` says why."""
     try:
-        return {type(layer) for layer in DynamicCache(config=config).layers}
+        return list(DynamicCache(config=config).layers)
     except Exception:
-        return set()
+        return []
+
+
+def list_layer_kinds(config: Any) -> set[type]:
+    """Their kinds."""
+    return {type(layer) for layer in list_cache_layers(config)}
 
 
 def keeps_state(config: Any) -> bool:

@@ -2,6 +2,8 @@
 
 import contextlib
 import inspect
+import json
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -9,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Cache, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer, BitsAndBytesConfig, Cache, GenerationConfig
 from transformers.cache_utils import CacheLayerMixin
+from transformers.models.auto import modeling_auto
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
@@ -20,7 +24,10 @@ from lm_eval_takeover.pair import complete_weights
 from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary, check_token_ids
 
+logger = logging.getLogger(__name__)
+
 Dtype = str | torch.dtype
+_BOS_FAMILIES = ("gemma",)  # by the beginning of their model types
 _OTHERS = {"base", "guide", "dtype", *TWINS.values()}
 _TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
 _BITSANDBYTES = [name for name in KINDS if name.startswith("bnb_")]
@@ -49,12 +56,42 @@ class Member:
         code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
         self._options: dict[str, Any] = repository_options(self.given) | code
         self.config = self._load(AutoConfig)
+        self.loader = self._choose_loader()
         check_token_ids(find_folder(self.path, self.revision, self.given.subfolder))
-        self.tokenizer = self._load(AutoTokenizer)
+        asked = self.given.add_bos_token
+        self.tokenizer = self._load(AutoTokenizer, **({} if asked is None else {"add_bos_token": asked}))
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
         files = identify(name, self.path, self.revision, self.given.subfolder)
         parts = (("/", self.given.subfolder), (":", self.given.gguf_file), ("+", self.given.peft))
         self.id = replace(files, id=files.id + "".join(mark + part for mark, part in parts if part))
+        self._check_bos()
+
+    def _check_bos(self) -> None:
+        """Warn where the tokenizer leaves out a BOS that its file says it adds or, where it does not say, its family expects."""
+        bos = self.tokenizer.bos_token_id
+        if bos is None or self.given.add_bos_token is not None or self.encode("a")[:1] == [bos]:
+            return
+        if self.given.gguf_file:
+            from gguf import GGUFReader  # transformers has read the file by it
+
+            folder = find_folder(self.path, self.revision, self.given.subfolder, self.given.gguf_file)
+            field = GGUFReader(folder / self.given.gguf_file).get_field("tokenizer.ggml.add_bos_token")
+            says = field and field.contents()
+        else:
+            file = self.folder / "tokenizer_config.json"
+            says = json.loads(file.read_text()).get("add_bos_token") if file.is_file() else None
+        if self.config.model_type.startswith(_BOS_FAMILIES) if says is None else says:
+            problem = f"its tokenizer does not begin texts with '{self.tokenizer.bos_token}', which the model expects"
+            advice = f"texts may be noise; give {self.argument('add_bos_token')}=True, or False to leave out this line"
+            logger.warning("%s='%s': %s: %s", self.role, self.path, problem, advice)
+
+    def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
+        """Token ids as lm-eval's `hf` makes them: the tokenizer's own special tokens or `add_bos_token`, but no second BOS."""
+        bos = getattr(self.tokenizer, "bos_token", None)
+        if add_special_tokens is None:
+            add_special_tokens = False if bos and text.startswith(bos) else self.given.add_bos_token
+        options = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
+        return list(self.tokenizer.encode(text, **options))
 
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
@@ -62,7 +99,18 @@ class Member:
         except Exception as error:  # each loader raises errors of its own
             where = f" at revision '{self.revision}'" if self.revision else ""
             problem = f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)}"
-            raise ArgumentError(f"{problem} (expected a folder or a hub id, 'owner/name[@revision]')") from error
+            expected = "" if Path(self.path).is_dir() else " (expected a folder or a hub id, 'owner/name[@revision]')"
+            raise ArgumentError(problem + expected) from error
+
+    def _choose_loader(self) -> Any:
+        """The transformers class that loads this model, with images where there is no other. Raises ArgumentError for none."""
+        kind, remote = self.config.model_type, self.given.trust_remote_code and getattr(self.config, "auto_map", None)
+        if remote or kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            return transformers.AutoModelForCausalLM
+        if kind not in modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and self.given.backend == "hf":
+            problem = f"transformers {transformers.__version__} has no class for models of type '{kind}' that writes text"
+            raise ArgumentError(f"{self.role}='{self.path}': {problem}; a newer one may have it, or backend=vllm")
+        return transformers.AutoModelForImageTextToText
 
     @property
     def folder(self) -> Path:
@@ -81,7 +129,7 @@ class Member:
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused here, by name
         try:
             with complete_weights.without_report():
-                model, found = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed, **told)
+                model, found = self._load(self.loader, dtype=self.dtype, use_safetensors=safe, **placed, **told)
         except ArgumentError as error:
             if safe and "file named model.safetensors" in str(error):
                 raise self._advise_conversion(error) from error

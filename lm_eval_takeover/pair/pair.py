@@ -7,13 +7,14 @@ from os.path import commonprefix
 from typing import Any
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.errors import ArgumentError, VocabularyError, first_line
+from lm_eval_takeover.errors import ArgumentError, VocabularyError, first_line, nearest
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.vocabulary import SharedVocabulary, describe, share
 
 logger = logging.getLogger(__name__)
 
 TEMPLATE_SECONDS = 20  # in which a chat template must have written a prompt
+COMPARED = 8  # first texts that both tokenizers encode
 DEFAULT_MAX_LENGTH = 2048  # tokens; as lm-eval's hf, where no configuration says otherwise
 
 
@@ -26,13 +27,15 @@ class Pair:
         if not self.members:
             raise ArgumentError("neither base nor guide is given")
         self.vocabulary: SharedVocabulary = share(self.members[0].vocabulary, self.members[-1].vocabulary)
+        self.template: str | None = None  # of several chat templates, by name
+        self._to_compare = COMPARED * (len(self.members) - 1)
         if renamed := self.vocabulary.renamed:
             logger.warning("base and guide name %d added tokens differently: %s", len(renamed), describe(renamed))
 
     @property
     def tokenizer(self) -> Any:
         """The guide's tokenizer, whose chat template the prompts go through; the base's where there is no guide."""
-        return (self.guide or self.members[0]).tokenizer
+        return self.members[-1].tokenizer
 
     @property
     def max_length(self) -> int | None:
@@ -50,12 +53,32 @@ class Pair:
         return frozenset().union(*(member.eos_ids for member in self.members))
 
     def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
-        """Token ids as lm-eval's `hf` makes them: the tokenizer's own special tokens, but no second BOS."""
-        bos = getattr(self.tokenizer, "bos_token", None)
-        if add_special_tokens is None and bos and text.startswith(bos):
-            add_special_tokens = False
-        options = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
-        return list(self.tokenizer.encode(text, **options))
+        """Token ids by the tokenizer that encodes for both models: see `Member.encode`.
+
+        Says once where the base's own tokenizer would encode one of the first texts otherwise.
+        """
+        ids = self.members[-1].encode(text, add_special_tokens)
+        if self._to_compare and (own := self.members[0].encode(text, add_special_tokens)) != ids:
+            self._to_compare = 0
+            logger.warning("%s", self._describe_encodings(own, ids))
+        self._to_compare = max(self._to_compare - 1, 0)
+        return ids
+
+    def _describe_encodings(self, own: list[int], ids: list[int]) -> str:
+        """What differs between the ids of the base's and the guide's tokenizer, and what it means."""
+        base, guide = (member.tokenizer for member in self.members)
+        worse = "the guide's is used for both models, and the base may write worse"
+        if own[1:] == ids:
+            bos = base.convert_ids_to_tokens(own[0])
+            way_out = "guide_add_bos_token=True adds it" if guide.bos_token == bos else "mend the guide's tokenizer"
+            return f"the base's tokenizer begins texts with '{bos}', and the guide's does not: {worse} without it; {way_out}"
+        if ids[1:] == own:
+            begins = f"the guide's tokenizer begins texts with '{guide.convert_ids_to_tokens(ids[0])}', and the base's does not"
+            return f"{begins}: {worse} behind it; guide_add_bos_token=False leaves it out"
+        place = len(commonprefix([own, ids]))  # noqa: RUF071 - of ids, not paths
+        first = " and ".join(repr(by.decode(some[place : place + 3])) for by, some in ((base, own), (guide, ids)))
+        differ = f"of a prompt, the base's tokenizer makes {len(own)} tokens and the guide's {len(ids)}, others from {first} on"
+        return f"{differ}: {worse} behind tokens that it was not trained on; choose a guide with the base's tokenizer"
 
     def check_ids(self, ids: Sequence[int], label: str) -> None:
         """Raises VocabularyError for a token that a model cannot read; `label` names the text."""
@@ -74,7 +97,14 @@ class Pair:
         if not self.tokenizer.chat_template:
             name = self.tokenizer.name_or_path
             raise ArgumentError(f"--apply_chat_template: the tokenizer of '{name}' has no chat template; leave it out")
+        templates = self.tokenizer.chat_template
+        named = templates if isinstance(templates, dict) else {}
+        if self.template is not None and self.template not in named:
+            which = nearest(self.template, named) if named else "it has one template without a name; give the option alone"
+            problem = f"is no template of the tokenizer of '{self.tokenizer.name_or_path}'"
+            raise ArgumentError(f"--apply_chat_template '{self.template}' {problem}; {which}")
         options: dict[str, Any] = {
+            "chat_template": named.get(self.template),
             "tokenize": False,
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": not add_generation_prompt,

@@ -51,7 +51,8 @@ class RunWriter:
         self.folder, self.rank = Path(expanduser(folder)).absolute(), rank
         self.command = ""
         self.samples_kept = 0
-        if (before := _open_here.get(self.folder)) is not None:
+        self._place = self.folder.resolve()  # whatever links it is named by
+        if (before := _open_here.get(self._place)) is not None:
             before.close()
         self._failed = False  # and an error said so
         self._waiting: list[Sample] = []  # finished and not committed; guarded by the mutex, as the next two are
@@ -60,6 +61,9 @@ class RunWriter:
         self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
         if self.folder.is_file():
             raise RunDirError(f"run_dir='{self.folder}' is a file; give a folder, which is made if needed")
+        if self.folder.is_symlink() and not self.folder.exists():
+            problem = f"is a link to '{self.folder.readlink()}', which is not there"
+            raise RunDirError(f"run_dir='{self.folder}' {problem}; make that folder, or give another run_dir")
         with self._translate_errors("opening it"):
             make_folder(self.folder / layout.TRACES)
             try:
@@ -75,7 +79,7 @@ class RunWriter:
                 raise
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._open = True
-        _open_here[self.folder] = self
+        _open_here[self._place] = self
         atexit.register(self._close_at_exit)
 
     # Samples
@@ -188,7 +192,7 @@ class RunWriter:
             self._run_on_thread(self._flush)
         finally:
             self._open = False
-            _open_here.pop(self.folder, None)
+            _open_here.pop(self._place, None)
             if get_verdict_log() is self:
                 set_verdict_log(None)
             atexit.unregister(self._close_at_exit)

@@ -113,8 +113,6 @@ def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:
 
 def make_empty(member: Member, dtype: str = "auto") -> Any:
     """Transformers' model without weights."""
-    from transformers import AutoModelForCausalLM
-
     options = {} if dtype == "auto" else {"dtype": getattr(torch, dtype.removeprefix("torch."))}
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(member.config, trust_remote_code=member.given.trust_remote_code, **options)
+        return member.loader.from_config(member.config, trust_remote_code=member.given.trust_remote_code, **options)

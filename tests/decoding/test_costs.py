@@ -1,9 +1,12 @@
 """What the schedule decides, against the sums that it stands for."""
 
+import re
+from dataclasses import replace
+
 import pytest
 import torch
+from architectures import save_model
 from helpers.pairs import save_random_model, texts
-from transformers import GPT2Config, Qwen3Config
 
 from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.decoding.costs import MACHINES, PassCost, Schedule, count_column_bytes, find_machine
@@ -71,7 +74,15 @@ def test_a_gpu_is_found_by_its_name(monkeypatch, name, machine):
     assert find_machine(torch.device("cuda", 0), torch.bfloat16) is MACHINES[machine]
 
 
-def test_bytes_of_keys_and_values_follow_from_the_configuration():
-    config = Qwen3Config(num_attention_heads=32, num_key_value_heads=8, head_dim=128)
-    assert count_column_bytes(config, 36, 2) == 147_456
-    assert count_column_bytes(GPT2Config(n_embd=768, n_head=12), 12, 4) == 2 * 12 * 768 * 4
+@pytest.mark.parametrize("kind", ["gemma4-e2b", "gemma4-31b", "ministral3", "qwen3.5", "bamba"])
+def test_costs_follow_from_the_layers(tmp_path, kind):
+    """Heads that differ by layer, layers that keep a state or share keys and values. Towers of images and tables are not read."""
+    model = Member("base", str(save_model(tmp_path, kind))).model
+    ids = torch.ones(1, 1, dtype=torch.long)
+    layers = model(input_ids=ids, attention_mask=ids, use_cache=True).past_key_values.layers
+    held = [states for layer in layers for states in (getattr(layer, "keys", None), getattr(layer, "values", None))]
+    assert count_column_bytes(model.config, 4) == 4 * sum(states.numel() for states in held if isinstance(states, torch.Tensor))
+    unread = re.compile("vision|projector|audio|tokens_per_layer")
+    read = sum(weight.numel() for name, weight in model.named_parameters() if not unread.search(name))
+    cost = PassCost.of_model(model, replace(MACHINES["cpu"], arithmetic=2.0, token=0.0), padded=True)
+    assert cost.per_token == read

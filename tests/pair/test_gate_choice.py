@@ -44,7 +44,7 @@ def calibrated(lm, prompts=None, decoding=None, fit=None, **changes):
     origin, demo = lm.gate_origin, find_calibration("demo")[0]
     changes |= {"prompts": demo.prompts | (prompts or {}), "decoding": demo.decoding | (decoding or {})}
     held = replace(demo, name="mine", **changes)
-    lm.gate_origin = replace(origin, fit=replace(origin.fit, calibration=held, **(fit or {})))
+    lm.gate_origin = replace(origin, fit=replace(origin.fit, **{"calibration": held} | (fit or {})))
     return lm
 
 
@@ -68,18 +68,27 @@ def test_another_form_or_decoding_is_an_error_that_names_both_sides(lm, prompt, 
     assert lm.get_model_info()["takeover"]["tokens"] == 0
 
 
-def test_what_fits_and_what_greedy_decoding_does_not_read_say_nothing(lm, caplog):
-    ask(lm, (PROMPT, {}))
-    calibrated(lm, decoding={"temperature": 0.0})
-    ask(lm, (PROMPT, GREEDY))
-    assert caplog.text == ""
-
-
-def test_permission_turns_the_error_into_a_notice(caplog):
-    lm = GuidedTakeover(allow_calibration_mismatch=True)
+@pytest.mark.parametrize(
+    ("changes", "prompt", "settings", "said"),
+    [
+        ({}, PROMPT, {}, None),
+        ({"decoding": {"temperature": 0.0}}, PROMPT, GREEDY, None),  # what it does not read does not count
+        ({"fit": {"allowed": True}}, PROMPT, {"temperature": 1.0}, "task a asks with temperature=1; used anyway"),
+        (
+            {"fit": {"calibration": find_calibration("qwen3-0.6b-base+qwen3-8b")[0]}}, CHAT, {"top_k": 7},
+            "is read off a published table, which does not say its form of prompts, decoding",
+        ),
+        (
+            {"dtypes": {"base": "torch.float32", "guide": "torch.bfloat16"}}, PROMPT, {},
+            "was measured with the guide in torch.bfloat16, and this run has it in torch.float32",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_error_is_a_notice_said_once(lm, caplog, changes, prompt, settings, said):
+    calibrated(lm, **changes)
     for _ in range(2):
-        ask(lm, (PROMPT, {"temperature": 1.0}))
-    assert caplog.text.count("was measured with temperature=0.6, and task a asks with temperature=1; used anyway") == 1
+        ask(lm, (prompt, settings))
+    assert [record.getMessage().count(said or "") for record in caplog.records] == [1] * (said is not None)
 
 
 def test_a_gate_by_hand_is_nobodys(caplog):
@@ -131,21 +140,6 @@ def test_log_likelihoods_compare_the_form_of_their_prompts_alone(lm):
     with pytest.raises(CalibrationError, match="with raw prompts, and task b asks with prompts in the chat template"):
         lm.loglikelihood([request], disable_tqdm=True)
     lm.loglikelihood([Instance("loglikelihood", {}, (PROMPT, "Step"), 0, metadata=("b", 0, 1))], disable_tqdm=True)
-
-
-def test_a_published_table_is_not_compared_and_says_so_once(lm, caplog):
-    published = find_calibration("qwen3-0.6b-base+qwen3-8b")[0]
-    lm.gate_origin = replace(lm.gate_origin, fit=replace(lm.gate_origin.fit, calibration=published))
-    for _ in range(2):
-        ask(lm, (CHAT, {"top_k": 7}))
-    assert caplog.text.count("is read off a published table, which does not say its form of prompts, decoding") == 1
-
-
-def test_another_dtype_is_a_notice(lm, caplog):
-    calibrated(lm, dtypes={"base": "torch.float32", "guide": "torch.bfloat16"})
-    ask(lm, (PROMPT, {}))
-    assert "was measured with the guide in torch.bfloat16, and this run has it in torch.float32" in caplog.text
-    assert "with the base" not in caplog.text
 
 
 def test_no_weights_are_loaded_for_a_run_that_does_not_fit():

@@ -53,10 +53,7 @@ def test_what_counts_for_both_models_reaches_both_unless_the_guide_has_its_own(g
     assert [options.get(name) for options in given(**{name: first})] == [first, first]
     assert [options.get(name) for options in given(**{name: first, f"guide_{name}": other})] == [first, other]
     assert [options.get(name) for options in given(**{f"guide_{name}": other})] == [None, other]
-
-
-def test_a_revision_reaches_its_own_model(given):
-    assert [options["revision"] for options in given(revision="one")] == ["one", None]
+    assert [options["revision"] for options in given(revision="one")] == ["one", None]  # each repository has its own
     assert [options["revision"] for options in given(guide_revision="two")] == [None, "two"]
 
 
@@ -128,29 +125,20 @@ def test_a_plan_goes_to_the_device_of_each_layer():
     assert plan.on(torch.device("meta")) is there
 
 
-def test_a_hub_id_may_name_a_revision(tmp_path):
+def test_a_checkpoint_has_an_id_and_a_revision(tmp_path):
+    """A hub id may name one; of what is not cached it is the one asked for. Folders are taken as they are."""
     assert locate("owner/name") == ("owner/name", None)
     assert locate("owner/name@v1.0") == ("owner/name", "v1.0")
-    folder = tmp_path / "with@sign"
-    folder.mkdir()
-    assert locate(str(folder)) == (str(folder), None)
-
-
-def test_a_checkpoint_of_the_hub_that_is_not_cached_has_the_revision_that_was_asked_for():
+    (tmp_path / "with@sign").mkdir()
+    assert locate(str(tmp_path / "with@sign")) == (str(tmp_path / "with@sign"), None)
     assert str(identify("owner/name@v1", "owner/name", "v1")) == "owner/name@v1"
     assert identify("owner/name", "owner/name", None).revision is None
-
-
-@pytest.mark.parametrize("role", ["base", "guide"])
-def test_the_bundled_checkpoints_have_names_of_their_own(tmp_path, role):
-    link = tmp_path / "link"
-    link.symlink_to(DEMO[role])
-    for path in (DEMO[role], link):
-        assert identify(str(path), str(path), None).id == f"demo-{role}"
-    copy = shutil.copytree(DEMO[role], tmp_path / "copy")
-    found = identify(str(copy), str(copy), None)
-    assert found.id == "copy"
-    assert found.revision == sampled_digest(DEMO[role])
+    for role, folder in DEMO.items():  # the bundled ones have names of their own, a copy has its folder's
+        (tmp_path / role).symlink_to(folder)
+        copy = shutil.copytree(folder, tmp_path / f"copy of {role}")
+        found = [identify(str(path), str(path), None) for path in (folder, tmp_path / role, copy)]
+        assert [one.id for one in found] == [f"demo-{role}", f"demo-{role}", f"copy of {role}"]
+        assert found[-1].revision == sampled_digest(folder)
 
 
 @pytest.mark.parametrize("digest", [sampled_digest, whole_digest])

@@ -126,46 +126,41 @@ def rename(file, pattern, new, kept=False):
     save_file(weights, file, {"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    ("pattern", "new", "words"),
-    [
-        ("1.mlp.up_proj", "1.mlp.up",
-         f"lacks 1 of the model's 21 weights: {NAME}; it has these instead: {NAME.replace('up_proj', 'up')}; "),
-        (".layers.1.", None, "lacks 9 of the model's 21 weights: model.layers.1.input_layernorm.weight, "),
-        ("^", "module.", "more; it has these instead: module.model.embed_tokens.weight, "),
-    ],
-)  # fmt: skip
-def test_a_spoilt_file_is_refused_by_name(folder, pattern, new, words, capfd):
-    rename(folder / "model.safetensors", pattern, new)
-    with one_line(ArgumentError, f"base='{folder}' ('model.safetensors') ", words):
-        open_folder(folder)
-    assert "LOAD REPORT" not in capfd.readouterr().err
-
-
-def test_a_weight_of_another_shape_is_refused_by_name(folder):
-    edit(folder / "config.json", lambda config: config.update(intermediate_size=65))
-    words = (
-        "has 6 weights of another shape than its configuration says: ",
-        "model.layers.0.mlp.up_proj.weight is 64x32, not 65x32",
-    )
-    with one_line(ArgumentError, f"base='{folder}' ('model.safetensors') ", *words):
-        open_folder(folder)
-
-
-def test_a_shard_that_the_index_leaves_out_is_refused_by_name(folder):
-    model = AutoModelForCausalLM.from_pretrained(folder)
+def lose_shard(folder):
+    """The weights in shards, of which the index leaves out the last."""
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="40KB")
     (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="40KB")
-    index = folder / "model.safetensors.index.json"
 
     def leave_out(content):
         last = max(content["weight_map"].values())
         content["weight_map"] = {name: shard for name, shard in content["weight_map"].items() if shard != last}
         (folder / last).unlink()
 
-    edit(index, leave_out)
-    with one_line(ArgumentError, f"base='{folder}' ('{index.name}') lacks ", "weights: "):
+    edit(folder / "model.safetensors.index.json", leave_out)
+
+
+def renaming(pattern, new):
+    return lambda folder: rename(folder / "model.safetensors", pattern, new)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (renaming("1.mlp.up_proj", "1.mlp.up"),
+         ("('model.safetensors') lacks 1 of the model's 21 ", f"{NAME}; it has these instead: {NAME.replace('_proj', '')}; ")),
+        (renaming(".layers.1.", None), ("lacks 9 of the model's 21 weights: model.layers.1.input_layernorm.weight, ",)),
+        (renaming("^", "module."), ("more; it has these instead: module.model.embed_tokens.weight, ",)),
+        (lambda folder: edit(folder / "config.json", lambda config: config.update(intermediate_size=65)),
+         ("has 6 weights of another shape than its configuration says: ", "0.mlp.up_proj.weight is 64x32, not 65x32")),
+        (lose_shard, ("('model.safetensors.index.json') lacks ", "weights: ")),
+    ],
+)  # fmt: skip
+def test_weights_that_are_not_the_model_s_are_refused_by_name(folder, spoil, words, capfd):
+    spoil(folder)
+    capfd.readouterr()
+    with one_line(ArgumentError, f"base='{folder}' ", *words):
         open_folder(folder)
+    assert "LOAD REPORT" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("role", DEMO)
@@ -187,12 +182,6 @@ def load_adapted(random_pair, adapter):
     return Member("guide", str(random_pair["base"]), given=ModelArguments(peft=str(adapter))).model
 
 
-def test_an_adapter_changes_the_layers(adapter, random_pair):
-    plain, adapted = Member("base", str(random_pair["base"])).model, load_adapted(random_pair, adapter)
-    first = [model(**model.dummy_inputs).logits for model in (plain, adapted)]
-    assert not torch.allclose(*first)
-
-
 @pytest.mark.parametrize(
     ("pattern", "new", "kept", "words"),
     [
@@ -209,19 +198,17 @@ def test_an_adapter_of_other_layers_is_refused_by_name(adapter, random_pair, pat
         load_adapted(random_pair, adapter)
 
 
-def test_an_adapter_of_the_prompt_is_refused(tmp_path, random_pair):
-    peft = pytest.importorskip("peft")
-    peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM").save_pretrained(tmp_path)
-    with one_line(ArgumentError, "guide_peft=", "changes the prompt; expected one of the layers"):
-        load_adapted(random_pair, tmp_path)
-
-
-def test_an_adapter_beside_a_model_is_refused(adapter, random_pair):
-    """transformers would load the model that the adapter names, and the adapter into it."""
+def test_an_adapter_changes_the_layers_and_is_neither_of_the_prompt_nor_a_model(adapter, tmp_path, random_pair):
+    """In a model's folder transformers would load the model that the adapter names, and the adapter into it."""
+    plain, adapted = Member("base", str(random_pair["base"])).model, load_adapted(random_pair, adapter)
+    assert not torch.allclose(*(model(**model.dummy_inputs).logits for model in (plain, adapted)))
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(random_pair["base"] / name, adapter)
     with one_line(ArgumentError, f"base='{adapter}' ", "peft="):
         open_folder(adapter)
+    pytest.importorskip("peft").PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM").save_pretrained(tmp_path)
+    with one_line(ArgumentError, "guide_peft=", "changes the prompt; expected one of the layers"):
+        load_adapted(random_pair, tmp_path)
 
 
 def test_a_joined_projection_of_which_a_part_was_not_read_is_refused():

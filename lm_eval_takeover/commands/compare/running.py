@@ -202,11 +202,11 @@ def _lay_out_memory(options: argparse.Namespace, rows: Sequence[PlannedRow], loa
     lines = []
     for role, name in names.items():
         member = Member(role, name, given=arguments.for_role(role) if role in PAIR else trusted)
-        empty, text, dtype = make_empty(member), member.config.get_text_config(), member.given.dtype
+        empty, dtype = make_empty(member), member.given.dtype
         count = int(empty.num_parameters())
         parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
         size = (parsed or torch.float32).itemsize
-        cache = count_column_bytes(text, text.num_hidden_layers, size) * tokens
+        cache = count_column_bytes(member.config, size) * tokens
         sizes = f"{_count_bytes(member, empty, size) / 1e9:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / 1e9:,.2f} GB"
         lines.append([role, f"{count / 1e6:,.1f} M", *sizes])
     notes = [

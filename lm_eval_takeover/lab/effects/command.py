@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lm_eval_takeover.commands._options import add_stored_pair, check_include_path, read_stored_pair
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "measure what single takeovers change"
@@ -44,6 +45,29 @@ def run(options: argparse.Namespace) -> int:
     check_include_path(options)
     need_lab_packages("effects")
     given = read_stored_pair(options)
+    from lm_eval_takeover.runs.run_reader import read_run_folder
+
+    run = read_run_folder(options.run_dir)
+    run.check_finished()
+    if run.written_by is not None:
+        raise ArgumentError(f"run_dir='{run.folder}' was written by the {run.written_by} alone; effects need a guided run")
+    from lm_eval_takeover.lab.analysis.effects import CONTROL, TAKEOVER
+    from lm_eval_takeover.lab.effects.form import Form
+    from lm_eval_takeover.lab.effects.positions import list_candidates
+    from lm_eval_takeover.lab.effects.tables import describe_cost
+
+    form = Form.of(run)
+    if form.is_greedy and options.continuations > 1:
+        print("decoding is greedy: one continuation after each token is enough")
+        options.continuations = 1
+    candidates = list_candidates(run, form.limit)
+    if not len(candidates[TAKEOVER].rows):
+        problem = f"has no takeover by another token than the {run.host}'s"
+        raise ArgumentError(f"run_dir='{run.folder}' {problem}; effects need a guided run")
+    wanted = {TAKEOVER: options.takeovers, CONTROL: options.controls}
+    print(for_terminal(describe_cost(run, candidates, wanted, options)))
+    if options.dry_run:
+        return 0
     from lm_eval_takeover.lab.effects.measuring import measure
 
-    return measure(options, given)
+    return measure(options, given, form, candidates)

@@ -1,11 +1,10 @@
 """`effects` from the run_dir to the tables: choose positions, force both tokens, continue, judge."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from lm_eval.api.instance import Instance
 from tqdm import tqdm
@@ -14,49 +13,33 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.errors import ArgumentError, run_in_batches
-from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analysis.effects import CONTROL, TAKEOVER, measure_position
-from lm_eval_takeover.lab.effects.positions import Candidates, Position, list_candidates
-from lm_eval_takeover.lab.effects.tables import describe_cost, write_effects
+from lm_eval_takeover.lab.effects.form import Form
+from lm_eval_takeover.lab.effects.positions import Candidates, Position
+from lm_eval_takeover.lab.effects.tables import write_effects
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
+from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.benchmarks import Record
-from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import find_tasks
 from lm_eval_takeover.tasks.verdicts import Response
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
 
 
-def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
-    """Returns the exit status. Raises ArgumentError for a run that effects cannot be measured on."""
-    run = read_run_folder(options.run_dir)
-    run.check_finished()
-    where = f"run_dir='{run.folder}'"
-    if run.written_by is not None:
-        raise ArgumentError(f"{where} was written by the {run.written_by} alone; effects need a guided run")
-    form = Form.of(run)
-    greedy = all(request.sampling.temperature == 0 for request in form.tasks.values())
-    if greedy and options.continuations > 1:
-        print("decoding is greedy: one continuation after each token is enough")
-        options.continuations = 1
-    wanted = {TAKEOVER: options.takeovers, CONTROL: options.controls}
-    candidates = list_candidates(run, form.limit)
-    if not len(candidates[TAKEOVER].rows):
-        raise ArgumentError(f"{where} has no takeover by another token than the {run.host}'s; effects need a guided run")
-    print(for_terminal(describe_cost(run, candidates, wanted, options)))
-    if options.dry_run:
-        return 0
+def measure(options: argparse.Namespace, given: Mapping[str, Any], form: Form, candidates: Mapping[str, Candidates]) -> int:
+    """Ask, continue and judge these candidates of the form's run. Returns the exit status."""
+    run, wanted = form.run, {TAKEOVER: options.takeovers, CONTROL: options.controls}
+    greedy = form.is_greedy
     tasks = dict(find_tasks(run.tasks, options.include_path, of_run=run.tasks).load(run.tasks)["tasks"])
     readers = Readers(restore_arguments(run, given))
     writer = Writer(options.out / "continuations", readers, int(run.settings.get("seed") or 0))
@@ -81,49 +64,6 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     signals = [*registered.names(), "rank", "place"]
     write_effects(options.out, run, readers.pair.tokenizer, rows, signals, options.after, exact=greedy)
     return 0
-
-
-@dataclass(frozen=True)
-class Form:
-    """How texts of a run are continued: the decoding of each task, and the context in tokens."""
-
-    run: RunReader
-    tasks: Mapping[str, Request]
-    room: int = sys.maxsize
-
-    @classmethod
-    def of(cls, run: RunReader) -> Self:
-        """Raises ArgumentError where the run does not say how a task's samples were drawn."""
-        tasks, default = {}, int(run.arguments.get("max_gen_toks") or TASK_MAX_GEN_TOKS)
-        for task in run.tasks:
-            if (settings := run.decoding.get(task)) is None:
-                raise ArgumentError(
-                    f"run_dir='{run.folder}' does not say how task '{task}' was decoded, or says it in two ways"
-                )
-            sampling, until, most = read_generation_settings(settings, default)
-            tasks[task] = Request((0,), 0, most, sampling, until, task)
-        return cls(run, tasks)
-
-    def limit(self, sample: Answered) -> int:
-        """Tokens of the whole text, at most."""
-        prompt = len(self.run.find_prompt(sample)["prompt_ids"])
-        return min(self.tasks[sample.task].max_new_tokens, self.room - prompt)
-
-    def next_token(self, position: Position) -> Request:
-        """The request that draws the position's token again, with the run's random numbers."""
-        form = replace(self.tasks[position.sample.task], prompt=position.prompt, begun=position.begun, label=position.label)
-        return replace(form, sample=position.sample.stored.sample, max_new_tokens=position.place + 1)
-
-    def continue_both(self, position: Position, count: int) -> Iterator[Request]:
-        """`count` continuations of the host's token, then of the donor's, with the same random numbers."""
-        form = self.tasks[position.sample.task]
-        form = replace(form, prompt=position.prompt, begun_scores=position.scores, label=position.label)
-        for token in position.tokens:
-            for number in range(count):
-                # In the place of a sample's number: apart from those of samples and of other positions.
-                sample = ((position.sample.sample + 1) << 40) | (position.place << 16) | number
-                begun = (*position.begun, token)
-                yield replace(form, begun=begun, sample=sample, max_new_tokens=self.limit(position.sample))
 
 
 @dataclass(frozen=True, slots=True)

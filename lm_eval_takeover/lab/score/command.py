@@ -33,6 +33,9 @@ def run(options: argparse.Namespace) -> int:
     given = read_stored_pair(options)
     if options.name != make_component(options.name or "-").lstrip("-"):
         raise ArgumentError(f"--name '{options.name}' is no name of a folder; expected letters, digits, dots and dashes")
+    from lm_eval_takeover.runs.run_reader import read_run_folders
+
+    folders = [read_run_folders([folder]) for folder in options.run_dirs]
     from lm_eval_takeover.lab.score.scoring import score_runs
 
-    return score_runs(options.run_dirs, given, overwrite=options.overwrite, name=options.name)
+    return score_runs(folders, given, overwrite=options.overwrite, name=options.name)

@@ -21,7 +21,7 @@ from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import SCORES_LOCK
-from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.runs.scores import (
     ScoredSample,
     Scorer,
@@ -55,11 +55,11 @@ class UnscoredSample:
         return len(self.prompt) + len(self.tokens)
 
 
-def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool, name: str) -> int:
+def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any], *, overwrite: bool, name: str) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
     unscored = []
-    for of_folder in (read_run_folders([folder]) for folder in folders):  # of a comparison the base's, which analyses read
+    for of_folder in folders:  # of a comparison the base's, which analyses read
         unscored += [run for run in of_folder if run.written_by == "base"] or of_folder
     runs = [(run, restore_arguments(run, given)) for run in unscored]
     readers: Readers | None = None

@@ -18,7 +18,8 @@ from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.analysis.effects import AUROC, BY_SCORE, SUMMARY
 from lm_eval_takeover.lab.effects import measuring
-from lm_eval_takeover.lab.effects.measuring import Form, Writer
+from lm_eval_takeover.lab.effects.form import Form
+from lm_eval_takeover.lab.effects.measuring import Writer
 from lm_eval_takeover.lab.effects.positions import choose_evenly, list_candidates
 from lm_eval_takeover.method.policies import ALONE, BaseAlone
 from lm_eval_takeover.method.request import TASK_SAMPLING, Request
