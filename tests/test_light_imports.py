@@ -36,6 +36,7 @@ for words in {calls!r}:
 """
 HELP = [["--help"], ["calibrate", "--help"]]
 READ = [["leaderboard", LOGS], ["regress", LOGS, "--baseline", LOGS]]
+READ += [["score", "no/run.json"], ["effects", "no/run.json", "--dry_run", "--out", "no"]]
 
 
 def modules_of(folder):
@@ -64,10 +65,10 @@ def test_commands_that_read_a_run_load_no_torch(demo_runs, tmp_path):
     runs = [str(tmp_path / "runs" / name) for name in ("base", "guided")]
     calls = [["show", runs[1]], ["analyze", *runs, "--out", str(tmp_path / "analysis")]]
     calls += [["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "report.html")]]
-    assert list_loaded(CALLS.format(calls=calls), ("transformers", "torch", "lm_eval", "sklearn", "scipy.stats")) == [
-        "transformers"
-    ]
+    assert list_loaded(CALLS.format(calls=calls), ("transformers", "torch", "lm_eval", "sklearn", "scipy.stats")) == []
     assert (tmp_path / "analysis" / "planning.json").exists() and (tmp_path / "report.html").exists()
+    dry = ["effects", runs[1], "--dry_run", "--out", str(tmp_path / "effects")]
+    assert list_loaded(CALLS.format(calls=[dry]), ("transformers", "torch")) == []
 
 
 def list_loaded(code, names):

@@ -164,24 +164,19 @@ class RunReader:
     def load_tokenizer(self, given: str | None = None, *, own_class: bool = False) -> Any:
         """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded.
 
-        `own_class` is for who encodes texts: the model's class may do it in its own way, and `AutoTokenizer`, which knows that
-        class, imports torch. Every class decodes tokens of bytes alike.
+        `own_class` is for who encodes texts: the model's class may do it in its own way, and transformers, which knows it, loads
+        for seconds. Every class decodes tokens of bytes alike.
         """
-        from tokenizers.decoders import ByteLevel
-        from transformers import PreTrainedTokenizerFast
-
         from lm_eval_takeover.pair.ids import find_folder
+        from lm_eval_takeover.pair.pieces import BytesTokenizer
 
         path, revision = self._locate_tokenizer(given)
-        options = {"revision": revision, "trust_remote_code": False}
         try:
-            if not own_class and (find_folder(path, revision, file="tokenizer.json") / "tokenizer.json").exists():
-                tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **options)
-                if isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):
-                    return tokenizer
+            if not own_class and (light := BytesTokenizer.read(find_folder(path, revision, file="tokenizer.json"))) is not None:
+                return light
             from transformers import AutoTokenizer
 
-            return AutoTokenizer.from_pretrained(path, **options)
+            return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         except Exception as error:  # each loader has errors of its own
             raise ArgumentError(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
 

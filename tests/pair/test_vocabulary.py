@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import VocabularyError
 from lm_eval_takeover.lab.analysis.planning import classify_vocabulary
-from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.pair.pieces import BytesTokenizer, Pieces
 from lm_eval_takeover.pair.vocabulary import Vocabulary, share
 from lm_eval_takeover.runs.run_reader import RunReader
 
@@ -109,24 +109,25 @@ def make_sentencepiece():
     return tokenizer
 
 
-@pytest.mark.parametrize(("model_type", "name", "of_bytes"), [
-    ("qwen3", "Qwen2Tokenizer", True),
-    ("qwen2", "LlamaTokenizerFast", True),  # as DeepSeek-R1-Distill-Qwen
-    ("llama", "PreTrainedTokenizerFast", True),
-    ("llama", "LlamaTokenizer", False),  # whose class adds no space to the added token
+@pytest.mark.parametrize(("model_type", "name", "of_bytes", "end"), [
+    ("qwen3", "Qwen2Tokenizer", True, "<|im_end|>"),
+    ("qwen2", "LlamaTokenizerFast", True, "<|im_end|>"),  # as DeepSeek-R1-Distill-Qwen
+    ("llama", "PreTrainedTokenizerFast", True, "<|end|>"),  # a token that is only here
+    ("llama", "LlamaTokenizer", False, "</s>"),  # whose class adds no space to the added token
 ])  # fmt: skip
-def test_pieces_are_those_of_the_model_s_own_class(model_type, name, of_bytes, tmp_path):
+def test_pieces_are_those_of_the_model_s_own_class(model_type, name, of_bytes, end, tmp_path):
     shutil.copy(DEMO["base"] / "tokenizer.json", tmp_path)
     if not of_bytes:
         make_sentencepiece().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    words = {"tokenizer_class": name, "eos_token": "<|end|>", "clean_up_tokenization_spaces": True}  # a token that is only here
+    words = {"tokenizer_class": name, "eos_token": end, "clean_up_tokenization_spaces": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(words))
     run = RunReader(tmp_path, {}, {}, {}, [], 0)
     light, own = run.load_tokenizer(str(tmp_path)), run.load_tokenizer(str(tmp_path), own_class=True)
     pieces, wanted = Pieces(light), Pieces(own)
     names = wanted.list_names()
-    assert pieces.list_names() == names and names[-1] == "<|end|>"
+    assert isinstance(light, BytesTokenizer) == (end == "<|im_end|>")
+    assert pieces.list_names() == names and end in names
     draw = random.Random(0)
     for text in ([draw.randrange(len(names)) for _ in range(draw.randrange(1, 40))] for _ in range(200)):
         assert pieces.split(text) == wanted.split(text)

@@ -34,10 +34,13 @@ def test_another_process_is_sent_away_and_told_who_is_there(folder):
     open_run(folder).close()
 
 
-def test_a_later_model_of_the_same_process_takes_over(folder):
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_later_model_of_the_same_process_takes_over(folder, linked):
+    """By whatever links it names the folder."""
     first = open_run(folder)
     first.add(make_sample(1))
-    second = open_run(folder)
+    (folder.parent / "link").symlink_to(folder)
+    second = open_run(folder.parent / "link" if linked else folder)
     assert len(second.find([make_sample(1).key])) == 1
     with pytest.raises(RunDirError, match="was closed"):
         first.add(make_sample(2))
@@ -116,12 +119,15 @@ def test_a_folder_that_is_gone_is_named_and_its_samples_are_where_it_is_now(fold
 
 
 @pytest.mark.parametrize("place", ["/proc/takeover", "/dev/null/run"])
-def test_a_folder_that_cannot_be_written_is_named(place):
+def test_a_folder_that_cannot_be_written_is_named(place, tmp_path):
     message = rf"run_dir='{place}': opening it failed: .*; make it writable, or give another run_dir$"
     with pytest.raises(RunDirError, match=message):
         RunWriter(Path(place))
     with pytest.raises(RunDirError, match="is a file; give a folder"):
         RunWriter(Path(__file__))
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(RunDirError, match="/link' is a link to '.*/gone', which is not there; make that folder"):
+        RunWriter(tmp_path / "link")
 
 
 # Parts
