@@ -67,7 +67,7 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
     def observed(*positional: Any, **named: Any) -> Any:
         options = signature.bind(*positional, **named)
         options.apply_defaults()
-        template = options.arguments["apply_chat_template"]
+        template = options.arguments.get("apply_chat_template")
         seed = _read_seed(signature, options.arguments)
         before = _current.set(Evaluation(seed, template if isinstance(template, str) else None))
         try:

@@ -30,8 +30,9 @@ STARTS = "import lm_eval_takeover, lm_eval_takeover.lm_eval_hooks; lm_eval_takeo
 CALLS = """
 import contextlib, io
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import TakeoverError
 for words in {calls!r}:
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.suppress(SystemExit, TakeoverError), contextlib.redirect_stdout(io.StringIO()):
         main(words)
 """
 HELP = [["--help"], ["calibrate", "--help"]]
