@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_is_named(place, tmp_path):
     with pytest.raises(RunDirError, match="is a file; give a folder"):
         RunWriter(Path(__file__))
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    with pytest.raises(RunDirError, match="/link' is a link to '.*/gone', which is not there; make that folder"):
+    with pytest.raises(RunDirError, match=r"/link' is a link to '.*/gone', which is not there; make that folder"):
         RunWriter(tmp_path / "link")
 
 
