@@ -1,19 +1,15 @@
 """Output of `effects`: the cost before it runs, then tables, figures and the continued texts."""
 
-import argparse
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.lab.analysis import effects
 from lm_eval_takeover.lab.analyze.tables import write_analysis
-from lm_eval_takeover.lab.effects.positions import Candidates
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
@@ -24,34 +20,6 @@ _CONTEXT, _BEHIND = 400, 1500  # characters before and behind a position that ar
 _INNER = ("problem", "host", "donor")  # of a row, not of the table
 _NAME = ("task", "doc_id", "sample", "position")
 Row = Mapping[str, Any]
-
-
-def describe_cost(
-    run: RunReader, candidates: Mapping[str, Candidates], wanted: Mapping[str, int], options: argparse.Namespace
-) -> str:
-    """Texts, tokens, passes and hours, if texts stay as long as the run's and are written as fast."""
-    count, stored = options.continuations, [answered.stored for answered in run.answered]
-    numbers, words = {}, []
-    for kind, most in wanted.items():
-        rows, expected = candidates[kind].rows, candidates[kind].expected
-        known, likely = not math.isnan(expected), np.nanmin([most, expected])
-        numbers[kind] = round(likely) if likely >= 1 else 0
-        few = "fewer than 0.1" if expected < 0.1 else f"about {expected:.1f}"
-        differ = few if 0 < expected < 1 else f"{expected:,.0f}"
-        among = differ if known else "an unknown number"
-        words.append(f"{'' if known else 'up to '}{numbers[kind]:,} of {among} {kind}s among {len(rows):,} tokens")
-    left = {kind: float(of.rows["left"].mean()) if len(of.rows) else 0.0 for kind, of in candidates.items()}
-    tokens = sum(2 * count * number * left[kind] for kind, number in numbers.items())
-    written = sum(sample.tokens for sample in stored)
-    passes = {"base": 0.0, "guide": 0.0} | {run.host: 1.0}
-    if options.after == "gate":
-        passes = {role: sum(getattr(sample, f"{role}_passes") for sample in stored) / written for role in passes}
-    hours = f"{tokens * run.seconds / written / 3600:,.2f}" if run.seconds else "?"
-    return (
-        f"{' and '.join(words)}, {count} continuations behind each token: {2 * count * sum(numbers.values()):,} texts, about "
-        f"{tokens:,.0f} tokens, {tokens * passes['base']:,.0f} passes of the base, {tokens * passes['guide']:,.0f} of the guide; "
-        f"{hours} hours at the speed of the run"
-    )
 
 
 def write_effects(
