@@ -65,6 +65,8 @@ def test_a_length_of_the_command_line_goes_before_the_task_files(evaluate):
 def test_what_the_command_refuses_is_refused_in_python(evaluate, tmp_path):
     with pytest.raises(ArgumentError, match=r"--use_cache '.*_rank0.db': lm-eval's cache knows prompts and no models"):
         evaluate(model_args={"policy": "base"}, gen_kwargs="do_sample=False", use_cache=str(tmp_path / "greedy"))
+    with pytest.raises(ArgumentError, match=r"--apply_chat_template 'nosuch' is no template of the tokenizer of '.*'; it"):
+        evaluate(model_args={"policy": "base"}, apply_chat_template="nosuch")
     with pytest.raises(ArgumentError, match="enable_thinking=False is read with --apply_chat_template; give both or none"):
         evaluate(model_args={"policy": "base", "enable_thinking": False})
 

@@ -53,26 +53,25 @@ def test_a_pipe_is_refused_at_once(folder, name):
         open_folder(folder)
 
 
-@pytest.mark.parametrize("where", ["vocabulary", "configuration"])
-def test_a_token_id_that_no_vocabulary_has_is_one_line(folder, where):
-    if where == "vocabulary":
-        edit(folder / "tokenizer.json", lambda tokenizer: tokenizer["model"]["vocab"].update({"far": 2**31 - 1}))
-    else:
-        edit(folder / "config.json", lambda config: config.update(vocab_size=2**31 - 1))
-    with one_line(TakeoverError, str(folder), "more than any real vocabulary"):
-        open_folder(folder)
+FAR = {  # a token id that no vocabulary has
+    "tokenizer.json": lambda tokenizer: tokenizer["model"]["vocab"].update({"far": 2**31 - 1}),
+    "config.json": lambda config: config.update(vocab_size=2**31 - 1),
+}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-@pytest.mark.parametrize("left", [None, 0, 0.5])
-def test_a_file_that_is_gone_empty_or_cut_off_is_one_line(folder, name, left):
-    content = (folder / name).read_bytes()
-    (folder / name).unlink()
-    if left is None:
+@pytest.mark.parametrize("left", ["far", None, 0, 0.5])
+def test_a_file_that_is_gone_empty_cut_off_or_far_is_one_line(folder, name, left):
+    content, words = (folder / name).read_bytes(), f"base='{folder}' cannot be loaded"
+    if left == "far" and name in FAR:
+        edit(folder / name, FAR[name])
+        words = "more than any real vocabulary"
+    elif left is None:
+        (folder / name).unlink()
         (folder / name).symlink_to("/nowhere")
     else:
-        (folder / name).write_bytes(content[: int(left * len(content))])
-    with one_line(TakeoverError, f"base='{folder}' cannot be loaded"):
+        (folder / name).write_bytes(content[: int((left if left != "far" else 0.9) * len(content))])
+    with one_line(TakeoverError, str(folder), words):
         open_folder(folder)
 
 
