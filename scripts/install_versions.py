@@ -36,20 +36,15 @@ def main() -> int:
     pip = [str(options.folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-        lowest, tools = [], ["-e", ".[test,check]"]
-        if options.versions == "lowest":  # without TRL, which asks for higher ones: its test is left out
+        lowest = []
+        if options.versions == "lowest":
             # The lowest matplotlib calls functions that a newer pyparsing warns of.
             lowest = [*list_lowest(project["dependencies"] + project["optional-dependencies"]["lab"]), "pyparsing<3.3"]
-            tools = [
-                "-e",
-                ".[lab,check]",
-                *(one for one in project["optional-dependencies"]["test"] if one[:3] not in ("trl", "lm-")),
-            ]
         file.write("\n".join([torch, *lowest]))
         file.flush()
         subprocess.run([*pip, "-q", torch], check=True)  # alone: the exact version keeps the CPU build that pip finds
         words = ["--dry-run"] if options.dry_run else ["-q"]
-        return subprocess.run([*pip, *words, "-c", file.name, *tools], cwd=ROOT).returncode
+        return subprocess.run([*pip, *words, "-c", file.name, "-e", ".[test,check]"], cwd=ROOT).returncode
 
 
 if __name__ == "__main__":

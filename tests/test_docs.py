@@ -208,10 +208,7 @@ ELSEWHERE = (
     r"Qwen/|--pair qwen|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|^frontier |my_gate\.py"
     r"|--after gate|org/|results/new|runs/paper/"
 )
-SMALL = {
-    "effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"],
-    "pairs": ["--confidence", "0.1"],  # of so few continuations
-}
+SMALL = {"effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"]}
 NUMBER = re.compile(r"[-+]?\d[\d,.]*%?")
 RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "runs/math500": "guided",
         "runs/demo/guided/samples": "guided"}  # fmt: skip

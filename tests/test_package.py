@@ -29,7 +29,6 @@ BROUGHT = {
     "triton",
     "inspect_ai",
     "peft",
-    "trl",
 }
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -109,7 +108,7 @@ for words in ("list", "leaderboard {data}", "regress {data}/guided --baseline b.
               "regress {data}/guided --baseline b.json"):
     assert main(words.split()) == 0, words
 for name, words in (("analyze", "{data} --out out"), ("effects", "run --out out"), ("frontier", "run --out out"),
-                    ("pairs", "run --out out"), ("report", "run --out out"), ("paper", "--run_dir out")):
+                    ("report", "run --out out"), ("paper", "--run_dir out")):
     try:
         main([name, *words.split()])
     except ArgumentError as error:

@@ -25,7 +25,6 @@ COMMANDS = {
     "history": ["regress", "results", "--baseline", "baseline.json", "--history", "history.jsonl"],
     "junit": ["regress", "results", "--baseline", "baseline.json", "--junit", "junit.xml"],
     "hub": ["export", "whole", "--to", "hub", "--out", "hub"],
-    "pairs": ["pairs", "guided", "--tokens_only", "--out", "pairs"],
     "calibrate": ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "2", "--max_gen_toks", "8",
                   "--out", "pair.json", "--overwrite"],
     "compare": ["compare", "--tasks", "takeover_demo", "--limit", "1", "--rows", "base,guide", "--run_dir", "compared",

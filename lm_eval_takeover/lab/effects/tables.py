@@ -14,7 +14,7 @@ from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
 EXAMPLES = "effect_examples.json"  # what a report shows
-TEXTS = "effect_texts.parquet"  # what a training set is made of
+TEXTS = "effect_texts.parquet"
 _MOST = 10  # examples of either sign
 _CONTEXT, _BEHIND = 400, 1500  # characters before and behind a position that are shown
 _INNER = ("problem", "host", "donor")  # of a row, not of the table

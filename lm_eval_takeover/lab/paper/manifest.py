@@ -77,7 +77,6 @@ class Item:
     figures: tuple[str, ...] = ()
     report: bool = False  # whether it is read in the report
     calibrate: bool = False
-    weights: bool = False  # whether the takeovers of its last row are written as pairs, with weights
     missing: str = ""
 
     @property

@@ -4,7 +4,6 @@ RUN_DIR/PAIR                     the folder of compare, with leaderboard.json; a
 RUN_DIR/PAIR/reverse             that of rows with a budget by which the base takes over
 RUN_DIR/PAIR/analysis/ROWS       what analyze wrote of these rows
 RUN_DIR/PAIR/report.html         what report wrote
-RUN_DIR/PAIR/weights             pairs with weights that the command `pairs` wrote
 RUN_DIR/PAIR/thresholds          the calibration files of Table 13
 RUN_DIR/index.html, index.md     the papers' items
 """
@@ -90,9 +89,6 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
         yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only, *whose]
         if any(item.report for item in those.values()):
             yield ["report", str(out), "--out", str(folder / "report.html")]
-    for item in (item for item in items.values() if item.weights):
-        words = ["--tokens_only", "--weights", "js", "--out", str(folder / "weights")]
-        yield ["pairs", str(folder / item.labels[-1] / "samples"), *words]
     for task in (pair.calibrate or pair.tasks.split()) if any(item.calibrate for item in items.values()) else ():
         out = folder / "thresholds" / f"{make_component(task)}.json"
         if not out.exists():

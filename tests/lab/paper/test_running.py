@@ -8,7 +8,6 @@ from pathlib import Path
 from shlex import split
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from helpers.browser import CHROMIUM, open_browser
 from helpers.read_once import made_once
@@ -148,17 +147,6 @@ def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
     thresholds = json.loads(next((demo / "thresholds").glob("*.json")).read_text())["scores"]["ce"]["table"]
     cells = {row["rho"]: f"{row['tau']:.3f} / {row['kappa_threshold_to_mean']:.3f}" for row in thresholds}
     assert [cells[ratio] for ratio in (0.01, 0.03, 0.05)] == [*read_rows(sections["T13"])[0][0].values()][1:]
-
-
-def test_weights_are_the_divergence_at_both_tokens_of_each_takeover(paper):
-    """Where both tokens follow the same text, both have the score that the run's gate saw."""
-    rows = pq.read_table(paper / "demo" / "weights" / "pairs.parquet").to_pylist()
-    run = read_run_folder(paper / "demo" / "js-tau-0.1-kappa-0" / "samples")
-    scores = {one.name: table["score"].to_pylist() for one, table in run.read_traces(["score"])}
-    for row in rows:
-        seen = scores[row["task"], row["doc_id"], row["sample"]][row["position"]]
-        assert row["chosen_weights"] == row["rejected_weights"] == [pytest.approx(seen, abs=1e-4)]
-    assert len(rows) > 5
 
 
 def test_examples_are_chosen_by_their_rule(paper):
