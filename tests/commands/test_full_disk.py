@@ -24,7 +24,6 @@ COMMANDS = {
     "baseline": ["regress", "results", "--baseline", "baseline.json", "--update"],
     "history": ["regress", "results", "--baseline", "baseline.json", "--history", "history.jsonl"],
     "junit": ["regress", "results", "--baseline", "baseline.json", "--junit", "junit.xml"],
-    "hub": ["export", "whole", "--to", "hub", "--out", "hub"],
     "calibrate": ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "2", "--max_gen_toks", "8",
                   "--out", "pair.json", "--overwrite"],
     "compare": ["compare", "--tasks", "takeover_demo", "--limit", "1", "--rows", "base,guide", "--run_dir", "compared",
@@ -41,7 +40,6 @@ def disk(tmp_path_factory, demo_runs):
     for name, run in demo_runs.items():
         copy_few(run, folder / name)
     write_results(folder / "results", {"takeover_demo": [4, 8, 0, 4]}, run=takeover())
-    write_results(folder / "whole", {"takeover_gsm8k": [4, 8, 0, 4]}, run=takeover())
     before = Path.cwd()
     os.chdir(folder)
     with comparing_here():
