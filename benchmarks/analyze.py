@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from lm_eval_takeover.lab.score_files import ScoredSample, ScoresHeader, list_score_files, make_schema, write_scores
 from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
-from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, list_score_files, make_schema, write_scores
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 

@@ -15,7 +15,7 @@ import argparse
 import numpy as np
 import polars as pl
 
-from lm_eval_takeover.lab.analysis.effects import LARGE, Positions, measure_auroc, measure_position
+from lm_eval_takeover.lab.measures.effects import LARGE, Positions, measure_auroc, measure_position
 
 PAIRS = 8
 SCORES = ("effect", "decision", "near", "size", "random")

@@ -14,8 +14,8 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.analysis.effects import EFFECTS, Outcomes
 from lm_eval_takeover.lab.frontier.curves import Curve, Oracle
+from lm_eval_takeover.lab.measures.effects import EFFECTS, Outcomes
 from lm_eval_takeover.results.statistics import Interval
 
 Values = NDArray[np.float64]

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.lab.analysis.catalogue import SCORED, Measuring
+from lm_eval_takeover.lab.measures.catalogue import SCORED, Measuring
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import write_parquet

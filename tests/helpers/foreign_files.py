@@ -29,20 +29,20 @@ from helpers.spoiling import spoil_bytes, spoil_json
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
+from lm_eval_takeover.lab import score_files as scored
 from lm_eval_takeover.lab.analyze.inputs import Inputs, split_pairs
 from lm_eval_takeover.lab.analyze.tables import make_tables
 from lm_eval_takeover.lab.effects.tables import EXAMPLES
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.report.building import list_rows
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.rollouts import read_scores
+from lm_eval_takeover.lab.score_files import list_score_files, make_schema, read_header
 from lm_eval_takeover.runs import journal
-from lm_eval_takeover.runs import scores as scored
 from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal
 from lm_eval_takeover.runs.prompts import read_prompts
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.scores import list_score_files, make_schema, read_header
 from lm_eval_takeover.runs.traces import SCHEMA as TRACED
 from lm_eval_takeover.storage.digests import digest_of
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import VocabularyError
-from lm_eval_takeover.lab.analysis.planning import classify_vocabulary
+from lm_eval_takeover.lab.measures.planning import classify_vocabulary
 from lm_eval_takeover.pair.pieces import BytesTokenizer, Pieces
 from lm_eval_takeover.pair.vocabulary import Vocabulary, share
 from lm_eval_takeover.runs.run_reader import RunReader

@@ -17,10 +17,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
-from lm_eval_takeover.lab.analysis.choices import THRESHOLDS
-from lm_eval_takeover.lab.analysis.outcomes import find_changed
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, read_scored_samples
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs
+from lm_eval_takeover.lab.measures.choices import THRESHOLDS
+from lm_eval_takeover.lab.measures.outcomes import find_changed
+from lm_eval_takeover.lab.measures.tokens import SampleTokens, read_scored_samples
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 _LARGEST, _AROUND = 3, 24  # takeovers that are shown, and tokens on either side

@@ -11,13 +11,13 @@ from typing import Any
 import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.analysis.choices import find_step
-from lm_eval_takeover.lab.analysis.planning import TokenClasses, Vocabulary, classify_vocabulary
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample
+from lm_eval_takeover.lab.measures.choices import find_step
+from lm_eval_takeover.lab.measures.planning import TokenClasses, Vocabulary, classify_vocabulary
+from lm_eval_takeover.lab.measures.tokens import SampleTokens, make_sample
+from lm_eval_takeover.lab.score_files import find_scored, list_score_files, read_header
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
-from lm_eval_takeover.runs.scores import find_scored, list_score_files, read_header
 from lm_eval_takeover.storage.paths import make_component
 
 

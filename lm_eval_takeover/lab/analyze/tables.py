@@ -17,14 +17,14 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_csv, write_json, writing
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.lab.analysis import outcomes
-from lm_eval_takeover.lab.analysis.catalogue import COLUMNS, SCORED, Measuring, measure_files
-from lm_eval_takeover.lab.analysis.figures import DRAWN, SIZE, draw
-from lm_eval_takeover.lab.analysis.planning import TokenClasses, classify_text, count_classes, tabulate_planning
-from lm_eval_takeover.lab.analysis.pooling import make_frame
 from lm_eval_takeover.lab.analyze.examples import make_contexts, make_examples
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs, split_pairs
 from lm_eval_takeover.lab.extra import draw_svg
+from lm_eval_takeover.lab.measures import outcomes
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, Measuring, measure_files
+from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw
+from lm_eval_takeover.lab.measures.planning import TokenClasses, classify_text, count_classes, tabulate_planning
+from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.storage.whole_files import write_text

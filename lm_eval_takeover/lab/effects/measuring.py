@@ -10,13 +10,13 @@ from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.errors import ArgumentError, run_in_batches
-from lm_eval_takeover.lab.analysis.effects import CONTROL, TAKEOVER, measure_position
 from lm_eval_takeover.lab.effects.form import Form
 from lm_eval_takeover.lab.effects.positions import Candidates, Position
 from lm_eval_takeover.lab.effects.tables import write_effects
+from lm_eval_takeover.lab.measures.effects import CONTROL, TAKEOVER, measure_position
+from lm_eval_takeover.lab.stored_pair import Readers, restore_arguments
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy

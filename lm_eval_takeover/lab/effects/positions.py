@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.analysis.effects import CONTROL, TAKEOVER
+from lm_eval_takeover.lab.measures.effects import CONTROL, TAKEOVER
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 _COLUMNS = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "host_token_id")

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from lm_eval_takeover.commands._output import Table, write_terminal, writing
-from lm_eval_takeover.lab.analysis import effects
 from lm_eval_takeover.lab.analyze.tables import write_analysis
+from lm_eval_takeover.lab.measures import effects
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
 

@@ -17,8 +17,8 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import Table, write_file, write_markdown
 from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
-from lm_eval_takeover.lab.analysis.figures import put_legend
 from lm_eval_takeover.lab.extra import draw_svg
+from lm_eval_takeover.lab.measures.figures import put_legend
 from lm_eval_takeover.lab.paper.manifest import RATES, Item, Manifest, PaperPair, Part
 from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.results.published import read_tables

@@ -17,7 +17,7 @@ from pathlib import Path
 from lm_eval_takeover import stopping
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.lab.analysis.choices import find_step
+from lm_eval_takeover.lab.measures.choices import find_step
 from lm_eval_takeover.lab.paper.index import write_index
 from lm_eval_takeover.lab.paper.manifest import RATES, REVERSE, Item, PaperPair, is_reverse, read_manifest
 from lm_eval_takeover.storage.paths import make_component

@@ -15,9 +15,9 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal, make_page_policy
-from lm_eval_takeover.lab.analysis.figures import DRAWN
-from lm_eval_takeover.lab.analysis.outcomes import K
-from lm_eval_takeover.lab.analysis.pooling import MEAN
+from lm_eval_takeover.lab.measures.figures import DRAWN
+from lm_eval_takeover.lab.measures.outcomes import K
+from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.rollouts import list_picks, pack_picks
 from lm_eval_takeover.lab.report.story import tell_story

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, make_sample, read_scored_samples
+from lm_eval_takeover.lab.measures.tokens import SampleTokens, make_sample, read_scored_samples
 from lm_eval_takeover.lab.report.inputs import Analysis
+from lm_eval_takeover.lab.score_files import column_of, list_score_files, read_header
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
-from lm_eval_takeover.runs.scores import column_of, list_score_files, read_header
 
 UNKNOWN = 0xFFFF
 _TRACED = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "donor_rank", "host_token_id")

@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
-from lm_eval_takeover.lab.analysis.figures import SIZE, draw, draw_places
-from lm_eval_takeover.lab.analysis.pooling import MEAN
 from lm_eval_takeover.lab.extra import draw_svg
+from lm_eval_takeover.lab.measures.figures import SIZE, draw, draw_places
+from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.lab.report.inputs import Analysis, clean_figure
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.run_reader import Answered, RunReader

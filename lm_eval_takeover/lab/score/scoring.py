@@ -13,16 +13,10 @@ from tqdm import tqdm
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
-from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.errors import RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.method.registry import Score, load_plugins
-from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.layout import SCORES_LOCK
-from lm_eval_takeover.runs.run_reader import Answered, RunReader
-from lm_eval_takeover.runs.scores import (
+from lm_eval_takeover.lab.score_files import (
     ScoredSample,
     Scorer,
     ScoresHeader,
@@ -32,6 +26,12 @@ from lm_eval_takeover.runs.scores import (
     read_header,
     write_scores,
 )
+from lm_eval_takeover.lab.stored_pair import Readers, restore_arguments
+from lm_eval_takeover.method.registry import Score, load_plugins
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.layout import SCORES_LOCK
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.storage.locks import Lock, Locked
 
 logger = logging.getLogger(__name__)

@@ -18,18 +18,18 @@ from helpers.run_dirs import plant, plant_facts
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
-from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
-from lm_eval_takeover.lab.analysis.figures import DRAWN
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, read_scored_samples
 from lm_eval_takeover.lab.analyze.command import DESCRIPTION
 from lm_eval_takeover.lab.analyze.examples import SHOWN, Words, count_words, draw_contexts
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS
+from lm_eval_takeover.lab.measures.figures import DRAWN
+from lm_eval_takeover.lab.measures.tokens import SampleTokens, read_scored_samples
+from lm_eval_takeover.lab.score_files import list_score_files, read_header
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.prompts import SCHEMA
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import list_score_files, read_header
 from lm_eval_takeover.storage.digests import digest_of
 
 

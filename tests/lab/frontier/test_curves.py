@@ -8,8 +8,8 @@ import pytest
 from frontier_area import CURVES, simulate  # the committed simulation, at a small size
 from scipy.integrate import trapezoid
 
-from lm_eval_takeover.lab.analysis.effects import EFFECTS, Outcomes
 from lm_eval_takeover.lab.frontier.curves import Curve, Oracle, compare_areas, find_areas, find_band, find_cap, find_least_costs
+from lm_eval_takeover.lab.measures.effects import EFFECTS, Outcomes
 from lm_eval_takeover.results.statistics import average_differences
 
 

@@ -17,12 +17,12 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_markdown
-from lm_eval_takeover.lab.analysis.tokens import read_scored_samples
+from lm_eval_takeover.lab.measures.tokens import read_scored_samples
 from lm_eval_takeover.lab.paper import running
 from lm_eval_takeover.lab.paper.manifest import read_manifest
+from lm_eval_takeover.lab.score_files import list_score_files
 from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import list_score_files
 
 PRINTED = [f"T{number}" for number in range(1, 15)]
 FIGURES = [f"F{number}" for number in range(1, 10)]

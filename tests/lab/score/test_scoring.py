@@ -13,16 +13,16 @@ from helpers.pairs import look_before_passes
 from helpers.run_dirs import copy_few, plant_facts
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._stored_pair import restore_arguments
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.lab.score import scoring
+from lm_eval_takeover.lab.score_files import column_of, list_score_files, make_schema, read_header
+from lm_eval_takeover.lab.stored_pair import restore_arguments
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import column_of, list_score_files, make_schema, read_header
 
 NAME = ["task", "doc_id", "sample", "position"]
 

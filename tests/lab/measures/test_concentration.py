@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 
-from lm_eval_takeover.lab.analysis import concentration, pooling
-from lm_eval_takeover.lab.analysis.catalogue import COLUMNS, MANY, Measuring, measure_files
-from lm_eval_takeover.lab.analysis.choices import EDGES, MEASURES
-from lm_eval_takeover.lab.analysis.concentration import measure_concentration, measure_overlap, measure_position
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, ceil_percent, read_scored_samples
+from lm_eval_takeover.lab.measures import concentration, pooling
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS, MANY, Measuring, measure_files
+from lm_eval_takeover.lab.measures.choices import EDGES, MEASURES
+from lm_eval_takeover.lab.measures.concentration import measure_concentration, measure_overlap, measure_position
+from lm_eval_takeover.lab.measures.tokens import SampleTokens, ceil_percent, read_scored_samples
 from lm_eval_takeover.method.observations import COMPARED, compare
 from lm_eval_takeover.method.reading import PairReading
 

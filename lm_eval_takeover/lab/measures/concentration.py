@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lm_eval_takeover.lab.analysis.pooling import MEAN, pool_ratios, tabulate_ratios
-from lm_eval_takeover.lab.analysis.tokens import ENTROPY, SampleTokens, ceil_percent
+from lm_eval_takeover.lab.measures.pooling import MEAN, pool_ratios, tabulate_ratios
+from lm_eval_takeover.lab.measures.tokens import ENTROPY, SampleTokens, ceil_percent
 
 SHARES = (1, 5, 8)  # percent of a sample's tokens
 GRID = 100  # steps of the Lorenz curve

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lm_eval_takeover.lab.score_files import column_of, make_schema
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
 from lm_eval_takeover.runs.run_reader import split_samples
-from lm_eval_takeover.runs.scores import column_of, make_schema
 
 ENTROPY = "entropy"
 SCHEMA = make_schema()

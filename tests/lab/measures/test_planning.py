@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.analysis.planning import (
+from lm_eval_takeover.lab.measures.planning import (
     EXECUTION,
     NONE,
     PLANNING,
@@ -15,7 +15,7 @@ from lm_eval_takeover.lab.analysis.planning import (
     classify_vocabulary,
     tabulate_planning,
 )
-from lm_eval_takeover.lab.analysis.pooling import make_frame
+from lm_eval_takeover.lab.measures.pooling import make_frame
 
 
 @pytest.mark.parametrize(

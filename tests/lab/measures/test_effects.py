@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from lm_eval_takeover.lab.analysis.effects import (
+from lm_eval_takeover.lab.measures.effects import (
     BEYOND,
     EFFECTS,
     Outcomes,
@@ -17,7 +17,7 @@ from lm_eval_takeover.lab.analysis.effects import (
     tabulate_by_score,
     tabulate_summary,
 )
-from lm_eval_takeover.lab.analysis.figures import draw
+from lm_eval_takeover.lab.measures.figures import draw
 from lm_eval_takeover.results.statistics import paired_difference
 
 

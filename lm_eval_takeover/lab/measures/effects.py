@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.analysis.pooling import Values
+from lm_eval_takeover.lab.measures.pooling import Values
 from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, bounds_of, paired_difference, within_shares
 
 BINS = 10

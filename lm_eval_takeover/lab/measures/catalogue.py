@@ -17,10 +17,10 @@ import polars as pl
 
 from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.lab.analysis import choices, concentration, failure, planning
-from lm_eval_takeover.lab.analysis.planning import Vocabulary, classify_text
-from lm_eval_takeover.lab.analysis.pooling import make_frame
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens, read_scored_samples
+from lm_eval_takeover.lab.measures import choices, concentration, failure, planning
+from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_text
+from lm_eval_takeover.lab.measures.pooling import make_frame
+from lm_eval_takeover.lab.measures.tokens import SampleTokens, read_scored_samples
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 
 MANY = 10**7  # tokens from which on worker processes are worth their start of some seconds

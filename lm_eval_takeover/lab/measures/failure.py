@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.analysis.pooling import MEAN, Estimates, Values, draw_weights
-from lm_eval_takeover.lab.analysis.tokens import ENTROPY, SampleTokens
+from lm_eval_takeover.lab.measures.pooling import MEAN, Estimates, Values, draw_weights
+from lm_eval_takeover.lab.measures.tokens import ENTROPY, SampleTokens
 from lm_eval_takeover.results.summary import choose_averaged
 
 LARGEST = 100

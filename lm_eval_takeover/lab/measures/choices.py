@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.analysis.concentration import SHARES, measure_concentration
-from lm_eval_takeover.lab.analysis.pooling import pool_ratios, tabulate_ratios
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens
+from lm_eval_takeover.lab.measures.concentration import SHARES, measure_concentration
+from lm_eval_takeover.lab.measures.pooling import pool_ratios, tabulate_ratios
+from lm_eval_takeover.lab.measures.tokens import SampleTokens
 
 THRESHOLDS = (0.001, 0.01, 0.1)  # nats: our own choice
 SETS = ("all", "peaks")  # all tokens of a sample, and its top 1 % by the score

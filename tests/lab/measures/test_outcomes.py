@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from lm_eval_takeover.lab.analysis import pooling
-from lm_eval_takeover.lab.analysis.catalogue import COLUMNS
-from lm_eval_takeover.lab.analysis.failure import (
+from lm_eval_takeover.lab.measures import pooling
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS
+from lm_eval_takeover.lab.measures.failure import (
     choose_threshold,
     count_pairs,
     cross_validated_accuracy,
     measure_failure,
     tabulate_failure,
 )
-from lm_eval_takeover.lab.analysis.outcomes import (
+from lm_eval_takeover.lab.measures.outcomes import (
     measure_cross,
     measure_ranks,
     tabulate_budget,
@@ -26,8 +26,8 @@ from lm_eval_takeover.lab.analysis.outcomes import (
     tabulate_ranks,
     tabulate_rates,
 )
-from lm_eval_takeover.lab.analysis.pooling import make_frame
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens
+from lm_eval_takeover.lab.measures.pooling import make_frame
+from lm_eval_takeover.lab.measures.tokens import SampleTokens
 from lm_eval_takeover.results.statistics import mean_interval
 
 

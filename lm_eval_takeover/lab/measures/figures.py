@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from lm_eval_takeover.lab.analysis.concentration import SHARES
-from lm_eval_takeover.lab.analysis.planning import CLASSES
-from lm_eval_takeover.lab.analysis.pooling import MEAN
+from lm_eval_takeover.lab.measures.concentration import SHARES
+from lm_eval_takeover.lab.measures.planning import CLASSES
+from lm_eval_takeover.lab.measures.pooling import MEAN
 
 Axes = Any
 Table = pl.DataFrame

@@ -13,8 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from lm_eval_takeover.lab.analysis.pooling import MEAN, tabulate_ratios
-from lm_eval_takeover.lab.analysis.tokens import SampleTokens
+from lm_eval_takeover.lab.measures.pooling import MEAN, tabulate_ratios
+from lm_eval_takeover.lab.measures.tokens import SampleTokens
 from lm_eval_takeover.results.statistics import expect_flips
 from lm_eval_takeover.results.summary import Rates, Summary, average, choose_averaged, summarize_correct
 
