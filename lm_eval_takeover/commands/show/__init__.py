@@ -1,5 +1,5 @@
-"""`lm-eval-takeover show`: print one answer of a run.
+"""`lm-eval-takeover show`: print answers of a run.
 
-Reads a run_dir and the name of a sample. Prints the problem, the answer with its takeovers marked, and the verdict. Start
-reading at `command`, then `rollout`.
+Reads a run_dir and the name of a sample, or which answers. Prints the problem, the answer with its takeovers marked, the
+verdict, and what the gate saw. Start reading at `command`, then `rollout`.
 """

@@ -1,8 +1,10 @@
-"""Prints one answer with its takeovers marked."""
+"""Prints answers with their takeovers marked, and what the gate saw."""
 
 import argparse
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.text import Text
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.runs.layout import SAMPLES
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 
 Decode = Callable[[list[int]], str]
@@ -21,26 +24,66 @@ def show(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises ArgumentError for a sample that the run does not have."""
     runs = read_run_folders([options.run_dir])
     run = next((run for run in runs if run.takeover.get("window") is not None), runs[0])  # of a comparison the guided row
-    sample = find_sample(run, options.task, options.doc, options.sample)
-    ((_, trace),) = run.read_traces([*_IDS, "chosen_from"], [sample])
+    console = Console(highlight=False, soft_wrap=True)
+    if options.kind is None:
+        _print_answer(console, run, find_sample(run, options.task, options.doc or 0, options.sample or 0), options)
+        return 0
+    named = options.task, options.doc, options.sample
+    asked = [one for one in run.answered if all(want in (None, own) for want, own in zip(named, one.name, strict=True))]
+    solved = _list_solved(run) if options.kind == "rescued" else set()
+    judged = [one for one in asked if one.outcome and one.correct == (options.kind != "wrong")]
+    chosen = [one for one in judged if one.name[:2] not in solved]
+    for sample in chosen[: options.number]:
+        _print_answer(console, run, sample, options)
+    counts = f"{len(chosen):,} of {len(asked):,} answers are {options.kind}"
+    console.print(counts + f"; --number N shows more than {options.number}" * (len(chosen) > options.number))
+    return 0
+
+
+def _list_solved(run: RunReader) -> set[tuple[str, int]]:
+    """Problems that the base solves, in the row beside this one. Raises ArgumentError where there is none."""
+    folder = run.folder.absolute()
+    beside = read_run_folders([folder.parent.parent]) if folder.name == SAMPLES else []
+    base = next((one for one in beside if one.written_by == "base"), None)
+    if base is None:
+        raise ArgumentError(f"--rescued: no row of the base beside '{run.folder}'; give a folder of compare that has one")
+    return {one.name[:2] for one in base.answered if one.correct}
+
+
+def _print_answer(console: Console, run: RunReader, sample: Answered, options: argparse.Namespace) -> None:
+    """Heading, problem, answer and verdict; with its scores, where answers of a kind were asked for."""
+    ((_, trace),) = run.read_traces([*_IDS, "chosen_from", "score", "window_mean"], [sample])
     stored = sample.stored
     heading = (
         f"{run.label} (policy={run.policy}), task {sample.task}, doc {sample.doc_id}, sample {sample.sample}: "
         f"{stored.tokens:,} tokens, {stored.takeovers:,} takeovers ({stored.takeovers / max(stored.tokens, 1):.1%})"
         f"{', cut off by the token limit' if stored.truncated else ''}"
     )
-    console = Console(highlight=False, soft_wrap=True)
     console.print(Text(for_terminal(heading), style="bold"))
     prompts = run.prompts.get((sample.task, sample.doc_id), [])
     if prompts and prompts[0]["problem"]:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
     ids = [token for name in _IDS for token in trace[name].to_pylist() if token is not None]
-    decode = run.load_decoder(options.tokenizer, ids)
-    console.print(mark_takeovers(decode, trace, run.donor if run.written_by is None else None))
+    decode, donor = run.load_decoder(options.tokenizer, ids), run.donor if run.written_by is None else None
+    console.print(mark_takeovers(decode, trace, donor))
     gold = prompts[0]["answer"] if prompts else None
     verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {gold or 'not known'})"
     console.print(Text(for_terminal(verdict), "bold"))
-    return 0
+    if options.kind and donor and run.takeover.get("tau") is not None:
+        console.print(Text("\n".join(list_scores(decode, trace, donor, run.takeover)) + "\n"))
+
+
+def list_scores(decode: Decode, trace: pa.Table, donor: str, gate: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each takeover: its place, its score beside what it had to exceed, its mark. Then the highest of the others."""
+    yield f"tau {gate['tau']:.3f}, {gate['score']} at each takeover beside what it had to exceed:"
+    rows = [(at, row) for at, row in enumerate(trace.to_pylist()) if row["score"] is not None and not math.isnan(row["score"])]
+    kept = [(at, row) for at, row in rows if row["chosen_from"] != donor]
+    highest = max(kept, key=lambda each: each[1]["score"], default=None)
+    for at, row in [each for each in rows if each[1]["chosen_from"] == donor] + [highest] * bool(highest):
+        least, host = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0)), row["host_token_id"]
+        about = "highest that did not fire, token" if (at, row) == highest else "token"
+        sign = ">" if row["score"] > least else "<"
+        yield f"{about} {at:,}: {row['score']:.3f} {sign} {least:.3f}  {_mark(decode, row['token_id'], host, '[]').plain}".strip()
 
 
 def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> Answered:

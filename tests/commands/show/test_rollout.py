@@ -36,6 +36,34 @@ def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_
     assert f"{one.stored.takeovers} takeovers" in text and f"gold: {gold}" in text
 
 
+def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, capsys):
+    """Without a base run, but for --rescued: the base's row of the comparison."""
+    run = read_run_folder(shutil.copytree(demo_runs["guided"], tmp_path / "compared" / "guided" / "samples"))
+    right = [one for one in run.answered if one.correct]
+    printed = show(capsys, tmp_path / "compared", "--right", "--number", "2")
+    assert printed.endswith(f"{len(right)} of {len(run.answered)} answers are right; --number N shows more than 2\n")
+    assert printed.count("highest that did not fire") == 2 and "correct: " in printed
+    gate, told = run.takeover, printed.split("highest that")[0].split(f"tau {run.takeover['tau']:.3f}, ce at each")[1]
+    ((_, trace),) = run.read_traces(["chosen_from", "score", "window_mean"], right[:1])
+    rows = trace.to_pylist()
+    least = [max(gate["tau"], gate["kappa"] * (row["window_mean"] or 0)) for row in rows]
+    lines = [f"token {at:,}: {row['score']:.3f} {'>' if row['score'] > edge else '<'} {edge:.3f}"
+             for at, (row, edge) in enumerate(zip(rows, least, strict=True))]  # fmt: skip
+    taken = [line for row, line in zip(rows, lines, strict=True) if row["chosen_from"] == "guide"]
+    assert [line.split("  ")[0] for line in told.splitlines()[1:]] == taken and all(" > " in line for line in taken)
+    highest = max((at for at, row in enumerate(rows) if row["chosen_from"] == "base"), key=lambda at: rows[at]["score"])
+    assert lines[highest] in printed.split("highest that did not fire, ")[1] and " < " in lines[highest]
+    with pytest.raises(ArgumentError, match="--rescued: no row of the base beside"):
+        main(["show", str(tmp_path / "compared"), "--rescued"])
+    base = read_run_folder(shutil.copytree(demo_runs["base"], tmp_path / "compared" / "base" / "samples"))
+    failed = {one.doc_id for one in base.answered} - {one.doc_id for one in base.answered if one.correct}
+    rescued = [one for one in right if one.doc_id in failed]
+    assert f"{len(rescued)} of {len(run.answered)} answers are rescued" in show(capsys, tmp_path / "compared", "--rescued")
+    wrong = [one for one in base.answered if one.doc_id == 1 and not one.correct]
+    printed = show(capsys, demo_runs["base"], "--wrong", "--doc", "1")
+    assert f"{len(wrong)} of 8 answers are wrong" in printed and "incorrect: " in printed and "did not fire" not in printed
+
+
 @pytest.mark.parametrize(("words", "hosts", "marked"), [
     (["The", " "], [0, " fox"], "The[ |fox]"),
     (["Sum.", "\n", "Then"], [0, "Then", 0], "Sum.[\\n|Then]\nThen"),
