@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln, ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Values = NDArray[np.float64]  # one per problem
 
@@ -201,17 +201,6 @@ def fit_chances(shares: Values, samples: float) -> tuple[Values, Values]:
     weight = 1 / agreement - 1
     correct = shares * samples
     return mean * weight + correct, (1 - mean) * weight + samples - correct
-
-
-def expect_flips(shares: Values, samples: int) -> tuple[Values, Values]:
-    """The chances that a second run, of the same model and another seed, rescues each problem and harms it.
-
-    A problem is solved if any of its samples is: `E (1 - p)^n` of a beta distribution is a quotient of beta functions.
-    """
-    a, b = fit_chances(shares, samples)
-    unsolved = np.exp(betaln(a, b + samples) - betaln(a, b))
-    before = shares > 0
-    return np.where(before, 0.0, 1 - unsolved), np.where(before, unsolved, 0.0)
 
 
 def as_values(values: Any) -> Values:

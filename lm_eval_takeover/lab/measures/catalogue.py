@@ -51,7 +51,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "budget": _name("task run policy score nominal realized_rate acc acc_low acc_high pass8 pass8_low pass8_high k"),
     "rates": _name("task run doc_id realized_rate tokens"),
-    "flips": _name("task run problems rescued harmed p_value null_rescued null_harmed null"),
+    "flips": _name("task run problems rescued harmed p_value null_rescued"),
     "cross": _name(
         "task run direction threshold near_share replaced replaced_share acc acc_host acc_donor changed changed_share"
     ),

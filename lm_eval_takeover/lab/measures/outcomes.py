@@ -5,7 +5,6 @@ takeovers`. What the tokens of takeovers are, their rank under the host and cros
 traces: columns `token_id, takeover, score, donor_rank, host_token_id`, integers -1 where the trace has null.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from scipy.special import bdtr
 
 from lm_eval_takeover.lab.measures.pooling import MEAN, tabulate_ratios
 from lm_eval_takeover.lab.measures.tokens import SampleTokens
-from lm_eval_takeover.results.statistics import expect_flips
 from lm_eval_takeover.results.summary import Rates, Summary, average, choose_averaged, summarize_correct
 
 K = 8
@@ -58,40 +56,33 @@ def tabulate_rates(samples: pl.DataFrame) -> pl.DataFrame:
     return table.sort(keys, maintain_order=True)
 
 
-def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ()) -> pl.DataFrame:
+def tabulate_flips(samples: pl.DataFrame, base: str) -> pl.DataFrame:
     """Table 14: problems that only the run solves (rescued) or only the base run (harmed), by an exact sign test.
 
     A problem is solved if any of its samples is. Only problems that both runs have count. In `mean` rows counts are sums, as in
-    the table's last line; a run that lacks a task of the others has none. `null_rescued` and `null_harmed` are what another seed
-    of the base does to it: counted where `second` names such runs (their mean), else expected from how many samples of each
-    problem the base run solves (`expect_flips`).
+    the table's last line; a run that lacks a task of the others has none. `null_rescued` is what chance rescues, and harms, where
+    the run is as good as the base: the mean over all exchanges of the two rows' verdicts on a sample. They may share random
+    numbers, so the two verdicts on a sample stay together. Where both solve one, no exchange leaves a row without; where they
+    differ on `c` samples and solve none together, all `c` fall to the run in one of `2^c` exchanges.
     """
-    correct, keys = pl.col("correct"), ["task", "run", "doc_id"]
-    solved = samples.group_by(keys, maintain_order=True).agg(solved=correct.any(), share=correct.mean(), n=pl.len())
-    before = solved.filter(pl.col("run") == base).drop("run").rename({"solved": "before"})
-    both = solved.filter(pl.col("run") != base).drop("share", "n").join(before, on=["task", "doc_id"])
-    rescued, harmed = pl.col("solved") & ~pl.col("before"), ~pl.col("solved") & pl.col("before")
+    correct, problem, sample = pl.col("correct"), ["task", "run", "doc_id"], ["task", "doc_id", "sample"]
+    before = samples.filter(pl.col("run") == base).select(*sample, before="correct")
+    others = samples.filter(pl.col("run") != base).join(before.select("task", "doc_id").unique(), on=["task", "doc_id"])
+    rows = others.select("task", "run", "doc_id").unique(maintain_order=True).join(before, on=["task", "doc_id"])
+    both = rows.join(others, on=["run", *sample], how="full", coalesce=True, maintain_order="left_right")
+    both = both.with_columns(correct.fill_null(False), pl.col("before").fill_null(False))
     if both.is_empty():
         return both
-    rows = []
-    for (task, run), group in both.group_by(["task", "run"], maintain_order=True):
-        row = {"task": task, "run": run, "problems": len(group)}
-        row |= group.select(rescued.sum().alias("rescued"), harmed.sum().alias("harmed")).row(0, named=True)
-        others = [other for other in second if other != run]
-        its = both.filter(pl.col("task") == task, pl.col("run").is_in(others))
-        its = its.join(group.select("doc_id"), on="doc_id", how="semi")
-        if len(its) == len(others) * len(group) > 0:
-            null = [its.select(rule.sum()).item() / len(others) for rule in (rescued, harmed)]
-        else:
-            null = [float(x.sum()) for x in expect_flips(group["share"].to_numpy(), int(group["n"].to_numpy().min()))]
-            others = []
-        rows.append(row | {"null_rescued": null[0], "null_harmed": null[1], "null": ", ".join(others) or "expected"})
-    table = pl.DataFrame(rows)
+    differ = (correct != pl.col("before")).sum()
+    by_chance = pl.when((correct & pl.col("before")).any() | (differ == 0)).then(0.0).otherwise(0.5**differ)
+    found = both.group_by(problem, maintain_order=True).agg(correct.any(), pl.col("before").any(), null_rescued=by_chance)
+    counts = {"rescued": (correct & ~pl.col("before")).sum(), "harmed": (~correct & pl.col("before")).sum()}
+    sums = found.group_by("task", "run", maintain_order=True)
+    table = sums.agg(problems=pl.len().cast(pl.Int64), **counts, null_rescued=pl.col("null_rescued").sum())
     averaged = choose_averaged(table["task"].unique(maintain_order=True).to_list())
     inside = table.filter(pl.col("task").is_in(averaged)).filter(pl.len().over("run") == len(averaged))
-    kinds = pl.col("null").unique(maintain_order=True).str.join("; ")
-    sums = inside.group_by("run", maintain_order=True).agg(pl.exclude("task", "null").sum(), kinds)
-    table = pl.concat([table, sums.with_columns(task=pl.lit(MEAN)).select(table.columns)])
+    means = inside.group_by("run", maintain_order=True).agg(pl.exclude("task").sum()).with_columns(task=pl.lit(MEAN))
+    table = pl.concat([table, means.select(table.columns)])
     up, down = table["rescued"].to_numpy(), table["harmed"].to_numpy()
     p_values = np.minimum(2 * bdtr(np.minimum(up, down), up + down, 0.5), 1)
     return table.with_columns(p_value=pl.Series(p_values, dtype=pl.Float64))

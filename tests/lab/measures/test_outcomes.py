@@ -3,7 +3,6 @@
 import numpy as np
 import polars as pl
 import pytest
-from difficulties import table3
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
@@ -36,26 +35,24 @@ def outcomes(rows):
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
-def test_the_null_of_flips_is_that_of_a_second_seed():
-    """340 problems as hard as those of the paper for Qwen3-0.6B-Base: expected from one run, and counted in another."""
-    beta, rng = table3()[0, "Math500"], np.random.default_rng(1)
+@pytest.mark.parametrize("shared", [0.0, 0.9], ids=["two seeds", "one seed"])
+def test_the_null_of_flips_is_what_chance_rescues_where_rows_share_numbers_too(shared):
+    """30 problems with Acc 2 %, eight samples; `shared` of the samples have one verdict in both rows."""
+    rng, places = (
+        np.random.default_rng(1),
+        {"task": "takeover_aime24", "doc_id": np.arange(30).repeat(8), "sample": [*range(8)] * 30},
+    )
     counted, expected = [], []
-    for _ in range(20):
-        chances = rng.beta(beta.a, beta.b, 340)
-        columns = {"task": "takeover_math500", "doc_id": np.arange(340).repeat(8)}
-        right = {run: np.arange(8) < rng.binomial(8, chances)[:, None] for run in ("base", "again", "guided")}
-        samples = pl.concat([pl.DataFrame({"run": run, **columns, "correct": of.ravel()}) for run, of in right.items()])
-        alone = tabulate_flips(samples.filter(pl.col("run") != "again"), "base")
-        (row,) = alone.filter(task="takeover_math500").to_dicts()
-        assert row["null"] == "expected"
-        expected.append((row["null_rescued"], row["null_harmed"]))
-        table = tabulate_flips(samples, "base", ["again"])
-        both = {row["run"]: row for row in table.to_dicts() if row["task"] == "mean"}
-        assert (both["guided"]["null"], both["again"]["null"]) == ("again", "expected")
-        assert both["guided"]["null_harmed"] == both["again"]["harmed"]
-        counted.append((both["again"]["rescued"], both["again"]["harmed"]))
-    np.testing.assert_allclose(np.mean(expected, axis=0), np.mean(counted, axis=0), rtol=0.12)
-    assert 20 < np.mean(counted) < 50  # a review found 29 of 340
+    for _ in range(200):
+        chances = rng.beta(0.2, 9.8, 30)[:, None]
+        base, other = rng.random((30, 8)) < chances, rng.random((30, 8)) < chances
+        right = {"base": base, "again": np.where(rng.random((30, 8)) < shared, base, other)}
+        frames = [pl.DataFrame({"run": run, **places, "correct": of.ravel()}) for run, of in right.items()]
+        (row, _) = tabulate_flips(pl.concat(frames), "base").to_dicts()
+        counted.append((row["rescued"], row["harmed"]))
+        expected.append(row["null_rescued"])
+    assert np.mean(expected) == pytest.approx(np.mean(counted), rel=0.1)
+    assert np.mean(counted) > 1 if not shared else 0.1 < np.mean(counted) < 0.5
 
 
 def test_budget_rates_and_flips_by_hand():
