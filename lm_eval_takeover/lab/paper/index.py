@@ -19,7 +19,7 @@ from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures.figures import put_legend
-from lm_eval_takeover.lab.paper.manifest import RATES, Item, Manifest, PaperPair, Part
+from lm_eval_takeover.lab.paper.manifest import RATES, Item, Manifest, PaperPair, Part, name_row
 from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.results.published import read_tables
 
@@ -27,6 +27,7 @@ SPIKE_RATIOS = (0.01, 0.03, 0.05)  # of Table 13
 _SHARES = {"share_base", "share_set", "iou", "share", "acc", "acc_host", "acc_donor", "near_share", "replaced_share"}
 _SHARES |= {"top1", "top5", "top8"}
 _PAGE = Path(__file__).with_name("page")
+ALONE = ("base", "thinking", "guide")  # kinds of rows that one model writes
 _METRICS = {"acc": "Acc", "pass8": "Pass@8"}
 _COLOURS = ("#2f81f7", "#d1495b")
 
@@ -77,8 +78,11 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
     needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
     board, frontier, analysis = folder / "leaderboard.json", folder / "frontier.json", folder / "analysis" / item.place
-    if item.board and board.exists():
-        shown.tables["measured"] = lay_out_board(json.loads(board.read_text()), item)
+    rows = find_rows(json.loads(board.read_text()), item) if board.exists() else {}
+    if item.board and rows:
+        shown.tables["measured"] = lay_out_board(rows, item)
+    elif mixed := {name: row for name, row in rows.items() if row["kind"] not in ALONE}:
+        shown.notes.append(f"Realized rates, in percent: {', '.join(f'{name} {_show_rate(mixed[name])}' for name in mixed)}.")
     if RATES in item.figures and frontier.exists():
         write_file("run_dir", folder / f"{RATES}.svg", draw_rates(json.loads(frontier.read_text()), item.rows))
         shown.figures.append(folder / f"{RATES}.svg")
@@ -93,21 +97,27 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
     return shown
 
 
-def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
-    """Rows of the item in its order, in percent: by task with the average of several, the average alone, or Recovery alone."""
-    # A thinking row is called by its model there.
+def find_rows(board: Mapping[str, Any], item: Item) -> dict[str, Mapping[str, Any]]:
+    """Rows of the leaderboard by their names in the item, in its order. A thinking row may be called by its model there."""
     by_label = {row["kind"] if row["kind"] == "thinking" else row["model"]: row for row in board["rows"]}
-    rows = {label: by_label[label] for label in item.rows if label in by_label}
-    mixed = {label: row for label, row in rows.items() if row["kind"] not in ("base", "thinking", "guide")}
+    return {row: by_label[name_row(row)] for row in item.rows if name_row(row) in by_label}
+
+
+def _show_rate(row: Mapping[str, Any]) -> str:
+    return _percent(row["realized_rate"]) + " †" * (row.get("missed_rate") is not None)
+
+
+def lay_out_board(rows: Mapping[str, Mapping[str, Any]], item: Item) -> Table:
+    """Rows in percent: by task with the average of several, the average alone, or Recovery alone."""
+    mixed = {label: row for label, row in rows.items() if row["kind"] not in ALONE}
     figures = {
         label: row["tasks"] | ({"Average": row["average"]} if len(row["tasks"]) > 1 else {})
         for label, row in (mixed if item.board == "recovery" else rows).items()
     }
     named = list(dict.fromkeys(name for cells in figures.values() for name in cells))
     shown = {"tasks": named, "average": named[-1:], "recovery": []}[str(item.board)]
-    rates = {label: _percent(row["realized_rate"]) + " †" * (row.get("missed_rate") is not None) for label, row in rows.items()}
     lines = [
-        [label, rates[label], *map(_pair, [*map(cells.get, shown), rows[label]["recovery"]])]
+        [label, _show_rate(rows[label]), *map(_pair, [*map(cells.get, shown), rows[label]["recovery"]])]
         for label, cells in figures.items()
     ]
     reasons: dict[str, list[str]] = {}
@@ -163,7 +173,8 @@ def lay_out_thresholds(paths: Sequence[Path]) -> Table:
 
 def draw_rates(lines: Sequence[Mapping[str, Any]], rows: Sequence[str]) -> str:
     """Figure 5 as printed, an SVG of these rows: a panel for each task; of a single task the average is left out."""
-    shown = [line for line in lines if line["row"] in rows]
+    named = list(map(name_row, rows))
+    shown = [line for line in lines if line["row"] in named]
     tasks = list(dict.fromkeys(line["task"] for line in shown))
     tasks = tasks[:1] if len(tasks) == 2 else tasks
     height = (len(tasks) + 1) // 2

@@ -20,6 +20,11 @@ Board = Literal["tasks", "average", "recovery"]
 REVERSE = "reverse"  # the folder of rows whose calibration is of this direction
 
 
+def name_row(row: str) -> str:
+    """The row's name in the tables of compare, which is that of its folder."""
+    return re.sub("[:=]", "-", row)
+
+
 def is_reverse(row: str) -> bool:
     """Whether it has a budget by which the base takes over."""
     return "direction=reverse" in row and "@" in row
@@ -87,7 +92,7 @@ class Item:
     def labels(self) -> list[str]:
         """The folders of its rows that have a journal."""
         rows = (f"{REVERSE}/{row}" if is_reverse(row) else row for row in self.rows if row != "thinking")
-        return [re.sub("[:=]", "-", row) for row in rows]
+        return list(map(name_row, rows))
 
     @property
     def place(self) -> str:

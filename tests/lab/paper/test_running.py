@@ -19,7 +19,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_markdown
 from lm_eval_takeover.lab.measures.tokens import read_scored_samples
 from lm_eval_takeover.lab.paper import running
-from lm_eval_takeover.lab.paper.manifest import read_manifest
+from lm_eval_takeover.lab.paper.manifest import name_row, read_manifest
 from lm_eval_takeover.lab.score_files import list_score_files
 from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -44,7 +44,9 @@ def test_the_manifest_has_every_table_figure_and_claim():
 def test_names_that_the_manifest_lacks_are_one_line():
     manifest = read_manifest()
     large = manifest.choose(None, "T3")
-    assert {name: items["T3"].rows[2] for name, items in large.items()} == {"qwen3-0.6b": "ce@0.13", "qwen3-1.7b": "ce@0.16"}
+    assert {name: items["T3"].rows[2] for name, items in large.items()} == dict.fromkeys(
+        ("qwen3-0.6b", "qwen3-1.7b"), "ce:spike_ratio=0.05"
+    )
     assert "demo" not in manifest.choose(None, "")
     with pytest.raises(ArgumentError, match=r"--setups '.*' cannot be read: .*; expected"):
         read_manifest(Path(__file__))
@@ -63,11 +65,12 @@ def paper_here():
 
 
 def read_small(own=None):
-    """The manifest whose demo has one rate of each method but ce, so that half as many rows run."""
+    """The manifest whose demo has one budget of each method, and the second one of ce, so that half as many rows run."""
     manifest = read_manifest(own)
-    rows = dict.fromkeys(row for item in manifest.items.values() for row in item.rows if row != "ce@0.13")
-    first = {row.partition("@")[0]: row for row in reversed(rows)}
-    demo = replace(manifest.pairs["demo"], instead={row: first[row.partition("@")[0]] for row in rows})
+    rows = dict.fromkeys(row for item in manifest.items.values() for row in item.rows if row != "ce:spike_ratio=0.05")
+    method = {row: re.sub(r"(@|ratio=)[\d.]+$", "", row) for row in rows}
+    first = {method[row]: row for row in reversed(rows)}
+    demo = replace(manifest.pairs["demo"], instead={row: first[method[row]] for row in rows})
     return replace(manifest, pairs=manifest.pairs | {"demo": demo})
 
 
@@ -125,7 +128,7 @@ def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
         if item.board:
             expected, whys = [], set()
             for label in item.rows:
-                row, rate = board[label], board[label]["realized_rate"]
+                row, rate = board[name_row(label)], board[name_row(label)]["realized_rate"]
                 mark = " †" * (row["missed_rate"] is not None)
                 own = {row["recovery"].get(f"{metric}_why", "") for metric in ("acc", "pass8")}
                 if item.board != "recovery" or "recovers nothing" not in "".join(own):
@@ -135,6 +138,13 @@ def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
                 whys |= {why for why in own if why and "recovers nothing" not in why}
             assert [[cell.replace("\\", "").strip() for cell in row.values()] for row in tables.pop(0)] == expected, name
             assert all(f": {why}." in sections[name] for why in whys), name
+        else:  # beside the tables of analyses stand the rates of their rows
+            told = re.findall(
+                r"(\S+) ([\d.]+)(?: †)?[,.\n]", "".join(re.findall("Realized rates, in percent: (.*)", sections[name]))
+            )
+            mixed = [label for label in item.rows if label not in ("base", "guide") and name_row(label) in board]
+            rates = {label: board[name_row(label)]["realized_rate"] for label in mixed}
+            assert dict(told) == {for_markdown(label): f"{100 * rate:.1f}" for label, rate in rates.items()}, name
         for part in item.parts:
             lines = json.loads((demo / "analysis" / item.place / f"{part.analysis}.json").read_text())
             lines = [line for line in lines if all(line[key] in known for key, known in part.where.items())]
@@ -150,9 +160,9 @@ def test_each_number_is_that_of_the_file_that_its_command_wrote(paper):
 
 
 def test_examples_are_chosen_by_their_rule(paper):
-    shown = json.loads((paper / "demo" / "analysis" / "base+ce@0.13" / "examples.json").read_text())
+    shown = json.loads((paper / "demo" / "analysis" / "base+ce-spike_ratio-0.05" / "examples.json").read_text())
     largest = [row for row in shown if row["rule"] == "largest"]
-    run = read_run_folder(paper / "demo" / "ce@0.13" / "samples")
+    run = read_run_folder(paper / "demo" / "ce-spike_ratio-0.05" / "samples")
     best = []
     for one, table in run.read_traces(["token_id", "host_token_id", "chosen_from", "score"]):
         rows = [row for row in table.to_pylist() if row["chosen_from"] == "guide"]
