@@ -135,6 +135,18 @@ def test_links_lead_somewhere(page):
 
 
 @of_every_page
+def test_names_that_a_page_finds_in_a_file_are_defined_there(page):
+    text = page.read_text()
+    found = re.findall(r"`([\w.]+)`(?: and `([\w.]+)`)? in \[`[^`]+`\]\(([^)]+\.(?:py|yaml))\)", text)
+    for *names, target in found:
+        source = (page.parent / target).read_text()
+        for name in filter(None, names):
+            word = re.escape(name.rpartition(".")[2])
+            assert re.search(rf"(?:^task: |\b(?:def|class) |^){word}\b", source, re.MULTILINE), f"{name} in {target}"
+    assert page.name != "contributing.md" or len(found) >= 7
+
+
+@of_every_page
 def test_scripts_and_make_targets_that_are_named_are_there(page):
     text = page.read_text()
     for file in re.findall(r"\b(?:benchmarks|scripts|tests|lm_eval_takeover)/[\w/]+\.\w+", text):
