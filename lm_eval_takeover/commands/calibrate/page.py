@@ -73,8 +73,8 @@ def describe_pair(calibration: Calibration) -> str:
     return "; ".join(parts)
 
 
-def render_page(calibration: Calibration, path: str | None = None) -> str:
-    """The page of a measured calibration as Markdown; `path` is that of the file."""
+def render_page(calibration: Calibration, path: str | None = None, scores: Sequence[str] | None = None) -> str:
+    """The page of a measured calibration as Markdown; `path` is that of the file, `scores` those that were asked for."""
     file = path or (calibration.name if calibration.name in packaged_calibrations() else f"{calibration.name}.json")
     rate = ""
     if calibration.targets:  # the first rate that was solved for, and its method, as model arguments
@@ -90,7 +90,7 @@ def render_page(calibration: Calibration, path: str | None = None) -> str:
         f"`spike ratio` is the share of these tokens above `tau`. `takeovers` is the share at which the gate fires on these "
         f"rollouts, with its test against the last {calibration.window} scores. `tail` is `kappa_rule=tail_to_mean`. A run "
         f"realizes another rate: each takeover changes what follows.",
-        write_markdown(rate_table(calibration)),
+        write_markdown(rate_table(calibration, scores)),
     ]
     if calibration.targets:
         parts += ["Rates solved for on held-out prompts (`target_rate=…`):", write_markdown(target_table(calibration))]

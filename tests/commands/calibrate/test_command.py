@@ -33,7 +33,8 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     assert main(call) == 0
     printed = capsys.readouterr().out
     assert "\nce " in printed and "\njs " not in printed  # --score js was not asked for
-    assert "| js |" in out.with_suffix(".md").read_text()
+    page = out.with_suffix(".md").read_text()
+    assert "| ce |" in page and "| js |" not in page
     assert "6 rollouts, " in printed
     assert "few tokens: below a spike ratio of 0.0" in printed
     content = json.loads(out.read_text())
