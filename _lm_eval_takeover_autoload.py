@@ -100,11 +100,28 @@ def _observe_evaluations(module: "Any") -> None:
     module.get_git_commit_hash = without_stderr(module.get_git_commit_hash)
 
 
+def _shorten_tables(module: "Any") -> None:
+    from functools import wraps
+
+    plain = module.make_table
+
+    @wraps(plain)
+    def make_table(results: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        if (results.get("config") or {}).get("takeover"):
+            from lm_eval_takeover.lm_eval_hooks import leave_out_noughts
+
+            results = leave_out_noughts(results)
+        return plain(results, *args, **kwargs)
+
+    module.make_table = make_table
+
+
 AFTER = {
     "lm_eval._cli.run": _check_options,
     "lm_eval.evaluator": _observe_evaluations,
     "lm_eval.models": _register_model,
     "lm_eval.tasks.manager": _add_task_folder,
+    "lm_eval.utils": _shorten_tables,
 }
 
 

@@ -5,6 +5,7 @@ errors       of a user, Ctrl-C and SIGTERM are one line and a status            
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
 tasks        of any model have a digest of the code that judged in the results             record_code
 notices      go where lm-eval's go                                                         share_logging
+tables       leave out what says nothing: reasons that no answer had, pass@1 beside acc    leave_out_noughts
 git          is not asked outside a repository                                             without_stderr
 
 `_lm_eval_takeover_autoload` puts these in place, and adds the model type and the folder of tasks.
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 MODEL = "guided-takeover"  # our name in the registry
 DEFAULT_SEED = 0
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
+_RARE = ("restated", "unparsed", "timed_out", "unclosed_think")  # shares of answers that mostly are 0
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
 
 
@@ -157,6 +159,22 @@ def describe_missed_rate(takeover: Mapping[str, Any], rate: float) -> str:
     if takeover["calibration"] is None:
         return line
     return f"{line}; against its calibration '{takeover['calibration']}': {differences or 'no known difference'}"
+
+
+def leave_out_noughts(results: Mapping[str, Any]) -> dict[str, Any]:
+    """lm-eval's results for its table on the terminal; files keep all metrics."""
+
+    def says_something(key: str, values: Mapping[str, Any]) -> bool:
+        metric, _, chosen = key.partition(",")
+        name = metric.removesuffix("_stderr")
+        value = values.get(f"{name},{chosen}")
+        usual = values.get(f"acc,{chosen}") if name == "pass@1" else 0 if name in _RARE else None
+        return not (isinstance(value, float | int) and usual is not None and math.isclose(value, usual, abs_tol=1e-9))
+
+    shown = {column: dict(results[column]) for column in ("results", "groups") if column in results}
+    for of in shown.values():
+        of |= {task: {key: values[key] for key in values if says_something(key, values)} for task, values in of.items()}
+    return {**results, **shown}
 
 
 def refuse_cache(path: str) -> None:

@@ -17,9 +17,11 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(tmp_path)
          "--batch_size", "8", "--output_path", tmp_path, "--log_samples"]
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert all(f"|{name}" in done.stdout for name in ("takeover_demo|", "acc", "pass@8", "maj@8"))
+    assert all(f"|{name}" in done.stdout for name in ("takeover_demo|", "acc", "pass@8", "maj@8", "no_answer"))
+    assert not any(f"|{name}" in done.stdout for name in ("pass@1 ", "restated", "unparsed", "timed_out", "unclosed_think"))
     (results,) = (tmp_path / "demo-base+demo-guide-disagreement").glob("results_*.json")
     takeover = json.loads(results.read_text())["config"]["takeover"]
+    assert {"pass@1,all", "restated,all"} <= json.loads(results.read_text())["results"]["takeover_demo"].keys()
     closing = f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%}"
     told = rf"^\S+ INFO +\[lm_eval_takeover\S+ {re.escape(closing)} .* tokens\), .* passes of"
     assert re.search(told, done.stderr, re.M)

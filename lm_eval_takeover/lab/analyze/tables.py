@@ -205,8 +205,7 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 def make_flips(inputs: Inputs) -> pl.DataFrame:
     """Rescued and harmed problems of every other run against the base run."""
-    seeds = [name for name, run in inputs.runs.items() if run.written_by == "base" and name != inputs.base_name]
-    table = outcomes.tabulate_flips(inputs.samples, inputs.base_name, seeds)
+    table = outcomes.tabulate_flips(inputs.samples, inputs.base_name)
     if table.is_empty():
         raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
     return table
@@ -235,9 +234,12 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
     ]
     budget = outcomes.tabulate_budget(inputs.samples).select("run", "task", "acc")
     acc = {(run, task): value for run, task, value in budget.iter_rows()}
-    alone = {run.policy: name for name, run in inputs.runs.items() if run.policy in ("base", "guide")}
     accuracies = []
     for name, run in runs.items():
+        models = {role: run.takeover.get(role) for role in ("base", "guide")}
+        alone = {
+            one.policy: each for each, one in inputs.runs.items() if one.takeover.get(one.policy) == models.get(one.policy, 0)
+        }
         host, donor = alone.get(run.host), alone.get(run.donor)
         for task in run.tasks:
             values = {"acc_host": acc.get((host, task)), "acc_donor": acc.get((donor, task))}

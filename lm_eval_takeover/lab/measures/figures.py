@@ -197,6 +197,23 @@ def _draw_rates(axes: Axes, table: Table) -> None:
     _label(axes, "realized rate of a problem", "problems")
 
 
+def draw_overview(figure: Any, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """A line for each row: its scores as points with their intervals."""
+    axes, styles = figure.subplots(), ({"marker": "o"}, {"marker": "D", "markerfacecolor": "#ffffff"})
+    colours = colour_rows(rows)
+    for place, (name, scores) in enumerate(rows.items()):
+        for number, (metric, score) in enumerate(scores.items()):
+            if score.interval is not None:
+                height, style = place + 0.2 * (2 * number - 1), {"color": colours[name], **styles[number]}
+                axes.plot([score.low, score.high], [height] * 2, color=colours[name], linewidth=1.5)
+                axes.plot(score.value, height, linestyle="", label=metric if not place else None, **style)
+    _name_bars(axes, list(rows), 0.36)
+    axes.set_xlim(-0.02, 1.02)
+    _percent(axes.xaxis)
+    axes.grid(axis="x", color="#888888", alpha=0.3)
+    put_legend(figure)
+
+
 def draw_places(figure: Any, places: Sequence[float]) -> None:
     """Where in an answer, from 0 to 1, the takeovers stand."""
     axes = figure.subplots()

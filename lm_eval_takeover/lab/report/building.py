@@ -5,9 +5,12 @@ Its table has a row per task and run, with Recovery and what it cost.
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
@@ -15,15 +18,16 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal, make_page_policy
-from lm_eval_takeover.lab.measures.figures import DRAWN
+from lm_eval_takeover.lab.extra import draw_svg
+from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw_overview
 from lm_eval_takeover.lab.measures.outcomes import K
 from lm_eval_takeover.lab.measures.pooling import MEAN
-from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, read_effects, read_figure
+from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, clean_figure, read_effects, read_figure
 from lm_eval_takeover.lab.report.rollouts import list_picks, pack_picks
-from lm_eval_takeover.lab.report.story import tell_story
+from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.problems import derive_pass_at_k
-from lm_eval_takeover.results.statistics import Trio, as_values, count_observations
+from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, count_observations, within_shares
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
 from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.runs.layout import SAMPLES
@@ -128,6 +132,9 @@ def render(
     reasons: dict[str, list[str]] = {}
     for name, reason in analysis.cannot_show.items():
         reasons.setdefault(reason, []).append(name)
+    summaries = summarize_tasks(analysis)
+    head, rows = next(iter(summaries)), list_rows(analysis, summaries)
+    shown = {name: {"Acc": row.acc, f"Pass@{row.k}": row.passed} for name, row in summaries[head].items()}
     # The frontier of the comparison that the runs are rows of, then the figures of the analysis.
     rows = {run.folder.absolute().parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
     figures = sorted(path for path in {row.parent / "frontier.svg" for row in rows} if path.exists())[:1]
@@ -138,8 +145,13 @@ def render(
         style=Markup(style),
         scripts=[Markup(temml), Markup(script)],
         runs=[_describe_run(name, run) for name, run in analysis.runs.items()],
-        columns=list_columns(find_k(analysis)),
-        rows=list_rows(analysis),
+        columns=list_columns(find_k(analysis), analysis.reference or "the guide"),
+        rows=[row for row in rows if row[0] == head],
+        other_rows=[row for row in rows if row[0] != head],
+        overview=clean_figure(draw_svg(partial(draw_overview, rows=shown), SIZE).encode(), "overview", "overview"),
+        costs=tell_costs(analysis, summaries[head]),
+        lead=tell_accuracy(analysis, summaries[head]),
+        difference=tell_difference(analysis, choose_averaged(analysis.tasks)),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in figures],
         effects=effects,
         story=story,
@@ -161,35 +173,41 @@ def find_k(analysis: Analysis) -> int:
     return min([K, *(len(samples) for problems in analysis.samples.values() for samples in problems.values())])
 
 
-def list_columns(k: int) -> list[tuple[str, str]]:
+def list_columns(k: int, reference: str) -> list[tuple[str, str]]:
     """Headings, and what they mean."""
     return [
         ("Acc", "mean over samples, with its 95 % interval over problems"),
         (f"Pass@{k}", f"problems that any of {k} samples solves, with its 95 % interval"),
-        ("Recovery against the guide, Acc", "(run - base) / (guide - base), with Fieller's 95 % interval"),
-        (f"Recovery against the guide, Pass@{k}", f"the same for Pass@{k}"),
+        (f"Recovery against {reference}, Acc", f"(run - base) / ({reference} - base), with Fieller's 95 % interval"),
+        (f"Recovery against {reference}, Pass@{k}", f"the same for Pass@{k}"),
         ("Realized rate", "share of tokens taken over; † off the rate that was asked for"),
-        ("Guide passes / token", "forward passes of one row, prefill apart"),
-        ("Tokens / s", "of the whole run, all its tasks together"),
-        ("Truncated", "share of the samples that the token limit cut off"),
     ]
 
 
-def list_rows(analysis: Analysis) -> list[tuple[str, str, list[str]]]:
-    """`(task, run, cells)` by task, `mean` last, and run."""
-    k = find_k(analysis)
-    tasks = sorted({task for run in analysis.runs.values() for task in run.tasks})
-    rows = []
-    for task in [*tasks, *([MEAN] if len(tasks) > 1 else [])]:
+def summarize_tasks(analysis: Analysis) -> dict[str, dict[str, Summary]]:
+    """By task and run; the mean over tasks first, where there are several, with rates of all its tokens together."""
+    k, tasks, summaries = find_k(analysis), analysis.tasks, dict[str, dict[str, Summary]]()
+    for task in [*([MEAN] if len(tasks) > 1 else []), *tasks]:
         inside = choose_averaged(tasks) if task == MEAN else [task]
         for name, run in analysis.runs.items():
-            if any(name not in run.tasks for name in inside):
-                continue
-            parts = [_summarize(analysis, name, part, k) for part in inside]
-            summary = average(parts) if len(parts) > 1 else parts[0]
-            scores = [_show(figure, ".1%") for figure in (summary.acc, summary.score(f"pass@{k}"))]
-            recoveries = [_show(_recover(analysis, name, inside, of), "z.0%") for of in (None, k)]
-            rows.append((task, name, [*scores, *recoveries, *_show_costs(summary.rates, run)]))
+            if all(each in run.tasks for each in inside):
+                parts = [_summarize(analysis, name, part, k) for part in inside]
+                whole = replace(average(parts), rates=_measure_rates(analysis, name, inside), k=k)
+                summaries.setdefault(task, {})[name] = whole
+    return summaries
+
+
+def list_rows(analysis: Analysis, summaries: Mapping[str, Mapping[str, Summary]]) -> list[tuple[str, str, list[str]]]:
+    """`(task, run, cells)`, in the order of `summaries`."""
+    rows = []
+    for task, by_run in summaries.items():
+        inside = choose_averaged(analysis.tasks) if task == MEAN else [task]
+        for name, summary in by_run.items():
+            scores = [_show(figure, ".1%") for figure in (summary.acc, summary.passed)]
+            recoveries = [_show(_recover(analysis, name, inside, of), "z.0%") for of in (None, summary.k)]
+            rate = summary.rates.realized_rate or 0.0
+            mark = "" if find_missed_rate(analysis.runs[name].takeover, rate) is None else " †"
+            rows.append((task, name, [*scores, *recoveries, f"{rate:.1%}{mark}"]))
     return rows
 
 
@@ -199,31 +217,54 @@ def _show(figure: Figure, form: str) -> str:
     return f"{figure.value:{form}}\n[{figure.low:{form}}, {figure.high:{form}}]"
 
 
-def _show_costs(rates: Rates, run: RunReader) -> list[str]:
-    """Means over tasks of ratios of sums; tokens per second of the whole run."""
-    written, taken = (sum(getattr(each.stored, name) for each in run.stored_samples()) for name in ("tokens", "takeovers"))
-    missed = find_missed_rate(run.takeover, taken / max(written, 1)) is not None
-    return [
-        f"{rates.realized_rate:.1%}{' †' * missed}",
-        f"{rates.guide_passes_per_token:.2f}",
-        f"{written / run.seconds:,.0f}" if run.seconds > 0 else MISSING,
-        f"{rates.truncated:.1%}",
-    ]
+def tell_costs(analysis: Analysis, rows: Mapping[str, Summary]) -> str:
+    """`Guide passes per token: base 0.00, guided 0.29. Tokens per second: base 1,204, guided 811.`"""
+    passes = {name: f"{row.rates.guide_passes_per_token or 0.0:.2f}" for name, row in rows.items()}
+    tokens = {name: sum(one.stored.tokens for one in analysis.runs[name].stored_samples()) for name in rows}
+    seconds = {name: analysis.runs[name].seconds for name in rows}
+    speeds = {name: f"{tokens[name] / seconds[name]:,.0f}" for name in rows if seconds[name] > 0}
+    cut = {name: f"{row.rates.truncated:.1%}" for name, row in rows.items() if row.rates.truncated}
+    facts = {"Guide passes per token": passes, "Tokens per second": speeds, "Cut off by the token limit": cut}
+    return " ".join(f"{what}: {', '.join(f'{name} {of[name]}' for name in of)}." for what, of in facts.items() if of)
 
 
-def _summarize(analysis: Analysis, name: str, task: str, k: int) -> Summary:
-    """One task of a run; without scores where its samples were not verified."""
-    samples = [sample.stored for sample in analysis.runs[name].answered if sample.task == task]
+def tell_difference(analysis: Analysis, tasks: Sequence[str]) -> str:
+    """`Better than random takeovers: yes, …`: by Acc, paired by problem; empty where there are no two such runs."""
+    pair, parts, counts = (analysis.compared, analysis.random), [], []
+    for task in tasks if None not in pair else ():
+        ours, theirs = (_count_correct(analysis, str(name), task) for name in pair)
+        if not ours or not theirs or ours.keys() != theirs.keys():
+            return ""
+        shares = [np.array([right / drawn for right, drawn in problems.values()]) for problems in (ours, theirs)]
+        parts.append(shares[0] - shares[1])
+        counts.append(next(iter(ours.values()))[1])
+    if not parts:
+        return ""
+    difference = average_differences(parts, counts)
+    interval, p = within_shares(difference.interval()), difference.p_value()
+    low, high = (f"{100 * end:+.1f}" for end in (interval.low, interval.high))
+    chance = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    answer = "yes" if interval.low > 0 else "no" if interval.high < 0 else "not shown"
+    return f"Better than random takeovers: {answer}. Acc {100 * interval.value:+.1f} points ({low} to {high}, {chance})."
+
+
+def _measure_rates(analysis: Analysis, name: str, tasks: Sequence[str]) -> Rates:
+    """Of all samples of these tasks together."""
+    samples = [sample.stored for sample in analysis.runs[name].answered if sample.task in tasks]
     tokens = max(sum(stored.tokens for stored in samples), 1)
-    rates = Rates(
+    return Rates(
         realized_rate=sum(stored.takeovers for stored in samples) / tokens,
         guide_passes_per_token=sum(stored.guide_passes for stored in samples) / tokens,
         truncated=sum(stored.truncated for stored in samples) / len(samples),
     )
+
+
+def _summarize(analysis: Analysis, name: str, task: str, k: int) -> Summary:
+    """One task of a run; without scores where its samples were not verified."""
     counts = _count_correct(analysis, name, task)
     if counts is None:
-        return Summary({}, rates, None, None, k)
-    return summarize_correct([right for right, _ in counts.values()], [n for _, n in counts.values()], k, rates)
+        return Summary({}, Rates(), None, None, k)
+    return summarize_correct([right for right, _ in counts.values()], [n for _, n in counts.values()], k, Rates())
 
 
 def _count_correct(analysis: Analysis, name: str, task: str) -> dict[int, tuple[int, int]] | None:
@@ -235,19 +276,19 @@ def _count_correct(analysis: Analysis, name: str, task: str) -> dict[int, tuple[
 
 
 def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None) -> Figure:
-    """Recovery in Acc, or Pass@k, against the guide; empty where the runs have other problems."""
-    if analysis.runs[name].written_by is not None or not (analysis.base and analysis.guide):
+    """Recovery in Acc, or Pass@k; empty where the runs have other problems."""
+    if analysis.runs[name].written_by is not None or not (analysis.base and analysis.reference):
         return Figure()
     trios = []
     for task in tasks:
-        counts = [_count_correct(analysis, run, task) for run in (name, analysis.base, analysis.guide)]
+        counts = [_count_correct(analysis, run, task) for run in (name, analysis.base, analysis.reference)]
         if not counts[0] or any(not problems or problems.keys() != counts[0].keys() for problems in counts):
             return Figure()
         values = []
         for problems in filter(None, counts):
             right, drawn = (as_values(numbers) for numbers in zip(*problems.values(), strict=True))
             values.append(right / drawn if k is None else derive_pass_at_k(right / drawn, drawn, k))
-        guided, base, guide = values
+        guided, base, reference = values
         samples = next(iter(counts[0].values()))[1]
-        trios.append(Trio(guided, base, guide, count_observations("acc" if k is None else f"pass@{k}", samples)))
+        trios.append(Trio(guided, base, reference, count_observations("acc" if k is None else f"pass@{k}", samples)))
     return recover(trios)

@@ -42,6 +42,7 @@ CAPTIONS: Mapping[str, str] = {
     "cross": "Cross-sampling: accuracy against the share that is replaced",
     "frontier": "Accuracy against cost, by method; rest the pointer on a point to see its name",
     "places": "Where in an answer the takeovers stand",
+    "overview": "Accuracy of each run with its 95 % interval",
     "ranks": "Rank of the tokens that takeovers put in, under the model that writes by default",
 }
 _LARGEST = 2**24  # bytes of a figure
@@ -112,8 +113,21 @@ class Analysis:
         return next((name for name, run in self.runs.items() if run.written_by == "base"), None)
 
     @property
-    def guide(self) -> str | None:
-        return next((name for name, run in self.runs.items() if run.written_by == "guide"), None)
+    def reference(self) -> str | None:
+        """What Recovery is measured against: the run of the thinking model, where there is one, else of the guide."""
+        own = self.runs[self.compared].takeover.get("guide") if self.compared else None
+        alone = [name for name, run in self.runs.items() if run.written_by == "guide"]
+        return next((name for name in alone if own and self.runs[name].takeover.get("guide") != own), next(iter(alone), None))
+
+    @property
+    def random(self) -> str | None:
+        """The run that takes over at random."""
+        return next((name for name, run in self.runs.items() if run.policy == "random"), None)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Of all runs."""
+        return sorted({task for run in self.runs.values() for task in run.tasks})
 
     @property
     def compared(self) -> str | None:

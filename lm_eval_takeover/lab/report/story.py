@@ -16,6 +16,7 @@ from lm_eval_takeover.lab.measures.figures import SIZE, draw, draw_places
 from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.lab.report.inputs import Analysis, clean_figure
 from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.results.summary import Summary
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.storage.regular_files import read_bounded
 
@@ -44,24 +45,23 @@ def tell_story(
     named = [(_name(pieces[name], host), _name(pieces[name], token), n) for (host, token), n in words.most_common(_WORDS)]
     rows: dict[str, list[dict[str, Any]]] = {
         table: json.loads(read_bounded(analysis.folder / f"{table}.json")) if table in analysis.names else []
-        for table in ("budget", "rates", "planning", "flips")
+        for table in ("rates", "planning", "flips")
     }
+    has_planning = any(row["in_base"] for row in rows["planning"] if row["class"] == "planning")
     panels = {
-        "good": {"budget": _draw("budget", rows["budget"])},
         "where": {
             "rates": _draw("rates", rows["rates"], run=name),
             "places": _clean("places", lambda figure: draw_places(figure, places)) if places else None,
         },
-        "words": {"planning": _draw("planning", rows["planning"], score=score)},
+        "words": {"planning": _draw("planning", rows["planning"] if has_planning else [], score=score)},
         "changed": {"flips": _draw("flips", rows["flips"])},
     }
     # Those of the mean over tasks, or of the one task.
-    budget, flips = ([row for row in rows[table] if row["task"] == MEAN] or rows[table] for table in ("budget", "flips"))
+    flips = [row for row in rows["flips"] if row["task"] == MEAN] or rows["flips"]
     examples = [_put_side_by_side(analysis, pieces, dict(group)) for group in groups[:_ANSWERS]]
     return {
         "run": name,
         "sentences": {
-            "good": _tell_accuracy(analysis, name, {row["run"]: row for row in budget}),
             "where": _tell_places(places, words),
             "changed": _tell_flips(next((row for row in flips if row["run"] == name), None), analysis.base),
         },
@@ -97,14 +97,14 @@ def _clean(name: str, draw_it: Callable[[Any], None]) -> Markup:
     return clean_figure(draw_svg(draw_it, SIZE).encode(), f"story-{name}", name)
 
 
-def _tell_accuracy(analysis: Analysis, name: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+def tell_accuracy(analysis: Analysis, rows: Mapping[str, Summary]) -> str:
     """`guided: the guide wrote 5.0% of the tokens. Acc 100.0%; base 13.8%, guide 100.0%, random 16.2%.`"""
-    run = analysis.runs[name]
-    if name not in rows:
+    name = analysis.compared
+    if name not in rows or (run := analysis.runs[name]).written_by is not None:
         return ""
-    shares = [f"{other} {row['acc']:.1%}" for other, row in rows.items() if other != name and row["acc"] is not None]
-    own = rows[name]["acc"]
-    wrote = f"{name}: the {run.donor} wrote {rows[name]['realized_rate']:.1%} of the tokens."
+    shares = [f"{other} {row.acc.value:.1%}" for other, row in rows.items() if other != name and row.acc.value is not None]
+    own = rows[name].acc.value
+    wrote = f"{name}: the {run.donor} wrote {rows[name].rates.realized_rate or 0.0:.1%} of the tokens."
     return wrote if own is None else f"{wrote} {own:.1%} of its answers are correct{'; ' * bool(shares)}{', '.join(shares)}."
 
 
