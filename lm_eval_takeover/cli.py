@@ -94,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     parser = build_parser()
     (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if words and not words[0].startswith("-"):
+    if words and words[0].startswith("-"):
+        _refuse_unknown(parser, words[:1])
+    elif words:
         if words[0] not in subparsers.choices:
             parser.error(f"unknown command '{words[0]}'; {nearest(words[0], subparsers.choices)}")
         _refuse_unknown(subparsers.choices[words[0]], words[1:])

@@ -57,6 +57,7 @@ def test_dashes_in_the_name_of_an_option_are_underscores_and_values_stay_what_th
 def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
     for words, text in (
         ([], "error: the following arguments are required: COMMAND (see lm-eval-takeover --help)"),
+        (["--versio"], "error: unknown option '--versio'; did you mean '--version'? (see lm-eval-takeover --help)"),
         (["grete"], "error: unknown command 'grete'; did you mean 'greet'? (see lm-eval-takeover --help)"),
         (["greet"], "error: the following arguments are required: --word_to_say (see lm-eval-takeover greet --help)"),
         (["greet", "--word_to_sya", "y"], "error: unknown option '--word_to_sya'; did you mean '--word_to_say'? (see "),

@@ -57,7 +57,12 @@ def measure(options: argparse.Namespace) -> int:
         calibration = replace(calibration, name=options.out.stem, targets=reached)
         with writing("out", options.out, left := "what was measured is kept"):
             write_calibration(calibration, options.out)
-        write_file("out", options.out.with_suffix(".md"), page.render_page(calibration, str(options.out), list(dict.fromkeys(options.score))), left)
+        write_file(
+            "out",
+            options.out.with_suffix(".md"),
+            page.render_page(calibration, str(options.out), list(dict.fromkeys(options.score))),
+            left,
+        )
         if not unsolved:
             rollouts.remove()
     _print_report(calibration, options)

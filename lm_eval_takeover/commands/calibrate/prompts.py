@@ -168,8 +168,11 @@ def _draw_rows(
         row = rows.rows[index]
         text = row.get(rows.field)
         if not isinstance(text, str) or not text.strip():
+            lacking = (
+                "no row has text" if all(not each.get(rows.field) for each in rows.rows) else f"row {index + 1} has no text"
+            )
             raise ArgumentError(
-                f"{rows.option}: row {index + 1} has no text in field '{rows.field}' "
+                f"{rows.option}: {lacking} in field '{rows.field}' "
                 f"(its fields: {', '.join(map(str, row))}); name the field with --field"
             )
         if task is not None:

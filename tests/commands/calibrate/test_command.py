@@ -119,7 +119,7 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path):
     ("words", "text"),
     [
         ("--prompts EMPTY", "--prompts 'EMPTY' holds no prompt"),
-        ("--prompts WRONG", "--prompts 'WRONG': row 1 has no text in field 'prompt' (its fields: text)"),
+        ("--prompts WRONG", "--prompts 'WRONG': no row has text in field 'prompt' (its fields: text)"),
         ("--prompts LONG", "--prompts: all 1 are empty or exceed the context of 2048 tokens"),
         ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
         ("--task takeover_demo", "--prompts is missing"),
