@@ -136,8 +136,8 @@ def render(
     head, rows = next(iter(summaries)), list_rows(analysis, summaries)
     shown = {name: {"Acc": row.acc, f"Pass@{row.k}": row.passed} for name, row in summaries[head].items()}
     # The frontier of the comparison that the runs are rows of, then the figures of the analysis.
-    rows = {run.folder.absolute().parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
-    figures = sorted(path for path in {row.parent / "frontier.svg" for row in rows} if path.exists())[:1]
+    folders = {run.folder.absolute().parent.parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
+    figures = sorted(path for path in {folder / "frontier.svg" for folder in folders} if path.exists())[:1]
     figures += [analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN and name in CAPTIONS]
     return environment.from_string(_read("report.html.jinja")).render(
         version=__version__,

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import zlib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from helpers.analyses import write_analysis, write_run
 from helpers.browser import CHROMIUM, open_browser
 from helpers.pairs import TableTokenizer
+from helpers.run_dirs import plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, RunDirError
@@ -114,6 +116,51 @@ def test_the_table_says_how_good_each_run_is(small):
     text = small.read_text()
     assert re.search(r'<th scope="row">base</th><td class="number" data-name="Acc">25.0%\n\[', text)
     assert ">7.5% †</td>" in text  # 3 takeovers of 40 tokens, and 2 were asked for
+    assert "guided: the guide wrote 7.5% of the tokens. 25.0% of its answers" in text and "Each task" not in text
+
+
+def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monkeypatch):
+    """Two tasks, of which one has longer texts: the rate is a share of all tokens, in the headline and in the table."""
+    random, names = np.random.default_rng(0), {"base": 2, "random": 2, "guided": 5, "guide": 7, "thinking": 4}
+    problems = {(task, doc): ("?", "8") for task in ("takeover_gsm8k", "takeover_amc23") for doc in range(9)}
+    for name, right in names.items():
+        rollouts = {}
+        for (task, doc), number in product(problems, range(8)):
+            tokens = random.integers(0, 7, 20 if task == "takeover_gsm8k" else 60)
+            taken = {3: 0} if name in ("random", "guided") else {}
+            rollouts[task, doc, number] = tokens, taken, number < right + doc % 2, "8"
+        policy = {"guided": "disagreement", "thinking": "guide"}.get(name, name)
+        run = write_run(tmp_path / name, policy, rollouts, problems)
+        plant_facts(run, takeover={"guide": {"id": "small" if name == "thinking" else "large", "revision": None}})
+    write_analysis(tmp_path / "analysis", *(tmp_path / name for name in names))
+    text = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch).read_text()
+    shown = text[text.index('id="good"') : text.index('id="where"')]
+    lead, picture, table, costs, tasks = (shown.index(part) for part in ("lead", "<svg", "<table", "Guide passes", "<details"))
+    assert lead < picture < table < costs < tasks < shown.index(">takeover_amc23<") and shown.count("<svg") == 1
+    rows = re.findall(r"<tr><td>(\S+)</td><th scope=\"row\">(\w+)</th>", shown)
+    tasks = ("mean", "takeover_amc23", "takeover_gsm8k")
+    assert [task for task, _ in rows] == [task for task in tasks for _ in names] and {name for _, name in rows} == {*names}
+    assert "guided: the guide wrote 2.5% of the tokens. 68.1% of its answers are correct; base 30.6%" in shown
+    assert shown.count(">2.5%</td>") == 2  # of random and guided; by task 5.0 and 1.7
+    assert "Better than random takeovers: yes. Acc +37.5 points (+" in shown and "p &lt; 0.0001)" in shown
+    assert ">Recovery against thinking, Acc<" in shown and 'data-name="Recovery against thinking, Acc">150%' in shown
+    (line,) = re.findall(r"Guide passes per token: ([^<]*)\.</p>", shown)
+    assert all(f"{name} " in line for name in names) and "Tokens per second" in line
+
+
+@pytest.mark.parametrize("counts", [0, 5])
+def test_planning_is_shown_where_the_task_has_such_words(tmp_path, monkeypatch, counts):
+    write_small(tmp_path, 7)
+    row = {"task": "toy", "run": "guided", "set": "takeovers", "score": "ce", "enrichment": 1.0, "low": None, "high": None}
+    rows = [row | {"class": name, "in_base": counts if name == "planning" else 9} for name in ("planning", "execution")]
+    (tmp_path / "analysis" / "planning.json").write_text(json.dumps(rows))
+    index = json.loads((tmp_path / "analysis" / "analysis.json").read_text())
+    index["analyses"].append("planning")
+    (tmp_path / "analysis" / "analysis.json").write_text(json.dumps(index))
+    shutil.copy(tmp_path / "analysis" / "flips.svg", tmp_path / "analysis" / "planning.svg")
+    text = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch).read_text()
+    words = text[text.index('id="words"') : text.index('id="changed"')]
+    assert ("How often planning" in words) == bool(counts)
 
 
 def test_what_is_embedded_fits_and_tells_which(small, tmp_path, monkeypatch):
