@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
 from helpers.pairs import ROOT
 from helpers.processes import environment
 
@@ -22,8 +21,11 @@ LOGS = str(ROOT / "tests" / "results" / "data" / "hf")
 
 LISTED = """
 import sys
-{code}
-print([name for name in {forbidden!r} if name in sys.modules])
+found = []
+for code, forbidden in {stages!r}:
+    exec(code)
+    found.append([name for name in forbidden if name in sys.modules])
+print(found)
 """
 
 STARTS = "import lm_eval_takeover, lm_eval_takeover.lm_eval_hooks; lm_eval_takeover.register_score"
@@ -47,18 +49,15 @@ def modules_of(folder):
     return [f"lm_eval_takeover.{folder}.{name}" for name in names]
 
 
-@pytest.mark.parametrize(
-    ("code", "forbidden"),
-    [
+def test_imports_are_light():
+    """In one process, where each step may load more than the one before."""
+    stages = [
         (STARTS + CALLS.format(calls=HELP), HARNESS),
-        (f"import {', '.join(name for folder in LIGHT for name in modules_of(folder))}", MODELS),
         (f"import {', '.join(f'lm_eval_takeover.{name}' for name in READERS)}", (*MODELS, "datasets", "lm_eval")),
         (CALLS.format(calls=READ), (*MODELS, "datasets", "lm_eval", "scipy.stats")),
-    ],
-    ids=["starts", "rooms", "readers", "reading of results"],
-)
-def test_imports_are_light(code, forbidden):
-    assert list_loaded(code, forbidden) == []
+        (f"import {', '.join(name for folder in LIGHT for name in modules_of(folder))}", MODELS),
+    ]
+    assert list_loaded(*stages) == [[]] * len(stages)
 
 
 def test_commands_that_read_a_run_load_no_torch(demo_runs, tmp_path):
@@ -66,15 +65,16 @@ def test_commands_that_read_a_run_load_no_torch(demo_runs, tmp_path):
     runs = [str(tmp_path / "runs" / name) for name in ("base", "guided")]
     calls = [["show", runs[1]], ["analyze", *runs, "--out", str(tmp_path / "analysis")]]
     calls += [["report", str(tmp_path / "analysis"), "--out", str(tmp_path / "report.html")]]
-    assert list_loaded(CALLS.format(calls=calls), ("transformers", "torch", "lm_eval", "sklearn", "scipy.stats")) == []
+    heavy = ("transformers", "torch", "lm_eval", "sklearn", "scipy.stats")
+    dry = [["effects", runs[1], "--dry_run", "--out", str(tmp_path / "effects")]]
+    stages = (CALLS.format(calls=calls), heavy), (CALLS.format(calls=dry), ("transformers", "torch"))
+    assert list_loaded(*stages) == [[], []]
     assert (tmp_path / "analysis" / "planning.json").exists() and (tmp_path / "report.html").exists()
-    dry = ["effects", runs[1], "--dry_run", "--out", str(tmp_path / "effects")]
-    assert list_loaded(CALLS.format(calls=[dry]), ("transformers", "torch")) == []
 
 
-def list_loaded(code, names):
-    """Those of these modules that the code imports, in a process of its own."""
-    script = LISTED.format(code=code, forbidden=names)
+def list_loaded(*stages):
+    """After each code those of its modules that are loaded, all in one process."""
+    script = LISTED.format(stages=stages)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return ast.literal_eval(done.stdout)

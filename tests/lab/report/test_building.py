@@ -121,7 +121,7 @@ def test_the_table_says_how_good_each_run_is(small):
 
 def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monkeypatch):
     """Two tasks, of which one has longer texts: the rate is a share of all tokens, in the headline and in the table."""
-    random, names = np.random.default_rng(0), {"base": 2, "random": 2, "guided": 5, "guide": 7, "thinking": 4}
+    random, names = np.random.default_rng(0), {"base": 2, "random": 2, "guided": 5, "guide": 7, "thinking": 6}
     problems = {(task, doc): ("?", "8") for task in ("takeover_gsm8k", "takeover_amc23") for doc in range(9)}
     for name, right in names.items():
         rollouts = {}
@@ -143,7 +143,7 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monk
     assert "guided: the guide wrote 2.5% of the tokens. 68.1% of its answers are correct; base 30.6%" in shown
     assert shown.count(">2.5%</td>") == 2  # of random and guided; by task 5.0 and 1.7
     assert "Better than random takeovers: yes. Acc +37.5 points (+" in shown and "p &lt; 0.0001)" in shown
-    assert ">Recovery against thinking, Acc<" in shown and 'data-name="Recovery against thinking, Acc">150%' in shown
+    assert ">Recovery against thinking, Acc<" in shown and 'data-name="Recovery against thinking, Acc">75%' in shown
     (line,) = re.findall(r"Guide passes per token: ([^<]*)\.</p>", shown)
     assert all(f"{name} " in line for name in names) and "Tokens per second" in line
 
