@@ -79,7 +79,7 @@ def list_scores(decode: Decode, trace: pa.Table, donor: str, gate: Mapping[str, 
     rows = [(at, row) for at, row in enumerate(trace.to_pylist()) if row["score"] is not None and not math.isnan(row["score"])]
     kept = [(at, row) for at, row in rows if row["chosen_from"] != donor]
     highest = max(kept, key=lambda each: each[1]["score"], default=None)
-    for at, row in [each for each in rows if each[1]["chosen_from"] == donor] + [highest] * bool(highest):
+    for at, row in [*(each for each in rows if each[1]["chosen_from"] == donor), *([highest] if highest else [])]:
         least, host = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0)), row["host_token_id"]
         about = "highest that did not fire, token" if (at, row) == highest else "token"
         sign = ">" if row["score"] > least else "<"

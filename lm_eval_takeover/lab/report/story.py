@@ -100,7 +100,7 @@ def _clean(name: str, draw_it: Callable[[Any], None]) -> Markup:
 def tell_accuracy(analysis: Analysis, rows: Mapping[str, Summary]) -> str:
     """`guided: the guide wrote 5.0% of the tokens. Acc 100.0%; base 13.8%, guide 100.0%, random 16.2%.`"""
     name = analysis.compared
-    if name not in rows or (run := analysis.runs[name]).written_by is not None:
+    if name is None or name not in rows or (run := analysis.runs[name]).written_by is not None:
         return ""
     shares = [f"{other} {row.acc.value:.1%}" for other, row in rows.items() if other != name and row.acc.value is not None]
     own = rows[name].acc.value

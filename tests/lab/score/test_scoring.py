@@ -13,7 +13,6 @@ from helpers.pairs import look_before_passes
 from helpers.run_dirs import copy_few, plant_facts
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.lab.score import scoring
@@ -70,24 +69,6 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     assert batches == [8] * 5
     assert main(["score", str(run)]) == 0
     assert len(batches) == 5
-
-
-def test_the_bar_moves_and_finished_batches_are_kept_where_memory_would_hold_all_texts(demo_runs, tmp_path, monkeypatch):
-    run = copy(demo_runs["base"], tmp_path)
-    shutil.rmtree(run / "scores")
-    monkeypatch.setattr(scoring, "_BATCH_TOKENS", 2000)
-    batches, compare = [], TransformersBackend.compare
-
-    def look(backend, scores, prompts, texts, labels):
-        batches.append(sum(map(len, prompts)) + sum(map(len, texts)))
-        if len(batches) == 3:
-            raise KeyboardInterrupt
-        return compare(backend, scores, prompts, texts, labels)
-
-    monkeypatch.setattr(TransformersBackend, "compare", look)
-    assert main(["score", str(run)]) == 130
-    assert 0 < read(run, "scores").select("doc_id", "sample").n_unique() < 32
-    assert max(batches) <= 2000
 
 
 def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):
