@@ -58,7 +58,7 @@ class UnscoredSample:
 def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any], *, overwrite: bool, name: str) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
-    unscored = []
+    unscored = list[RunReader]()
     for of_folder in folders:  # of a comparison the base's, which analyses read
         unscored += [run for run in of_folder if run.written_by == "base"] or of_folder
     runs = [(run, restore_arguments(run, given)) for run in unscored]
