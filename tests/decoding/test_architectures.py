@@ -39,9 +39,9 @@ PAIRS = {
 
 
 # By architecture: whether they can be had.
-BLOCKS = dict.fromkeys(("llama", "gpt_neox", "gpt2", "gemma2"), "^yes$")
+BLOCKS = dict.fromkeys(("llama", "gpt_neox", "gpt2", "gemma2", "gemma4-e2b", "ministral3"), "^yes$")
 BLOCKS |= dict.fromkeys(("bloom", "gpt_neo"), "takes positions from the columns")
-STATES = ("falcon_h1", "qwen3_next", "lfm2", "mamba", "recurrent_gemma")
+STATES = ("falcon_h1", "qwen3.5", "lfm2", "mamba", "recurrent_gemma")
 BLOCKS |= dict.fromkeys(STATES, "at batch_size=1 only|plain passes|fail")
 
 
