@@ -39,6 +39,10 @@ def run(options: argparse.Namespace) -> int:
 
     check_address(options.host, options.port)
     arguments = parse_arguments({**read_arguments(options.model_args), "backend": "vllm"})
+    for name in ("add_bos_token", "guide_add_bos_token"):
+        if getattr(arguments, name) is not None:
+            problem = f"{name}={getattr(arguments, name)}: the server encodes prompts by its tokenizer's file"
+            raise ArgumentError(f"{problem}; leave it out, and set add_special_tokens in requests")
     check_version()
     count_engines(arguments)
     pair = load_pair(arguments)

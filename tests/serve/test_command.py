@@ -34,3 +34,8 @@ def test_an_option_of_vllm_in_the_wrong_place_is_told_the_right_one(capsys):
     with pytest.raises(SystemExit):
         cli.main(["serve", "--data-parallel-size", "2"])
     assert "options of `vllm serve` go after `--`" in capsys.readouterr().err
+
+
+def test_a_bos_that_the_server_would_not_add_is_refused():
+    with pytest.raises(ArgumentError, match="guide_add_bos_token=True: the server encodes prompts by its tokenizer"):
+        cli.main(["serve", "--port", "18181", "--model_args", "guide_add_bos_token=True"])
