@@ -36,7 +36,7 @@ MATHEMATICAL = (  # the tasks that averages are over
     "takeover_math500", "takeover_math500_100", "takeover_gsm8k", "takeover_gsm8k_100", "takeover_amc23",
     "takeover_olympiadbench", "takeover_olympiadbench_100", "takeover_aime24", "takeover_aime25",
     "takeover_aime26", "takeover_hmmt_feb26", "takeover_hmmt_nov25", "takeover_brumo25", "takeover_apex25",
-    "takeover_aime24_32", "takeover_aime25_32",
+    "takeover_aime24_32", "takeover_aime25_32", "takeover_aime26_32", "takeover_aime24_sparse", "takeover_aime25_sparse",
 )  # fmt: skip
 _OWN_KINDS = ("base", "guide", "random", "early")  # policies that are a kind of row; others are `guided`
 _LONGEST_NAME = 200  # bytes of a task's name, which is a part of the names of files

@@ -16,8 +16,9 @@ _HEADINGS = {
     "takeover_olympiadbench": "Olympiad", "takeover_aime24": "AIME24", "takeover_aime25": "AIME25",
     "takeover_aime26": "AIME26", "takeover_hmmt_feb26": "HMMT26", "takeover_hmmt_nov25": "HMMT Nov 25",
     "takeover_brumo25": "BRUMO25", "takeover_apex25": "APEX25",
-    "takeover_aime24_32": "AIME24 (32)", "takeover_aime25_32": "AIME25 (32)", "takeover_math500_100": "Math500 (100)",
-    "takeover_gsm8k_100": "GSM8K (100)", "takeover_olympiadbench_100": "Olympiad (100)",
+    "takeover_aime24_32": "AIME24 (32)", "takeover_aime25_32": "AIME25 (32)", "takeover_aime26_32": "AIME26 (32)",
+    "takeover_aime24_sparse": "AIME24 (sparse)", "takeover_aime25_sparse": "AIME25 (sparse)",
+    "takeover_math500_100": "Math500 (100)", "takeover_gsm8k_100": "GSM8K (100)", "takeover_olympiadbench_100": "Olympiad (100)",
     "takeover_gpqa_diamond": "GPQA", "takeover_gpqa_diamond_50": "GPQA (50)", "takeover_demo": "Demo",
     "takeover_demo_graded": "Demo (graded)",
 }  # fmt: skip
