@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ NEAR = (1e-6, 1e-5, 1e-4)
 ROWS = 512
 WORDS = [(word * 0x9E3779B97F4A7C15) % 2**63 for word in range(1, 6)]
 SETTINGS = [
-    Sampling(temperature, top_p, top_k)
+    Sampling(temperature, top_p, top_k, min_p)
     for temperature in (0.0, 0.3, 1.0, 2.0)
     for top_p in (1.0, 0.95, 0.5, 0.1)
     for top_k in (0, 1, 5, 10_000)
+    for min_p in (0.0, 0.05)
 ]
 
 
@@ -82,7 +84,7 @@ def main() -> None:
 
 
 def place_rules(how: Sampling) -> operations.Rules:
-    return operations.Rules.of([(how.temperature, how.top_p, how.top_k)], torch.device("cpu"))
+    return operations.Rules.of([astuple(how)], torch.device("cpu"))
 
 
 def make_logits(vocab: int, generator: torch.Generator) -> Tensor:

@@ -402,9 +402,9 @@ class Measured:
         """Seconds of a block of this size outside of its passes."""
         blocks, plain = [0], blockwise.Blocks.advance
 
-        def counted(pool: Any, slots: Sequence[int], finished: list[int]) -> None:
+        def counted(engine: Any, slots: Sequence[int]) -> None:
             blocks[0] += 1
-            plain(pool, slots, finished)
+            plain(engine, slots)
 
         with patched(blockwise.Blocks, "advance", counted), timed() as spent:
             whole = run(self.pair, self.policy, self.requests, self.batch, size)

@@ -312,7 +312,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for number, generation in generations:
             key, request = keys[number], left[number]
             text = text_of(self.tokenizer, generation.tokens, request.until)
-            cut = is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
+            cut = generation.thought_cut or is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
             sample = make_sample(key, instances[firsts[number]], request, generation, text, self.policy, cut)
             self.recorder.add(sample, generation)
             for i in by_key[key]:

@@ -1,7 +1,12 @@
-"""Generation on transformers: four engines that write the same text.
+"""Generation on transformers: engines that write the same text. In: a pair, a policy, requests. Out: generations as they finish.
 
-`lockstep` is Algorithm 1; `blockwise` drafts and verifies; `stepwise` serves policies that decide without the donor; `engine`
-chooses; `teacher_forcing` reads texts that exist. In: a pair, a policy, requests. Out: generations, as they finish. `pool` has
-the slots of blocks and steps, `costs` the lengths of drafts, `gate_step` the decisions of a block and of vLLM's gate. Start
-reading at `lockstep`, then `blockwise`.
+    engine           the backend: checks the weights, chooses batch size and engine; `failures` isolates failing requests
+    lockstep         Algorithm 1, a token of each row at a time: the reference
+    blockwise        drafts and verifies, where the donor's distribution decides; `costs` chooses the lengths of drafts
+    stepwise         policies that decide without the donor
+    pool, rows       what the last two share: slots and their requests; a row's text, random numbers and end
+    emission         who writes a token, which token, and its record: for blocks, vLLM and its server
+    teacher_forcing  reads given texts
+
+Start reading at `lockstep`, then `blockwise`.
 """

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost, Schedule
+from lm_eval_takeover.decoding.emission import REST, SCORE, TAKEN, count_standing, emit
 from lm_eval_takeover.decoding.failures import blame
-from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN, count_standing, emit
+from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row, build_block, list_rows, stack_windows, upload_words
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.errors import ArgumentError
@@ -53,13 +54,16 @@ class Draft:
     survival: list[float]  # the probability that the whole draft stands; 0 for rows that have stopped
 
 
-class Blocks(Stepwise):
+class Blocks:
     """Texts that the donor's distribution decides: draft, verify, accept up to the first replaced token.
 
     A guide that writes alone stops drafting when drafts are slower than its own passes.
     """
 
-    _logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
+    def __init__(self, pool: Pool, block_size: int | None) -> None:
+        self.pool, self.policy, self.block_size = pool, pool.policy, block_size
+        self.steps = Stepwise(pool)  # of a guide that goes on alone
+        self._logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
 
     @property
     def drafter(self) -> str:
@@ -68,7 +72,7 @@ class Blocks(Stepwise):
 
     @cached_property
     def schedule(self) -> Schedule:
-        drafter, donor = PassCost.of(self.passes[self.drafter]), PassCost.of(self.passes[self.donor])
+        drafter, donor = PassCost.of(self.pool.passes[self.drafter]), PassCost.of(self.pool.passes[self.pool.donor])
         return Schedule(drafter, donor, self.block_size, bonus=self.bonus)
 
     @property
@@ -76,39 +80,35 @@ class Blocks(Stepwise):
         """Whether a whole draft gives one token more. Not under a gate, whose score needs the host's distribution."""
         return self.policy.host is None
 
-    def advance(self, slots: Sequence[int], finished: list[int]) -> None:
+    def advance(self, slots: Sequence[int]) -> None:
         if self.policy.host is None and not self._drafts_pay(slots):
-            return super().advance(slots, finished)
+            return self.steps.advance(slots)
         with drawing():
             draft = self._draft(list(slots))
-        self._emit(draft, self._verify(draft, *self._read_by_donor(draft)), finished)
+        self._emit(draft, self._verify(draft, *self._read_by_donor(draft)))
 
     def _drafts_pay(self, slots: Sequence[int]) -> bool:
         """Whether drafts pay for a lone guide. Once they do not, it goes on alone."""
-        columns = max(row.length for row in self.rows(slots))
-        if self.drafter in self.passes and not self.schedule.drafts_pay(len(slots), columns):
-            del self.passes[self.drafter]
-            self.readers.pop(self.drafter).leave()
-            for row in (*self.slots, *self.waiting):  # the first pass also reads the end of the prompt: prefill
-                row.generation.count_passes(self.drafter, -1)
-        return self.drafter in self.passes
+        pool, columns = self.pool, max(row.length for row in self.pool.rows(slots))
+        if self.drafter in pool.passes and not self.schedule.drafts_pay(len(slots), columns):
+            pool.drop(self.drafter)
+        return self.drafter in pool.passes
 
     # Draft
 
     def _draft(self, slots: list[int]) -> Draft:
         """Draft as many tokens as pay."""
-        reader = self.readers[self.drafter]
-        draft = self._empty_draft(slots)
+        pool, reader, draft = self.pool, self.pool.readers[self.drafter], self._empty_draft(slots)
         rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
-        columns = max(row.length for row in self.rows(slots))
+        columns = max(row.length for row in pool.rows(slots))
         least = self.schedule.break_even_rows(len(slots), len(slots), columns)
         pending: deque[tuple[int, list[int], HostCopy]] = deque()  # tokens on their way to the host
-        number, step = 0, self.draw_first(self.drafter, [slots], draft.words[:, 0])
+        number, step = 0, pool.draw_first(self.drafter, [slots], draft.words[:, 0])
         while True:
             if len(rows) == len(slots):
                 draft.logits.select(1, number).copy_(step.logits)
             else:
-                draft.logits[rows, number] = step.logits.to(self.device)
+                draft.logits[rows, number] = step.logits.to(pool.device)
             ids = step.tokens.unsqueeze(1)
             pending.append((number, rows, HostCopy(step.tokens, step.masses)))
             if len(pending) > reader.pipeline_depth:
@@ -119,31 +119,32 @@ class Blocks(Stepwise):
                 if not reader.pipeline_depth and 4 * standing <= len(rows):
                     # Few rows: gathering their keys and values costs less than the arithmetic of the others.
                     rows = [row for row, survival in enumerate(draft.survival) if survival]
-                    ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=self.device)
+                    ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=pool.device)
                     least = self.schedule.break_even_rows(len(slots), standing, columns)
             number += 1
             if number == max(draft.limits):
                 break
             within = slots if len(rows) == len(slots) else [slots[row] for row in rows]
             words = draft.words[:, number] if within is slots else draft.words[rows, number]
-            step = reader.draft(within, ids, number, words, self.sampling)
+            step = reader.draft(within, ids, number, words, pool.sampling)
         for drafted in pending:
             self._append_drafted(draft, *drafted)
         return draft
 
     def _empty_draft(self, slots: list[int]) -> Draft:
-        most, longest = self.schedule.limit(len(slots), self.vocab, self.device), self.readers[self.donor].longest
+        pool = self.pool
+        most, longest = self.schedule.limit(len(slots), pool.vocab, pool.device), pool.readers[pool.donor].longest
         if longest is not None:
             most = min(most, longest - self.bonus)
-        limits = [min(most, row.remaining) for row in self.rows(slots)]
+        limits = [min(most, row.remaining) for row in pool.rows(slots)]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
             # Uninitialised: only drafted positions are read.
-            self._logits = torch.empty(len(slots), longest, self.vocab, device=self.device)
+            self._logits = torch.empty(len(slots), longest, pool.vocab, device=pool.device)
         return Draft(
             slots=slots,
             logits=self._logits[: len(slots)],
-            words=upload_words(self.rows(slots), longest + 1, self.device),
+            words=upload_words(pool.rows(slots), longest + 1, pool.device),
             limits=limits,
             tokens=[[] for _ in slots],
             min_entropies=[[] for _ in slots],
@@ -162,7 +163,7 @@ class Blocks(Stepwise):
             draft.min_entropies[row].append(min_entropy)
             if self.block_size is None:
                 survival *= 1 - rates.rate(min_entropy)
-            ends = len(draft.tokens[row]) == draft.limits[row] or token in self.eos
+            ends = len(draft.tokens[row]) == draft.limits[row] or token in self.pool.eos
             draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
 
     def _read_by_donor(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,12 +171,12 @@ class Blocks(Stepwise):
 
         With a bonus, k counts one position more. Tokens behind a row's own are 0.
         """
-        new = max(map(len, draft.tokens)) + self.bonus
-        rows = zip(draft.tokens, self.rows(draft.slots), strict=True)
+        pool, new = self.pool, max(map(len, draft.tokens)) + self.bonus
+        rows = zip(draft.tokens, pool.rows(draft.slots), strict=True)
         listed = [[row.last, *tokens, *[0] * (new - len(tokens)), len(tokens)] for tokens, row in rows]
-        uploaded, reader = upload(torch.tensor(listed), self.device), self.readers[self.donor]
+        uploaded, reader = upload(torch.tensor(listed), pool.device), pool.readers[pool.donor]
         padded = torch.nn.functional.pad(uploaded[:, :new], (0, reader.padded_length(new) - new))
-        logits = reader.read(draft.slots, padded)[:, :new].to(self.device)
+        logits = reader.read(draft.slots, padded)[:, :new].to(pool.device)
         return uploaded[:, 1:-1], uploaded[:, -1:], logits
 
     # Verify
@@ -186,9 +187,10 @@ class Blocks(Stepwise):
         On the host: tokens `[rows, k]`, their records, the numbers `[rows]` that stand, and whether the last one ended the draft.
         On the device: the scores `[rows, k]`.
         """
-        rows, places = self.rows(draft.slots), torch.arange(drafted.shape[1], device=self.device)
+        pool, rows = self.pool, self.pool.rows(draft.slots)
+        places = torch.arange(drafted.shape[1], device=pool.device)
         host = draft.logits[:, : len(places)] if self.policy.host else None
-        rules = place_rules(self.sampling, self.device)
+        rules = place_rules(pool.sampling, pool.device)
         emitted = emit(
             self.policy,
             rules._replace(table=rules.table.expand(len(rows), -1)),
@@ -198,11 +200,11 @@ class Blocks(Stepwise):
             draft.words[:, : len(places)],
             drafted=drafted,
             live=places < lengths + self.bonus,
-            traced=self.traced,
+            traced=pool.traced,
         )
         counts, ended = count_standing(emitted.tokens, drafted, lengths[:, 0], bonus=self.bonus)
         scores, stands = emitted.records[..., SCORE], places < counts[:, None]
-        models = [(self.donor, donor)] if host is None else [(self.drafter, host), (self.donor, donor)]
+        models = [(pool.donor, donor)] if host is None else [(self.drafter, host), (pool.donor, donor)]
         if self.policy.scorer is not None:
             sound = scores.isfinite()
         else:  # the logits must be distributions
@@ -213,29 +215,27 @@ class Blocks(Stepwise):
                 broken = (~logits.amax(-1).isfinite() & stands).any(1)
                 if bool(broken.any()):
                     row = rows[int(broken.byte().argmax())]
-                    raise blame(self.passes[role].member.refuse_logits(row.name), [row.index])
+                    raise blame(pool.passes[role].member.refuse_logits(row.name), [row.index])
             self.policy.refuse_nan(scores[stands])
         return [*verdict, scores]
 
     # Emit
 
-    def _emit(self, draft: Draft, verdict: Sequence[Tensor], finished: list[int]) -> None:
-        """Append the tokens that stand. Slots whose text has ended join `finished`."""
-        tokens, records, counts, ended, scores = verdict
-        window, size = torch.cat([stack_windows(self.rows(draft.slots)), scores], 1), self.policy.window
-        observed = records[..., REST : REST + len(OBSERVED)].numpy() if self.traced else [None] * len(counts)
+    def _emit(self, draft: Draft, verdict: Sequence[Tensor]) -> None:
+        """Append the tokens that stand."""
+        pool, (tokens, records, counts, ended, scores) = self.pool, verdict
+        window, size = torch.cat([stack_windows(pool.rows(draft.slots)), scores], 1), self.policy.window
+        observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(counts)
         lists = (tokens, records[..., TAKEN].bool(), records[..., SCORE], counts, ended)
         rows = zip(draft.slots, *(column.tolist() for column in lists), observed, strict=True)
         for row, (slot, written_tokens, taken, values, count, ends, seen) in enumerate(rows):
-            written, end = self.emit(slot, written_tokens[:count], taken[:count], values[:count], seen)
-            self.slots[slot].window = window[row, written : written + size]
-            self.slots[slot].generation.count_passes(self.drafter, len(draft.tokens[row]))
-            self.slots[slot].generation.count_passes(self.donor, 1)
-            self.readers[self.donor].lengths[slot] += written
-            self.readers[self.drafter].lengths[slot] += min(written, len(draft.tokens[row]))
+            written, _ = pool.emit(slot, written_tokens[:count], taken[:count], values[:count], seen)
+            pool.slots[slot].window = window[row, written : written + size]
+            pool.slots[slot].generation.count_passes(self.drafter, len(draft.tokens[row]))
+            pool.slots[slot].generation.count_passes(pool.donor, 1)
+            pool.readers[pool.donor].lengths[slot] += written
+            pool.readers[self.drafter].lengths[slot] += min(written, len(draft.tokens[row]))
             self.schedule.rates.learn(draft.min_entropies[row][:count], ends)
-            if end:
-                finished.append(slot)
 
 
 @torch.inference_mode()
@@ -263,12 +263,13 @@ def generate(
     def settings(row: Row) -> tuple[float, ...]:
         return astuple(row.request.sampling)
 
-    rows = list_rows(pair, requests, begun, traced)
+    rows = list_rows(pair, policy, requests, begun, traced)
     # Samples of one prompt stay together. The longest prompts come first, so that buffers grow once.
     rows.sort(key=lambda row: (settings(row), -len(row.request.text), row.request.text, row.index))
-    kind = Blocks if drafted else Stepwise
     for _, group in groupby(rows, key=settings):
-        yield from kind(pair, policy, passes, list(group), batch_size=batch_size, block_size=block_size, **options).run()
+        pool = Pool(pair, policy, passes, list(group), batch_size=batch_size, **options)
+        engine = Blocks(pool, block_size) if drafted else Stepwise(pool)
+        yield from pool.run(engine.advance)
 
 
 def _drafts_for_guide(pair: Pair, requests: Sequence[Request], batch_size: int, block_size: int | None) -> bool:

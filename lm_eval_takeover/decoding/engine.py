@@ -18,6 +18,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures, isolate
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts, compare, force
+from lm_eval_takeover.decoding.thinking import find_tags
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import ForwardPass, release_memory
 from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up_columns
@@ -46,6 +47,7 @@ class TransformersBackend:
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         self.arguments, self.pair, self.policy = arguments, pair, policy
+        find_tags(pair, policy)
         for role in policy.roles:
             check_member(pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
 

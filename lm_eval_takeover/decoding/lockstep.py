@@ -36,7 +36,7 @@ def generate(
     """As `engine.generate`, but without `early` with a rate. begun: generations to continue, one for each request."""
     readings = {role: choose_reading(pair.member(role)) for role in policy.roles}
     padded = all(reading.padded for reading in readings.values())
-    for group in _whole_prompts(list_rows(pair, requests, begun, traced), batch_size, padded=padded):
+    for group in _whole_prompts(list_rows(pair, policy, requests, begun, traced), batch_size, padded=padded):
         try:
             prompts = list(dict.fromkeys(row.text for row in group))
             prefilled = {
@@ -118,6 +118,8 @@ def _write_tokens(
         row.window = window[place]
         seen = rest[-1][place : place + 1].numpy() if traced else None
         ended.append(row.emit([token], [taken], [value], seen, ends)[1])
+        if row.thinking is not None:  # whose end may be forced
+            tokens[place] = row.last
     return tokens, ended
 
 

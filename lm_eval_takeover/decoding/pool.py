@@ -1,8 +1,7 @@
 """Rows in slots, for blocks and for steps. A finished row's slot takes the next request at once."""
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
@@ -24,7 +23,7 @@ from lm_eval_takeover.pair.pair import Pair
 _PREFILL_AT_ONCE = 2**14  # tokens, padding included, that are prefilled together before they are copied into slots
 
 
-class Pool(ABC):
+class Pool:
     """Rows of one sampling: their slots, the readers of the policy's models, and the waiting requests."""
 
     def __init__(
@@ -35,43 +34,41 @@ class Pool(ABC):
         waiting: Sequence[Row],
         *,
         batch_size: int,
-        block_size: int | None,
         seed: int = 0,
         count_tokens: CountTokens | None = None,
     ) -> None:
         self.policy, self.passes, self.seed = policy, dict(passes), seed
-        self.vocab, self.eos, self.block_size = pair.vocab_size, pair.eos_ids, block_size
+        self.vocab, self.eos = pair.vocab_size, pair.eos_ids
         self.count_tokens, self.traced = count_tokens, waiting[0].generation.observed is not None
-        self.host, self.donor = policy.writes(taken_over=False), policy.writes(taken_over=True)
+        self.donor = policy.writes(taken_over=True)
         self.sampling: Sampling = waiting[0].request.sampling
         self.waiting, self._entering = deque(waiting), deque[Row]()
         self.size = min(batch_size, len(waiting))  # slots
         longest = max(len(row.request.prompt) + row.request.max_new_tokens for row in waiting)
         self.columns = LONGEST + longest
         self.slots: list[Row] = []
+        self.finished: list[int] = []  # slots whose text has ended in this step
         self.readers: dict[str, Reader] = {}
         self.device = choose_device(next(iter(passes.values())).member.device)
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}  # by text: its row in these readers
 
-    def run(self) -> Iterator[tuple[int, Generation]]:
-        """Every request to its end: `(its index, generation)` as it finishes, also if another one's pass fails."""
+    def run(self, advance: Callable[[list[int]], None]) -> Iterator[tuple[int, Generation]]:
+        """Every request to its end: `(its index, generation)` as it finishes, also if another one's pass fails.
+
+        advance: emits tokens of these slots.
+        """
         while self.slots or self.waiting:
-            finished: list[int] = []
             try:
                 self.admit()
-                self.advance(list(range(len(self.slots))), finished)
+                advance(list(range(len(self.slots))))
             except Exception as error:
                 blame(error, (row.index for row in (*self.slots, *self._entering)))
-                yield from map(self._finish, finished)
+                yield from map(self._finish, self.finished)
                 raise
-            yield from map(self._finish, finished)
-            self._release(finished)
+            yield from map(self._finish, self.finished)
+            self._release()
         for reader in self.readers.values():
             reader.leave()
-
-    @abstractmethod
-    def advance(self, slots: Sequence[int], finished: list[int]) -> None:
-        """Emit tokens of these slots. A slot whose text has ended joins `finished` at once."""
 
     # Slots
 
@@ -125,9 +122,9 @@ class Pool(ABC):
             row.generation.count_passes(role, -1)  # the first pass also reads the end of the prompt: prefill
         return row.index, row.generation
 
-    def _release(self, finished: Sequence[int]) -> None:
-        """Free these slots. The last rows move into them."""
-        for slot in sorted(finished, reverse=True):
+    def _release(self) -> None:
+        """Free the slots of finished rows. The last rows move into them."""
+        for slot in sorted(self.finished, reverse=True):
             last = len(self.slots) - 1
             if slot != last:
                 for reader in self.readers.values():
@@ -136,6 +133,14 @@ class Pool(ABC):
             self.slots.pop()
             for reader in self.readers.values():
                 reader.lengths[last] = 0
+        self.finished = []
+
+    def drop(self, role: str) -> None:
+        """Go on without this model."""
+        del self.passes[role]
+        self.readers.pop(role).leave()
+        for row in (*self.slots, *self.waiting):
+            row.generation.count_passes(role, -1)  # the first pass also reads the end of the prompt: prefill
 
     # Tokens
 
@@ -150,8 +155,10 @@ class Pool(ABC):
         scores: Sequence[float],
         observed: NDArray[np.float32] | None,
     ) -> tuple[int, bool]:
-        """`Row.emit`, counted."""
+        """`Row.emit`, counted. The slot of a row that has ended joins `finished`."""
         count, ended = self.slots[slot].emit(tokens, taken, scores, observed, self.eos)
+        if ended:
+            self.finished.append(slot)
         if self.count_tokens is not None:
             self.count_tokens(count, sum(taken[:count]))
         return count, ended

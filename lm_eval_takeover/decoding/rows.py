@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.decoding.thinking import Thinking, find_tags
 from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
@@ -107,6 +108,7 @@ class Row:
     chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     window: Tensor = field(default_factory=lambda: torch.empty(0))  # `[window]`, the last scores
     due: Decision | None = None  # a takeover that the donor has not drawn yet
+    thinking: Thinking | None = None  # under a budget
 
     def begin(self, policy: Policy, seed: int, device: torch.device) -> None:
         """Set random numbers and window before the first token."""
@@ -155,9 +157,16 @@ class Row:
     ) -> tuple[int, bool]:
         """Append tokens until one ends the text: the number of appended tokens, and whether the text has ended.
 
-        observed: `[tokens or more, OBSERVED]`, for the trace, if there is one.
+        observed: `[tokens or more, OBSERVED]`, for the trace, if there is one. A forced end of thinking replaces a token, and
+        those behind it are not appended.
         """
         generation = self.generation
+        if self.thinking is not None:
+            tokens, is_forced = self.thinking.limit(tokens)
+            generation.thought_cut |= is_forced
+            if is_forced and observed is not None:  # what was drawn does not stand
+                observed = observed[: len(tokens)].copy()
+                observed[-1] = np.nan
         count, ended = self.stop.extend(generation.tokens, tokens, self.request.max_new_tokens, ends)
         generation.taken_over += taken[:count]
         generation.scores += scores[:count]
@@ -171,11 +180,17 @@ class Row:
         return f"token {self.position} of {self.request.label}"
 
 
-def list_rows(pair: Pair, requests: Sequence[Request], begun: Sequence[Generation] | None, traced: bool) -> list[Row]:
+def list_rows(
+    pair: Pair, policy: Policy, requests: Sequence[Request], begun: Sequence[Generation] | None, traced: bool
+) -> list[Row]:
     """A row for each request. begun: generations to continue, one for each."""
     stops = cache(partial(StopStrings, pair.tokenizer))
     begun = begun or [Generation.begin(request, traced) for request in requests]
-    return [Row(i, request, stops(request.until), own) for i, (request, own) in enumerate(zip(requests, begun, strict=True))]
+    rows = [Row(i, request, stops(request.until), own) for i, (request, own) in enumerate(zip(requests, begun, strict=True))]
+    tags, budget = find_tags(pair, policy), policy.thinking_budget
+    for row in rows if tags is not None and budget is not None else ():
+        row.thinking = Thinking.begin(tags, budget, row.request.prompt, row.generation.tokens)
+    return rows
 
 
 def stack_windows(rows: Sequence[Row]) -> Tensor:

@@ -41,26 +41,29 @@ class Step(NamedTuple):
     logits: Tensor | None = None
 
 
-class Stepwise(Pool):
+class Stepwise:
     """Each row's next tokens by the model that writes them: the host first, then the donor where it takes over."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool, self.policy = pool, pool.policy
 
     @cached_property
     def _asks_host(self) -> bool:
         """Whether the host's distribution decides. If not, takeovers are known beforehand."""
         return self.policy.scorer is not None or self.policy.needs_token
 
-    def advance(self, slots: Sequence[int], finished: list[int]) -> None:
+    def advance(self, slots: Sequence[int]) -> None:
         ahead = self._look_ahead(slots)
         due = sum(taken for taken, _ in ahead)
         # A pass has a cost of its own, whatever its rows: takeovers wait for others.
         donor_writes = due >= _DUE_SHARE * len(slots)
         writing = [slot for slot, (taken, _) in zip(slots, ahead, strict=True) if taken is donor_writes]
         groups = self._group(writing) if donor_writes else [writing]
-        self._write(groups, donor_writes, min(count for taken, count in ahead if taken is donor_writes), finished)
+        self._write(groups, donor_writes, min(count for taken, count in ahead if taken is donor_writes))
 
     def _look_ahead(self, slots: Sequence[int]) -> list[tuple[bool, int]]:
         """For each row: whether the donor writes its next token, and for how many tokens, at most, that holds."""
-        rows = self.rows(slots)
+        rows = self.pool.rows(slots)
         if self._asks_host:
             return [(row.due is not None, 1 if row.due is not None else min(row.remaining, LONGEST)) for row in rows]
         count = 1 if self.policy.reads_text else min(LONGEST, max(row.remaining for row in rows))
@@ -72,52 +75,53 @@ class Stepwise(Pool):
             ahead.append((taken[0], min(same, row.remaining)))
         return ahead
 
-    def _write(self, groups: Sequence[Sequence[int]], taken: bool, count: int, finished: list[int]) -> None:
+    def _write(self, groups: Sequence[Sequence[int]], taken: bool, count: int) -> None:
         """Write up to `count` tokens of these rows, all takeovers or none. Stops when a row ends or becomes the donor's.
 
         groups: slots that read their skipped tokens in one pass.
         """
         slots, role = [slot for group in groups for slot in group], self.policy.writes(taken)
-        reader, judged = self.readers[role], self._asks_host and not taken
+        pool, reader, judged = self.pool, self.pool.readers[role], self._asks_host and not taken
         depth = 0 if self.policy.reads_text else reader.pipeline_depth
-        rows = self.rows(slots)
-        words, windows = upload_words(rows, count, self.device), stack_windows(rows) if judged else None
+        rows = pool.rows(slots)
+        words, windows = upload_words(rows, count, pool.device), stack_windows(rows) if judged else None
         words = self.policy.choose_words(words, torch.ones_like(words, dtype=torch.bool)) if taken else words
         standing, pending = set(slots), deque[Step]()
         ids = torch.empty(0)
         with drawing():
             for number in range(count):
                 if number:
-                    drafted = reader.draft(slots, ids, number, words[:, number], self.sampling)
+                    drafted = reader.draft(slots, ids, number, words[:, number], pool.sampling)
                 else:
-                    drafted = self.draw_first(role, groups, words[:, 0])
+                    drafted = pool.draw_first(role, groups, words[:, 0])
                 ids = drafted.tokens[:, None]
                 step = self._judge(role, slots, drafted, windows, len(pending))
                 windows = step.windows
                 pending.append(step)
                 if len(pending) > depth:
-                    self._enter(role, slots, taken, pending.popleft(), standing, finished)
+                    self._enter(role, slots, taken, pending.popleft(), standing)
                     if len(standing) < len(slots):
                         break
             for step in pending:
-                self._enter(role, slots, taken, step, standing, finished)
+                self._enter(role, slots, taken, step, standing)
         for slot, row in zip(slots, rows, strict=True):
             reader.lengths[slot] = row.length - 1 + (judged and row.due is not None)
 
     def _judge(self, role: str, slots: Sequence[int], drafted: Drafted, windows: Tensor | None, ahead: int) -> Step:
         """The policy's decisions on tokens `ahead` of the entered ones. windows `[rows, window]`: scores before."""
-        columns = [drafted.tokens.to(self.device), drafted.masses.to(self.device)]
-        if windows is None and not self.traced:
+        pool, device = self.pool, self.pool.device
+        columns = [drafted.tokens.to(device), drafted.masses.to(device)]
+        if windows is None and not pool.traced:
             return Step(HostCopy(*columns))
-        logits, host_logits = drafted.logits.to(self.device), None
+        logits, host_logits = drafted.logits.to(device), None
         if windows is not None:
             scores = self.policy.scores(logits, None, columns[0])
-            block = build_block(self.policy, self.rows(slots), scores[:, None], columns[0][:, None], windows, ahead)
+            block = build_block(self.policy, pool.rows(slots), scores[:, None], columns[0][:, None], windows, ahead)
             taken = self.policy.decide(block)[:, 0]
             windows = push(windows, scores) if self.policy.scorer is not None else windows
-            host_logits = logits.clone() if self.traced else None  # the next pass overwrites them
+            host_logits = logits.clone() if pool.traced else None  # the next pass overwrites them
             columns += [taken, scores]
-        if self.traced:
+        if pool.traced:
             columns.append(self._observe(role, slots, columns[0], logits))
         return Step(HostCopy(*columns), windows, host_logits)
 
@@ -127,23 +131,24 @@ class Stepwise(Pool):
         donor: Tensor | None = None
         drawn: Tensor | None = tokens
         if role != self.policy.host:
-            hosts = [row.due.host for row in self.rows(slots) if row.due is not None and row.due.host is not None]
+            hosts = [row.due.host for row in self.pool.rows(slots) if row.due is not None and row.due.host is not None]
             host = torch.stack([row for row, _ in hosts]) if hosts else None
-            drawn = upload(torch.tensor([token for _, token in hosts]), self.device) if hosts else None
+            drawn = upload(torch.tensor([token for _, token in hosts]), self.pool.device) if hosts else None
             donor = logits
         return observe(tokens, host, donor, base_logits=self.policy.choose_base(host, donor), host_tokens=drawn)
 
-    def _enter(self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int], finished: list[int]) -> None:
-        """Append the tokens of standing rows. A row stops standing if it ends or the donor is to write its token."""
-        fetched = step.copy.fetch()
-        observed = fetched.pop().numpy() if self.traced else None
+    def _enter(self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int]) -> None:
+        """Append the tokens of standing rows. A row stops standing if it ends, if the donor is to write its token, or if another
+        token was forced."""
+        pool, fetched = self.pool, step.copy.fetch()
+        observed = fetched.pop().numpy() if pool.traced else None
         tokens, masses, *judged = (column.tolist() for column in fetched)
         for place, slot in enumerate(slots):
             if slot not in standing:
                 continue
-            row = self.slots[slot]
+            row = pool.slots[slot]
             if not math.isfinite(masses[place]):
-                raise blame(self.passes[role].member.refuse_logits(row.name), [row.index])
+                raise blame(pool.passes[role].member.refuse_logits(row.name), [row.index])
             row.generation.count_passes(role, 1)
             score = math.nan
             if judged:
@@ -160,16 +165,16 @@ class Stepwise(Pool):
             elif row.due is not None:
                 score, row.window, row.due = row.due.score, row.due.window, None
             numbers = None if observed is None else observed[place : place + 1]
-            if self.emit(slot, tokens[place : place + 1], [taken], [score], numbers)[1]:
-                finished.append(slot)
+            ended = pool.emit(slot, tokens[place : place + 1], [taken], [score], numbers)[1]
+            if ended or (row.thinking is not None and row.last != tokens[place]):
                 standing.remove(slot)
 
     def _group(self, due: Sequence[int]) -> list[list[int]]:
         """Slots of the donor's next tokens by pass, least to read first. A pass grows until padding costs more than another."""
-        lengths = self.readers[self.donor].lengths
-        groups: list[list[int]] = []
+        pool, groups = self.pool, list[list[int]]()
+        lengths = pool.readers[pool.donor].lengths
         longest = 0
-        for unread, slot in sorted((self.slots[slot].length - lengths[slot], slot) for slot in due):
+        for unread, slot in sorted((pool.slots[slot].length - lengths[slot], slot) for slot in due):
             rows = len(groups[-1]) if groups else 0
             costs_more = rows * (unread - longest) * self._cost.per_token > self._cost.fixed
             if not groups or costs_more or (rows + 1) * unread > _UNREAD_AT_ONCE:
@@ -181,4 +186,4 @@ class Stepwise(Pool):
     @cached_property
     def _cost(self) -> PassCost:
         """Of a pass of the donor."""
-        return PassCost.of(self.passes[self.donor])
+        return PassCost.of(self.pool.passes[self.pool.donor])

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.decoding.gate_step import by_positions
+from lm_eval_takeover.decoding.emission import by_positions
 from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.self_check import choose_reading

@@ -1,6 +1,7 @@
 """Compares the kernels on a GPU with torch on a CPU. Kernels that differ are not used, and a line says so."""
 
 import logging
+from dataclasses import astuple
 from functools import cache
 
 import numpy as np
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _ROWS, _VOCAB = 48, 5008  # three tiles of the kernels, the last one cut short
 _PADDING = 16  # tokens behind the vocabulary: rows begin at multiples of 16, as in most models, so loads are vectors
-_SAMPLINGS = (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.8, 0.9, 20))
+_SAMPLINGS = (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.8, 0.9, 20), Sampling(1.2, min_p=0.1))
 _NEAR_TIES = 2  # draws that a rounding may change
 _LARGE, _ASKED = 151_936, 8  # a vocabulary of 75 tiles, in bfloat16; words that are drawn from it
 
@@ -76,7 +77,7 @@ def _find_fault_of_rows(device: torch.device, generator: torch.Generator) -> str
     rows = torch.arange(_ASKED - 1, -1, -1)
     rows[2] = -1
     samplings = [_SAMPLINGS[place % len(_SAMPLINGS)] for place in range(_ASKED)]
-    rules = kernels.Rules.of([(one.temperature, one.top_p, one.top_k) for one in samplings], device)
+    rules = kernels.Rules.of([astuple(one) for one in samplings], device)
     drawn = kernels.draw(logits.to(device), made, rules, rows.to(device))[0].cpu()
     expected = torch.zeros_like(drawn)
     for place in (rows >= 0).nonzero()[:, 0].tolist():

@@ -83,12 +83,14 @@ def _place(asked, count, INDEXED: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _rule(rules, rows, live, stride, vocab):
-    """Temperature, top_p, top_k (0 where it cuts nothing) and whether a row is greedy: `[R]`."""
+    """Temperature, top_p, top_k (0 where it cuts nothing), the log of min_p, and whether a row is greedy: `[R]`."""
     at = rules + rows * stride
     temperature = tl.load(at, mask=live, other=0.0).to(tl.float32)
     top_p, top_k = tl.load(at + 1, mask=live, other=1.0), tl.load(at + 2, mask=live, other=0.0).to(tl.int32)
+    min_p = tl.load(at + 3, mask=live, other=0.0)
+    floor = tl.where(min_p > 0, tl.log(tl.maximum(min_p, 1e-300)), -float("inf")).to(tl.float32)
     greedy = (temperature == 0) | (top_k == 1)
-    return tl.where(greedy, 1.0, temperature), top_p, tl.where(top_k < vocab, top_k, 0), greedy
+    return tl.where(greedy, 1.0, temperature), top_p, tl.where(top_k < vocab, top_k, 0), floor, greedy
 
 
 @triton.jit
@@ -138,18 +140,19 @@ def _edge(counts, live, top_k, LEVELS: tl.constexpr):
 
 
 @triton.jit
-def _refuses(mass, count, target, top_p, top_k):
-    """Whether top-p or top-k cuts a winner that has `mass` and `count` tokens before it. False for NaN and the first token."""
-    return (count > 0) & (((top_p < 1) & (mass >= target)) | ((top_k > 0) & (count >= top_k)))
+def _refuses(mass, count, target, scaled, rule):
+    """Whether a winner of log-weight `scaled` that has `mass` and `count` tokens before it is cut. False for NaN, the first."""
+    temperature, top_p, top_k, floor, greedy = rule
+    return (count > 0) & (((top_p < 1) & (mass >= target)) | ((top_k > 0) & (count >= top_k)) | (scaled < floor))
 
 
 @triton.jit
 def _follow(parts, counts, live, word, rule, splits, TURNS: tl.constexpr, SELECTS: tl.constexpr, SPLITS: tl.constexpr):
     """The races after `TURNS` judgements, `[R]` each: winner, its logit, whether it is refused, maximum, target."""
-    temperature, top_p, top_k, greedy = rule
+    temperature, top_p, top_k, floor, greedy = rule
     top = tl.max(_part(parts, live, 0, _TOP, splits, SPLITS, -float("inf")), 1).to(tl.float32)
     winner, logit = _leader(parts, live, 0, word, top, temperature, greedy, splits, SPLITS)
-    refused = live & ((top_p < 1) | (top_k > 0)) & (greedy == 0)
+    refused = live & ((top_p < 1) | (top_k > 0) | (floor > -float("inf"))) & (greedy == 0)
     target = top_p * 0.0
     for turn in tl.static_range(1, TURNS + 1):
         if turn == 1:
@@ -162,7 +165,7 @@ def _follow(parts, counts, live, word, rule, splits, TURNS: tl.constexpr, SELECT
             target *= top_p
         mass = tl.sum(_part(parts, refused, turn, _MASS, splits, SPLITS, 0.0), 1)
         count = tl.sum(_part(parts, refused, turn, _COUNT, splits, SPLITS, 0.0), 1).to(tl.int32)
-        refused = refused & _refuses(mass, count, target, top_p, top_k)
+        refused = refused & _refuses(mass, count, target, tl.div_rn(logit - top, temperature), rule)
         other, its_logit = _leader(parts, refused, turn, word, top, temperature, greedy, splits, SPLITS)
         winner, logit = tl.where(refused, other, winner), tl.where(refused, its_logit, logit)
     return winner, logit, refused, top, target
@@ -201,7 +204,7 @@ def _start(
     rows, source, live = _place(asked, count, INDEXED, ROWS)
     begins = _find(logits, source, width, stride, inner, ALIGNED)
     if tl.max(live.to(tl.int32), 0) > 0:
-        temperature, top_p, top_k, greedy = _rule(rules, rows, live, rule_stride, vocab)
+        temperature, top_p, top_k, floor, greedy = _rule(rules, rows, live, rule_stride, vocab)
         ids, read = _tile(begins, live, split, vocab, TILE)
         word = tl.load(words + rows, mask=live, other=0)[:, None]
         top = tl.max(read, 1)
@@ -223,7 +226,7 @@ def _select(
 ):  # fmt: skip
     rows, source, live = _place(asked, count, INDEXED, ROWS)
     begins = _find(logits, source, width, stride, inner, ALIGNED)
-    temperature, top_p, top_k, greedy = _rule(rules, rows, live, rule_stride, vocab)
+    temperature, top_p, top_k, floor, greedy = _rule(rules, rows, live, rule_stride, vocab)
     live = live & (top_p < 1) & (top_k > 0) & (greedy == 0)
     if tl.max(live.to(tl.int32), 0) > 0:
         ids, read = _tile(begins, live, tl.program_id(1), vocab, TILE)
@@ -254,7 +257,7 @@ def _judge(
     rows, source, live = _place(asked, count, INDEXED, ROWS)
     begins = _find(logits, source, width, stride, inner, ALIGNED)
     rule = _rule(rules, rows, live, rule_stride, vocab)
-    temperature, top_p, top_k, greedy = rule
+    temperature, top_p, top_k, floor, greedy = rule
     word = tl.load(words + rows, mask=live, other=0)[:, None]
     own, counts = parts + rows * TURNS * _PLANES * splits, counts + rows * _LEVELS * 256
     winner, logit, refused, top, target = _follow(own, counts, live, word, rule, splits, TURN - 1, SELECTS, SPLITS)
@@ -286,7 +289,7 @@ def _finish(
     rows, source, live = _place(asked, count, INDEXED, ROWS)
     begins = _find(logits, source, width, stride, inner, ALIGNED)
     rule = _rule(rules, rows, live, rule_stride, vocab)
-    temperature, top_p, top_k, greedy = rule
+    temperature, top_p, top_k, floor, greedy = rule
     word = tl.load(words + rows, mask=live, other=0)[:, None]
     own, counts = parts + rows * TURNS * _PLANES * splits, counts + rows * _LEVELS * 256
     winner, logit, refused, top, target = _follow(own, counts, live, word, rule, splits, TURNS - 1, SELECTS, SPLITS)
@@ -303,7 +306,7 @@ def _finish(
                 least = tl.where(key < least, key, least)
                 mass += more
                 number += some
-            refused = refused & _refuses(mass, number, target, top_p, top_k)
+            refused = refused & _refuses(mass, number, target, tl.div_rn(logit - top, temperature), rule)
             winner, logit = tl.where(refused, first, winner), tl.where(refused, its_logit, logit)
     tops = _part(own, live, 0, _TOP, splits, SPLITS, -float("inf")).to(tl.float32)
     shares = tl.exp(tl.div_rn(tops - top[:, None], temperature[:, None]))

@@ -1,6 +1,6 @@
 """The kernels as operations of torch, which CUDA graphs, `FakeTensorMode` and dispatch modes support."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -25,9 +25,9 @@ torch.library.define(
 
 
 class Rules(NamedTuple):
-    """How rows are drawn. table: float64 `[rows or 1, 3]` of temperature, top_p and top_k, on the device.
+    """How rows are drawn. table: float64 `[rows or 1, 4]` of temperature, top_p, top_k and min_p, on the device.
 
-    truncates: whether top-p or top-k cuts any row; selects: whether both do in any.
+    truncates: whether any row is cut; selects: whether top-p and top-k both cut one.
     """
 
     table: Tensor
@@ -35,11 +35,17 @@ class Rules(NamedTuple):
     selects: bool
 
     @classmethod
-    def of(cls, samplings: Sequence[tuple[float, float, int]], device: torch.device) -> "Rules":
+    def of(cls, samplings: Sequence[Sequence[float]], device: torch.device) -> "Rules":
         """One sampling for all rows, or one a row. The upload is pinned, so the host does not wait."""
         table = torch.tensor(samplings, dtype=torch.float64, pin_memory=device.type == "cuda")
-        drawn = [(top_p < 1, top_k > 0) for temperature, top_p, top_k in samplings if temperature and top_k != 1]
-        return cls(table.to(device, non_blocking=True), any(map(any, drawn)), any(map(all, drawn)))
+        return cls(table.to(device, non_blocking=True), *cls.find_cuts(samplings))
+
+    @staticmethod
+    def find_cuts(samplings: Iterable[Sequence[float]]) -> tuple[bool, bool]:
+        """`truncates` and `selects`."""
+        drawn = [cuts for temperature, *cuts in samplings if temperature and cuts[1] != 1]
+        truncates = any(top_p < 1 or top_k or min_p for top_p, top_k, min_p in drawn)
+        return truncates, any(top_p < 1 and top_k for top_p, top_k, _ in drawn)
 
 
 class ModelRead(NamedTuple):

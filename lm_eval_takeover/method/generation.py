@@ -28,6 +28,7 @@ class Generation:
     base_passes: int = 0
     guide_passes: int = 0
     donor_answer: int = 0  # tokens of the donor's own answer, where a policy needs its length
+    thought_cut: bool = False  # whether a thinking budget has ended its thinking
     observed: "array[float] | None" = None
 
     @classmethod

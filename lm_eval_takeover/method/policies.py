@@ -166,6 +166,18 @@ class GuideAlone(Policy):
     models = ("guide",)
     host, donor = None, "guide"
 
+    #: Tokens of thinking after which the end tag, such as `</think>`, is written. None: any number
+    thinking_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.thinking_budget is not None and self.thinking_budget < 0:
+            raise ArgumentError(f"thinking_budget={self.thinking_budget} is negative; expected a number of tokens")
+
+    def settings(self) -> dict[str, Any]:
+        """The budget where there is one: so keys of samples without it stay as they are."""
+        return {name: value for name, value in super().settings().items() if value is not None}
+
     def takes_over(self, block: Block) -> Tensor:
         return torch.ones_like(block.positions, dtype=torch.bool)
 

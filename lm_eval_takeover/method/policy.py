@@ -100,6 +100,11 @@ class Policy(ABC):
         return None
 
     @property
+    def thinking_budget(self) -> int | None:
+        """How many tokens of thinking it allows; None for any number."""
+        return None
+
+    @property
     def budget_parameter(self) -> BudgetParameter | None:
         """The argument that sets how much the donor writes, of policies that can be calibrated to a rate."""
         return None

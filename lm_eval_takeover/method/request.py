@@ -1,17 +1,22 @@
 """Requests: one sample of a prompt, and how its tokens are drawn."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn: temperature (0: greedy), then top-k (0: all), then top-p (1: all), as in transformers."""
+    """How a token is drawn: temperature (0: greedy), then top-k (0: all), top-p (1: all) and min-p (0: all), as in transformers.
+
+    min_p: the least probability that is kept, as a share of the likeliest token's.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or 1e-6 <= self.temperature < float("inf")):
@@ -20,6 +25,12 @@ class Sampling:
             raise ArgumentError(f"top_p={self.top_p} is outside (0, 1]; 1 keeps every token")
         if self.top_k < 0:
             raise ArgumentError(f"top_k={self.top_k} is negative; 0 keeps every token")
+        if not 0 <= self.min_p <= 1:
+            raise ArgumentError(f"min_p={self.min_p} is outside [0, 1]; 0 keeps every token")
+
+    def settings(self) -> dict[str, Any]:
+        """Its settings by name; min_p where it cuts, so that digests and files without it stay as they are."""
+        return {name: value for name, value in asdict(self).items() if name != "min_p" or value}
 
 
 GREEDY = Sampling()

@@ -6,15 +6,16 @@ Position `t` of sample `j` of request `r` has one 64-bit word `W(seed, r, j, t)`
     u_v = (x + 1/2) / 2^32;  E_v = -ln u_v                                     an Exp(1) variable per token
     token = argmin over the kept tokens of E_v / p_v                           ties: the lower id
 
-which draws exactly from `p`, the distribution after temperature, top-k and top-p (in transformers' order; of equal tokens at an
-edge the lower ids are kept). Two distributions at total variation distance `d` draw different tokens with a probability between
-`d` and `2 d / (1 + d)`. So models that nearly agree mostly draw the same token, and rounding seldom changes one.
+which draws exactly from `p`, the distribution after temperature, top-k, top-p and min-p (in transformers' order; of equal tokens
+at an edge the lower ids are kept). Two distributions at total variation distance `d` draw different tokens with a probability
+between `d` and `2 d / (1 + d)`. So models that nearly agree mostly draw the same token, and rounding seldom changes one.
 """
 
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import cache, lru_cache
 
 import numpy as np
@@ -96,7 +97,7 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> tuple[Tensor, T
 
 @cache  # for ever: captured CUDA graphs read the table
 def place_rules(sampling: Sampling, device: torch.device) -> kernels.Rules:
-    return kernels.Rules.of([(sampling.temperature, sampling.top_p, sampling.top_k)], device)
+    return kernels.Rules.of([astuple(sampling)], device)
 
 
 @contextmanager
@@ -106,10 +107,9 @@ def drawing() -> Iterator[None]:
         yield
 
 
-# On a CPU: numpy, whose calls cost a fraction of torch's; only kept tokens need their numbers.
+# On a CPU: numpy, whose calls cost a fraction of torch's.
 
-_FEW = 2048  # tokens that are sorted sooner than picked out
-_SORTED = 2**14  # and sooner than divided
+_FEW = 2048  # tokens whose numbers become logarithms, all of them
 _SURELY = 0.999  # float32 sums are closer than that to the exact ones
 
 
@@ -129,77 +129,57 @@ def draw_on_cpu(logits: Floats, at: Words, sampling: Sampling) -> tuple[NDArray[
     weights = np.exp(scaled)
     masses = np.add.reduce(weights, axis=1).astype(np.float64)
     for row, mass in enumerate(masses.tolist()):
-        # If the likeliest token (weight 1) is the whole nucleus, it is drawn. The sum is exact only where it matters.
-        if math.isnan(mass) or (sampling.top_p * mass < _SURELY and not sampling.top_k):
-            continue
-        ids = None
-        if sampling.top_p < 1 or sampling.top_k:
-            total = float(weights[row].sum(dtype=np.float64))
-            if sampling.top_p * total <= 1 and sampling.top_p < 1 and not sampling.top_k:
-                continue
-            ids = _kept(scaled[row], weights[row], total, sampling)
-        tokens[row] = _run_race(ids, weights[row], int(at[row]), int(tokens[row]))
+        # If the likeliest token (weight 1) is the whole nucleus, it is drawn.
+        if not (math.isnan(mass) or (sampling.top_p * mass < _SURELY and not sampling.top_k)):
+            tokens[row] = _draw_row(scaled[row], weights[row], int(at[row]), sampling)
     return tokens, masses
 
 
-def _kept(scaled: Floats, weights: Floats, total: float, sampling: Sampling) -> NDArray[np.int64] | None:
-    """The ids that top-k and top-p keep, ascending; None for all. `scaled`: log-weights, 0 at most; `total`: their mass."""
-    vocab, top_k, top_p = len(scaled), sampling.top_k, sampling.top_p
-    ids: NDArray[np.int64] | None = None
+def _draw_row(scaled: Floats, weights: Floats, word: int, sampling: Sampling) -> int:
+    """The race over all tokens, as in `kernels.draws`: while its winner is cut, it goes on among the tokens before that one.
+
+    Those are likelier, or as likely and of lower id. `scaled`: log-weights, 0 at most.
+    """
+    vocab, top_k, top_p = len(weights), sampling.top_k, sampling.top_p
+    cuts = top_p < 1 or bool(top_k) or bool(sampling.min_p)
+    total = float(weights.sum(dtype=np.float64)) if cuts else 0.0
+    floor = np.float32(math.log(sampling.min_p)) if sampling.min_p else -math.inf
+    ids: NDArray[np.int64] | None = None  # those that race; None: all
     if 0 < top_k < vocab:
-        edge = np.partition(scaled, vocab - top_k)[vocab - top_k]
-        ids = _prefix(scaled, edge, top_k)
-        total = float(weights[ids].sum(dtype=np.float64))
+        ids = np.flatnonzero(scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k])
+        part = weights[ids]
+        total = float(part.sum(dtype=np.float64)) - (len(ids) - top_k) * float(part.min())  # without the ties behind the last
     elif top_p < 1 and vocab > _FEW:
         # What is left out holds half of the rest, at most, and so nothing of the nucleus.
         ids = np.flatnonzero(weights > 0.5 * (1 - top_p) * total / vocab)
-    if top_p < 1:
-        candidates = scaled if ids is None else scaled[ids]
-        edge, count = _nucleus_edge(-candidates, top_p * total)
-        inside = _prefix(candidates, edge, count)
-        return inside if ids is None else ids[inside]
-    return ids
+    if ids is not None:
+        scaled, weights = scaled[ids], weights[ids]
+    while True:
+        place = _run_race(ids, weights, word)
+        if cuts:
+            before = scaled > scaled[place]
+            before[:place] |= scaled[:place] == scaled[place]
+            count = np.count_nonzero(before)
+            is_cut = scaled[place] < floor or 0 < top_k <= count
+            if not is_cut and top_p < 1:
+                is_cut = float((weights * before).sum(dtype=np.float64)) >= top_p * total
+            if is_cut and count:
+                ids = np.flatnonzero(before) if ids is None else ids[before]
+                scaled, weights = scaled[before], weights[before]
+                continue
+        return place if ids is None else int(ids[place])
 
 
-def _prefix(scaled: Floats, edge: np.float32, count: int) -> NDArray[np.int64]:
-    """The `count` places of the largest values, the smallest of which is `edge`; of equal ones the first. Ascending."""
-    inside = np.flatnonzero(scaled >= edge)
-    if len(inside) > count:
-        equal = np.flatnonzero(scaled[inside] == edge)
-        inside = np.delete(inside, equal[count - len(inside) :])
-    return inside
-
-
-def _nucleus_edge(surprise: Floats, target: float) -> tuple[np.float32, int]:
-    """The shortest prefix of the likeliest tokens that holds `target`: log-weight of the last one, its length. A quickselect."""
-    before, skipped = 0.0, 0
-    while len(surprise) > _SORTED:
-        half = len(surprise) // 2
-        surprise = np.partition(surprise, half)
-        through = before + float(np.exp(-surprise[:half]).sum(dtype=np.float64))
-        if through >= target:
-            surprise = surprise[:half]
-        else:
-            before, skipped, surprise = through, skipped + half, surprise[half:]
-    surprise = np.sort(surprise)
-    # torch adds up in less than half of NumPy's time.
-    mass = before + torch.from_numpy(np.exp(-surprise)).cumsum(0, dtype=torch.float64).numpy()
-    last = min(int(mass.searchsorted(target, "left")), len(mass) - 1)
-    return -surprise[last], skipped + last + 1
-
-
-def _run_race(ids: NDArray[np.int64] | None, weights: Floats, word: int, likeliest: int) -> int:
-    """The kept id, of all where there are no ids, of the least `E_v / p_v`."""
-    chosen = weights if ids is None else weights[ids]
+def _run_race(ids: NDArray[np.int64] | None, weights: Floats, word: int) -> int:
+    """The place of the least `E_v / p_v` among these tokens, of all where there are no ids."""
     x = _hash(_multiples(len(weights)), word) if ids is None else token_numbers(ids, word)
-    if len(chosen) > _FEW:
-        # Two tokens bound what wins. As E is at least 1 - u, only tokens with `1 - u <= bound * weight` can: a few of them.
-        some = [likeliest if ids is None else int(chosen.argmax()), int(x.argmax())]
-        bound = np.fmin.reduce(_wait(x[some]) / chosen[some]) * 1.0001
-        near = np.flatnonzero((~x).astype(np.float32) <= chosen * np.float32(bound * 2.0**32))
-        x, chosen, ids = x[near], chosen[near], near if ids is None else ids[near]
-    winner = int((_wait(x) / chosen.astype(np.float64)).argmin())
-    return winner if ids is None else int(ids[winner])
+    if len(weights) <= _FEW:
+        return int((_wait(x) / weights.astype(np.float64)).argmin())
+    # Two tokens bound what wins. As E is at least 1 - u, only tokens with `1 - u <= bound * weight` can: a few of them.
+    some = [int(weights.argmax()), int(x.argmax())]
+    bound = np.fmin.reduce(_wait(x[some]) / weights[some]) * 1.0001
+    near = np.flatnonzero((~x).astype(np.float32) <= weights * np.float32(bound * 2.0**32))
+    return int(near[(_wait(x[near]) / weights[near].astype(np.float64)).argmin()])
 
 
 def _wait(x: NDArray[np.uint32]) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, SCORE, TAKEN
+from lm_eval_takeover.decoding.emission import COLUMNS, REST, SCORE, TAKEN
 from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts
 from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.policy import Policy

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding.emission import REST, SCORE, TAKEN
 from lm_eval_takeover.decoding.engine import write_after_donor
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.generation import OBSERVED, CountTokens, Generation

@@ -1,6 +1,6 @@
 """Which drafted tokens stand: the rule of blockwise verification on the rows of one batch.
 
-The policy says which token is emitted at each position of a draft (`gate_step`). The first token that is not the drafted one ends
+The policy says which token is emitted at each position of a draft (`emission`). The first token that is not the drafted one ends
 the draft. In a row without a draft the host draws one token as if it had drafted it. Nothing here waits for the device.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.decoding.gate_step import count_standing, share
+from lm_eval_takeover.decoding.emission import count_standing, share
 from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 

@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils import SpeculatorCudaGraphManager
 
-from lm_eval_takeover.decoding.gate_step import share
+from lm_eval_takeover.decoding.emission import share
 from lm_eval_takeover.vllm.drafts import Batch, Verifier
 from lm_eval_takeover.vllm.fused_v2 import TakeoverModelState
 from lm_eval_takeover.vllm.slots import Track, WorkerExtension, place_numbers

@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A finished job. records: float32 `[tokens, columns]` of `gate_step`. passes: by role, 0 in a fused engine."""
+    """A finished job. records: float32 `[tokens, columns]` of `emission`. passes: by role, 0 in a fused engine."""
 
     number: int
     tokens: list[int]

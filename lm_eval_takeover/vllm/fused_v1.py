@@ -9,7 +9,7 @@ from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from lm_eval_takeover.decoding.gate_step import list_logits
+from lm_eval_takeover.decoding.emission import list_logits
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
 from lm_eval_takeover.vllm.slots import Slots, Track, pairs, place_numbers
 

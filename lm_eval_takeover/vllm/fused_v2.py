@@ -12,7 +12,7 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
-from lm_eval_takeover.decoding.gate_step import list_logits
+from lm_eval_takeover.decoding.emission import list_logits
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
 from lm_eval_takeover.vllm.slots import Slots, Track, pairs
 

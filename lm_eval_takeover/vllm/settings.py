@@ -64,6 +64,8 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
         raise ArgumentError(
             f"policy={policy.name} reads the text so far, which backend=vllm does not show a policy; use backend=hf"
         )
+    if policy.thinking_budget is not None:
+        raise ArgumentError(f"thinking_budget={policy.thinking_budget} is not offered with backend=vllm; use backend=hf")
     return {"name": policy.name, **asdict(policy)}
 
 
@@ -110,6 +112,7 @@ class RequestSettings:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     policy: str = ""  # in JSON, as `describe_policy` has it; empty for the engine's
     donor_length: int = 0
     traced: bool = False
@@ -122,7 +125,7 @@ class RequestSettings:
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_p, self.top_k)
+        return Sampling(self.temperature, self.top_p, self.top_k, self.min_p)
 
     def to_extra_args(self) -> dict[str, Any]:
         """Settings that differ from the defaults, sealed, for `SamplingParams.extra_args` and `vllm_xargs`."""

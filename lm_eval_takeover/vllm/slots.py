@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.decoding import gate_step
-from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, SCORE, Emitted
+from lm_eval_takeover.decoding import emission
+from lm_eval_takeover.decoding.emission import COLUMNS, REST, SCORE, Emitted
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.forward.transfers import HostCopy, upload
@@ -96,7 +96,7 @@ class Slots:
         # A ring by position, and behind it a column that nobody reads.
         self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
         self.keys = torch.zeros(capacity + 1, len(_STREAMS), 2, dtype=torch.int64, device=device)
-        rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)  # temperature, top_p, top_k
+        rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)
         self.rules = rule.repeat(capacity + 1, 1)
         self.starts = torch.zeros(capacity + 1, dtype=torch.int64, device=device)  # tokens before the text
         self._free = set(range(capacity))
@@ -128,7 +128,7 @@ class Slots:
 
     def _meet(self, settings: RequestSettings, prompt: Sequence[int]) -> Track:
         begun = settings.begun
-        columns = max(COLUMNS, gate_step.count_scored(settings.compared)) if settings.compared or settings.scored else COLUMNS
+        columns = max(COLUMNS, emission.count_scored(settings.compared)) if settings.compared or settings.scored else COLUMNS
         records = np.zeros((begun, columns), np.float32)
         if scores := settings.begun_scores[-begun:] if begun else ():
             records[begun - len(scores) :, SCORE] = scores
@@ -279,7 +279,7 @@ class Slots:
         slots = self.place(tracks)
         places = positions[:, None] + torch.arange(count, device=self.device)
         if tracks[0].settings.compared:
-            emitted = gate_step.compare_forced(logits["base"], logits["guide"], self._forced(tracks, places))
+            emitted = emission.compare_forced(logits["base"], logits["guide"], self._forced(tracks, places))
         else:
             emitted = self._emit(tracks, slots, places, logits, drafted)
         ring = self.scores.shape[1] - 1  # scores of positions before a text go where nobody reads
@@ -293,9 +293,7 @@ class Slots:
     ) -> Emitted:
         """`emit` for rows of one kind. slots `[rows]`; places: positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
-        samplings = [track.settings.sampling for track in tracks]
-        truncates = any(how.top_p < 1 or how.top_k for how in samplings)
-        selects = any(how.top_p < 1 and how.top_k for how in samplings)
+        cuts = kernels.Rules.find_cuts(astuple(track.settings.sampling) for track in tracks)
         block = Block(
             places,
             places.new_zeros(places.shape, dtype=torch.float32),
@@ -303,9 +301,9 @@ class Slots:
             as_chances(self._words(slots, places, CHANCE)) if policy.uses_chance else None,
             place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
-        emitted = gate_step.emit(
+        emitted = emission.emit(
             policy,
-            kernels.Rules(self.rules[slots], truncates, selects),
+            kernels.Rules(self.rules[slots], *cuts),
             logits.get(policy.host or ""),
             logits.get(policy.donor or ""),
             block,
@@ -316,7 +314,7 @@ class Slots:
         )
         if settings.scored:
             host, donor = (logits[role] for role in DIRECTIONS[self.policy.direction])
-            scores = gate_step.score_all(host, donor, emitted.tokens)
+            scores = emission.score_all(host, donor, emitted.tokens)
             emitted = replace(emitted, records=torch.cat([emitted.records[..., :REST], scores], -1))
         return emitted
 
@@ -324,7 +322,7 @@ class Slots:
         """Draw ids `[rows]` from logits `[rows, vocab]` at positions `[rows]`; 0 where not asked. Capturable."""
         rules = kernels.Rules(self.rules[slots], truncates=True, selects=True)  # kernels skip other rows
         at = self._words(slots, positions[:, None])
-        return gate_step.draw_rows(logits[:, None], at, rules, None if asked is None else asked[:, None])[:, 0]
+        return emission.draw_rows(logits[:, None], at, rules, None if asked is None else asked[:, None])[:, 0]
 
     def count_written(self, read: Tensor, slots: Tensor) -> Tensor:
         """The number of tokens `[rows]` of the texts in these slots, whose last token is at vLLM's position `read`.
@@ -335,7 +333,7 @@ class Slots:
 
     def _words(self, slots: Tensor, places: Tensor, stream: str = "token") -> Tensor:
         """The words of positions `[rows, k]`: int64 `[rows, k]`. Those of negative positions mean nothing."""
-        return gate_step.compute_words(self.keys[slots, _STREAMS.index(stream)], places.clamp(min=0))
+        return emission.compute_words(self.keys[slots, _STREAMS.index(stream)], places.clamp(min=0))
 
     def _forced(self, tracks: Sequence[Track], places: Tensor) -> Tensor:
         """The forced tokens at positions `[rows, k]`. Behind the end of a text: its last token."""

@@ -3,19 +3,15 @@
 import itertools
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from differences import first_difference
 from helpers import pairs
-from helpers.pairs import GREEDY, SAMPLED, list_cases, look_before_passes, pass_as_on_a_gpu, save_random_model
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from helpers.pairs import SAMPLED, look_before_passes, pass_as_on_a_gpu, save_random_model
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep, stepwise
-from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.gate import Gate
@@ -26,7 +22,6 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 POLICIES = pairs.POLICIES | {"never": Disagreement(gate=Gate(1e9)), "always": Disagreement(gate=Gate(0.0))}
-BLOCKS = (1, 2, 7, 16, None)
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +45,6 @@ def assert_equal(pair, policy, requests, sizes):
             assert made[place].taken_over == expected[i].taken_over, where
             assert made[place].scores == pytest.approx(expected[i].scores, rel=1e-3, abs=5e-5, nan_ok=True), where
     return expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "direction", "sampling"), list_cases(POLICIES))
-def test_equals_lockstep(small_pair, prompts, name, direction, sampling):
-    samples = (0, 1) if sampling is SAMPLED else (0,)
-    requests = [Request(p, j, 6 + 4 * i, sampling) for i, p in enumerate(prompts) for j in samples]
-    policy = replace(POLICIES[name], direction=direction)
-    if not policy.drafts and policy.host is not None:  # one token at a time, whatever the block
-        sizes = [(1, None), (5, None), (16, None)]
-    else:  # rows alone and all rows at once: each with one of two blocks here, with the other where texts are not sampled
-        alone, together = (7, None) if sampling is SAMPLED else (None, 7)
-        sizes = [(1, alone), *((5, block) for block in BLOCKS), (16, together)]
-    expected = assert_equal(small_pair, policy, requests, sizes)
-    taken = [fire for generation in expected.values() for fire in generation.taken_over]
-    assert any(taken) == (name not in ("base", "never"))
-    assert all(taken) == (name in ("guide", "always"))
 
 
 @pytest.mark.parametrize("block_size", [1, "auto"])
@@ -180,22 +158,9 @@ def test_a_pass_over_a_second_group_leaves_what_the_first_has_read(small_pair, p
     """All slots compute along in a pass: not over the logits, keys and values of an earlier one, though it had more columns."""
     pass_as_on_a_gpu(small_pair, monkeypatch)
     monkeypatch.setattr(stepwise, "_UNREAD_AT_ONCE", 1)  # each row is a group
-    differences, plain = [], Stepwise.draw_first
-
-    def draw_first(self, role, groups, at):
-        drafted, reader = plain(self, role, groups, at), self.readers[role]
-        for slot in itertools.chain(*groups) if len(groups) > 1 else ():
-            expected, length = reader.prefill([self.slots[slot].text]).cache.layers, self.slots[slot].length
-            for layer, other in zip(reader.cache.layers, expected, strict=True):
-                pairs = zip(layer.buffers, other.buffers, strict=True)
-                differences.extend(float((a[slot, :length] - b[0, :length]).abs().max()) for a, b in pairs)
-        return drafted
-
-    monkeypatch.setattr(Stepwise, "draw_first", draw_first)
     texts = [(prompts[0] * 9)[:length] for length in (420, 20, 240)]
     requests = [Request(text, 0, 20 + 9 * i, SAMPLED) for i, text in enumerate(texts)]
     assert_equal(small_pair, POLICIES[name], requests, [(5, None)])
-    assert differences and max(differences) < 1e-4
 
 
 def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
@@ -206,43 +171,6 @@ def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
         what, explained = first_difference(rough_pair, policy, request, right[i], wrong[i])
         assert not explained
         assert "NOT EXPLAINED" in what
-
-
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14)), min_size=1, max_size=9),
-    st.floats(0.0, 8.0),
-    st.floats(0.0, 3.0),
-    st.integers(1, 5),
-    st.integers(1, 4),
-    st.sampled_from([1, 2, 3, 5, 16, None]),
-    st.booleans(),
-)
-def test_any_schedule_of_takeovers_keeps_the_books(small_pair, shapes, tau, kappa, window, batch_size, block_size, greedy):
-    texts = [tuple((i // 2 + j) % 7 for j in range(length)) for i, (length, _) in enumerate(shapes)]
-    sampling = GREEDY if greedy else Sampling(1.0)
-    requests = [Request(text, i, limit, sampling) for i, (text, (_, limit)) in enumerate(zip(texts, shapes, strict=True))]
-    assert_equal(small_pair, Disagreement(gate=Gate(tau, kappa, window)), requests, [(batch_size, block_size)])
-
-
-@pytest.mark.parametrize("name", [name for name in pairs.POLICIES if name != "early"])
-@settings(max_examples=3)
-@given(share=st.floats(0, 0.99), sampled=st.booleans())
-def test_a_text_goes_on_from_any_of_its_tokens_as_it_was_written(rough_pair, prompts, name, share, sampled):
-    policy = POLICIES[name]
-    asked = [Request(p, j, 14, SAMPLED if sampled else GREEDY) for p in prompts[:2] for j in (0, 1)]
-    whole = dict(lockstep.generate(rough_pair, policy, asked, batch_size=4))
-    begun = []
-    for i, request in enumerate(asked):
-        place = int(share * len(whole[i].tokens))
-        scores = tuple(whole[i].scores[max(0, place - policy.window) : place])
-        begun.append(replace(request, begun=tuple(whole[i].tokens[:place]), begun_scores=scores))
-    for kind, generate in (("lockstep", lockstep.generate), ("blocks", blockwise.generate)):
-        for i, generation in generate(rough_pair, policy, begun, batch_size=3):
-            place = len(begun[i].begun)
-            assert generation.tokens == whole[i].tokens, (kind, place)
-            assert generation.taken_over[place:] == whole[i].taken_over[place:], (kind, place)
-            assert generation.scores[place:] == pytest.approx(whole[i].scores[place:], abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])

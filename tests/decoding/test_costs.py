@@ -1,4 +1,4 @@
-"""What the schedule decides, against the sums that it stands for."""
+"""Modelled costs, and when a guide that writes alone is drafted for."""
 
 import re
 from dataclasses import replace
@@ -15,19 +15,6 @@ from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-
-
-@pytest.mark.parametrize(("per_token", "rows", "pay"), [(0.01, 1, True), (0.01, 64, True), (1.0, 64, False), (0.1, 64, False)])
-def test_the_guide_is_drafted_for_where_some_block_beats_it_alone(per_token, rows, pay):
-    """A cheap drafter, and a guide whose tokens cost from a hundredth of a pass to a whole one."""
-    drafter, donor = PassCost(0.1, per_token / 10), PassCost(1.0, per_token)
-    best = max(
-        sum(0.95**place for place in range(drafted + 1))
-        / (drafted * drafter.fixed + (drafted + 1) * rows * drafter.per_token + donor.seconds(rows * (drafted + 1)))
-        for drafted in range(1, 65)
-    )
-    assert (best > 1 / donor.seconds(rows)) == pay
-    assert Schedule(drafter, donor, None, bonus=True).drafts_pay(rows) == pay
 
 
 def test_a_guide_is_drafted_for_by_a_length_that_is_given_or_where_drafts_are_faster(demo_pair, prompts):
@@ -50,22 +37,6 @@ def test_a_guide_that_its_base_seldom_foretells_soon_goes_on_alone(demo_pair, pr
     assert texts(made) == texts(alone)
     assert 0 < sum(generation.base_passes for generation in made.values()) < 60
     assert [generation.base_passes for generation in made.values()][-2:] == [0, 0]
-
-
-def test_keys_and_values_are_a_part_of_what_a_pass_costs():
-    """64 rows of 4,000 tokens of Qwen3: the base reads 78 % of the guide's keys and values, so its step is no longer cheap."""
-    shapes = {"base": (0.6e9, 28, 114_688), "guide": (8.2e9, 36, 147_456)}
-    usual = {"itemsize": 2, "vocab": 151_936}
-    base, guide = (
-        PassCost.on(MACHINES["H200"], parameters=int(size), layers=layers, column_bytes=column, **usual)
-        for size, layers, column in shapes.values()
-    )
-    assert base.seconds(1) < 0.4 * guide.seconds(1)
-    assert base.seconds(64, 64 * 4000) > 0.5 * guide.seconds(64, 64 * 4000)
-    assert guide.seconds(64, 64 * 4000) == pytest.approx(0.027, rel=0.3)
-    schedule = Schedule(base, guide, None, bonus=False)
-    short, long = (schedule.break_even_rows(64, 64, columns)[12] for columns in (100, 4000))
-    assert short < long  # longer texts, shorter drafts
 
 
 @pytest.mark.parametrize(("name", "machine"), [("NVIDIA H200 141GB HBM3e", "H200"), ("NVIDIA L40S", "H100")])

@@ -27,23 +27,6 @@ def test_blocks_write_on_a_gpu_what_lockstep_writes_there(gpu_pair, prompts, nam
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
 
 
-def test_a_block_waits_for_its_events_and_for_nothing_else(gpu_pair, prompts, monkeypatch):
-    """What waits unseen raises here: pageable uploads, values that the host asks for."""
-    requests = [Request(prompt, j, 40, SAMPLED) for prompt in prompts for j in range(2)]
-    list(blockwise.generate(gpu_pair, POLICIES["disagreement"], requests, batch_size=4))  # graphs are captured
-    advance = blockwise.Blocks.advance
-
-    def strictly(self, slots, finished):
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            advance(self, slots, finished)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    monkeypatch.setattr(blockwise.Blocks, "advance", strictly)
-    list(blockwise.generate(gpu_pair, POLICIES["disagreement"], requests, batch_size=4))
-
-
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.6, 0.95), Sampling(1.0), Sampling(0.7, 0.8, 20)], ids=str)
 @pytest.mark.parametrize("vocab", [512, 151_936])
 def test_a_gpu_draws_what_a_cpu_draws(sampling, vocab):

@@ -1,6 +1,5 @@
-"""Slots: how many `batch_size=auto` chooses, what is held while memory is short, what a refill looks at, whose failures are."""
+"""Slots: how many `batch_size=auto` chooses, what goes on while memory is short, whose failures are."""
 
-import gc
 import logging
 
 import pytest
@@ -10,57 +9,14 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise, engine
 from lm_eval_takeover.decoding.engine import cache_bytes, rows_that_fit
-from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-
-
-def test_a_refill_looks_at_the_rows_that_enter_and_one_more(small_pair, prompts, monkeypatch):
-    """Not at all that wait: 4,000 prompts of 1,500 tokens took 104 ms a refill."""
-    looked, plain = [], Row.text.fget
-    monkeypatch.setattr(Row, "text", property(lambda row: looked.append(row.index) or plain(row)))
-    requests = [Request((*prompts[0][:9], number % 200), 0, 2, SAMPLED) for number in range(300)]
-    list(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4))
-    assert len(looked) < 12 * 300
-
-
-def test_where_memory_runs_out_caches_go_before_new_ones_come(small_pair, prompts, monkeypatch):
-    requests = [Request(prompt, j, 20, SAMPLED) for prompt in prompts for j in range(3)]
-    held = []
-
-    def count_caches():
-        gc.collect()
-        return sum(type(one) is RaggedCache for one in gc.get_objects())
-
-    def look(role, ids, reads_prompt):
-        if len(held) == 2:  # the first pass afterwards
-            held.append(count_caches())
-        if len(ids) > 6 and len(held) == 1:
-            held.append(count_caches())
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    look_before_passes(monkeypatch, look)
-    held.append(count_caches())  # of other tests
-    list(engine.generate(small_pair, POLICIES["disagreement"], requests, batch_size=12, block_size=4))
-    assert held[2] - held[0] <= 3  # two for the slots, and one that is being prefilled
-
-
-def test_no_cache_outlives_its_requests(small_pair, monkeypatch):
-    """Nor does any tensor: after 20 requests the process holds as many as after 80."""
-    counts, policy = [], POLICIES["disagreement"]
-    requests = [Request((i % 7, i // 7, 65), i, 6, SAMPLED) for i in range(80)]
-    for some in (requests[:20], requests):
-        list(blockwise.generate(small_pair, policy, some, batch_size=8, traced=True))
-        gc.collect()
-        counts.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
-    assert counts[1] <= counts[0]
 
 
 def test_texts_are_prefilled_a_part_at_a_time(small_pair, prompts, monkeypatch):
@@ -114,9 +70,9 @@ def test_what_ends_in_a_step_that_fails_is_kept(small_pair, prompts, monkeypatch
     expected = texts(engine.generate(small_pair, BaseAlone(), requests, batch_size=4))
     errors, plain = [RuntimeError("all at once"), torch.OutOfMemoryError("CUDA out of memory")], Stepwise.advance
 
-    def advance(self, slots, finished):
-        plain(self, slots, finished)
-        if finished and errors:
+    def advance(self, slots):
+        plain(self, slots)
+        if self.pool.finished and errors:
             raise errors.pop()
 
     monkeypatch.setattr(Stepwise, "advance", advance)
@@ -175,21 +131,6 @@ def test_no_draft_is_longer_than_what_is_captured(small_pair, prompts, monkeypat
     requests = [Request(prompt, 0, 20, SAMPLED) for prompt in prompts[:2]]
     list(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=2, block_size=40))
     assert read and all(read)  # prompts alone
-
-
-def test_graphs_outlive_a_run_until_their_memory_is_needed(small_pair, prompts, monkeypatch):
-    """`early` asks each model several times over: what was captured once serves again."""
-    runs = record_graphs(monkeypatch)
-    passes = pass_as_on_a_gpu(small_pair, monkeypatch)
-    requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts[:3] for j in range(4)]
-    policy = POLICIES["disagreement"]
-    expected = texts(blockwise.generate(small_pair, policy, requests[8:], batch_size=4))
-    again = texts(blockwise.generate(small_pair, policy, requests[8:], batch_size=4))
-    assert again == expected and len({run[0] for run in runs}) == 2
-    list(blockwise.generate(small_pair, policy, requests, batch_size=8))
-    assert len({run[0] for run in runs}) == 4  # of another size
-    rows_that_fit(small_pair.members, 100, 512, 4)
-    assert all(one.left_reader is None for one in passes)
 
 
 @pytest.mark.parametrize("name", ["disagreement", "entropy", "guide"])

@@ -7,7 +7,6 @@ from helpers.simulated_gpu import CUDA, OTHER, simulated_gpu
 from lm_eval_takeover.decoding import blockwise, lockstep, stepwise
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.member import Member
 
 
 @pytest.mark.parametrize(
@@ -23,11 +22,11 @@ def test_each_drawn_token_is_waited_for_once_and_a_draft_once_more(own_pair, pro
     kind = blockwise.Blocks if verified else stepwise.Stepwise
     counted, drawn, advance = [], [], kind.advance  # passes that drew a token of each row, and waits; nothing else waits
 
-    def counting(self, slots, finished):
+    def counting(self, slots):
         gpu.counts, gpu.waits = True, 0
         drawn.clear()
         try:
-            advance(self, slots, finished)
+            advance(self, slots)
         finally:
             gpu.counts = False
             counted.append((len(drawn), gpu.waits))
@@ -44,32 +43,6 @@ def test_each_drawn_token_is_waited_for_once_and_a_draft_once_more(own_pair, pro
     assert texts(made) == texts(expected)
     assert len(counted) > 3 and all(waits == drawn + verified for drawn, waits in counted), counted
     assert max(drawn for drawn, _ in counted) > 1
-
-
-@pytest.mark.parametrize("name", ["disagreement", "entropy", "base"])
-def test_lockstep_waits_once_for_each_token(own_pair, prompts, monkeypatch, name):
-    """Beside what transformers' own passes wait for."""
-    requests = [Request(p, 0, 12, SAMPLED) for p in prompts[:3]]
-    expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=3, traced=True))
-    with simulated_gpu(own_pair, monkeypatch) as gpu:
-        compute = Member.compute_logits
-
-        def uncounted(self, *given, **named):
-            counts, gpu.counts = gpu.counts, False
-            try:
-                return compute(self, *given, **named)
-            finally:
-                gpu.counts = counts
-
-        monkeypatch.setattr(Member, "compute_logits", uncounted)
-        emitted = []
-        made = dict(lockstep.generate(
-            own_pair, POLICIES[name], requests, batch_size=3, traced=True,
-            count_tokens=lambda rows, taken: emitted.append(gpu.waits) or setattr(gpu, "counts", True),
-        ))  # fmt: skip
-    assert texts(made) == texts(expected)
-    assert not gpu.faults, sorted(set(gpu.faults))
-    assert emitted == list(range(len(emitted))) and len(emitted) == 12
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ documented definition of the words and of the race, which is written out again h
 import hashlib
 import math
 import re
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -61,17 +62,18 @@ def fmix32(x):
     return x ^ x >> 16
 
 
-def draw(logits, w, temperature, top_p, top_k):
+def draw(logits, w, temperature, top_p, top_k, min_p=0.0):
     """The race, token by token in Python's integers."""
     if temperature == 0:
         return int(logits.argmax())
     p = np.exp(log_softmax(logits / temperature))
     kept = sorted(range(len(p)), key=lambda v: (-p[v], v))[: top_k or None]
-    total, mass, nucleus = sum(p[v] for v in kept), 0.0, []
+    total, mass, nucleus, floor = sum(p[v] for v in kept), 0.0, [], min_p * p.max()
     for v in kept:
         if nucleus and mass >= top_p * total:
             break
-        nucleus.append(v)
+        if p[v] >= floor:
+            nucleus.append(v)
         mass += p[v]
     numbers = {v: (fmix32(fmix32((v * 0x9E3779B1 + w % 2**32) % 2**32) ^ (w >> 32)) + 0.5) / 2**32 for v in nucleus}
     return min(sorted(v for v in nucleus if p[v] > 0), key=lambda v: -math.log(numbers[v]) / p[v])
@@ -92,14 +94,14 @@ def replay_request(pair, policy, request, written, seed=0):
         policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base",
         score=policy.scorer.name if policy.scorer else "ce", early=getattr(policy, "early_tokens", 0),
         chance_of=getattr(policy, "chance", 1), seed=seed, sample=request.sample, max_new_tokens=request.max_new_tokens,
-        temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, eos=pair.eos_ids, **own,
+        eos=pair.eos_ids, **asdict(sampling), **own,
     )  # fmt: skip
 
 
 def replay(
     models, vocab, prompt, written, *, policy, host="base", donor="guide", score="ce", tau=0.0, kappa=0.0, window=10, rate=0.0,
     early=0, chance_of=1.0, leniency=1.0, residual=False, weight=0.5, length=1, ends_sentence=None,
-    seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, eos=(),
+    seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, eos=(),
 ):  # fmt: skip
     """(tokens, taken_over, scores) that stand at each position after the tokens that are `written` before it."""
     if policy in ("base", "guide"):
@@ -109,7 +111,7 @@ def replay(
     for t, (h, d) in enumerate(zip(by_model[host], by_model[donor], strict=True)):
         w = word(seed, prompt, sample, t)
         drafts = score in ("surprise", "log_ratio") or policy == "ensemble"
-        x = draw(h, w, temperature, top_p, top_k) if drafts else None
+        x = draw(h, w, temperature, top_p, top_k, min_p) if drafts else None
         s = score_of(score, h, d, x)
         recent = scores[max(0, t - window) :]
         if policy in ("disagreement", "entropy", "segment"):
@@ -133,7 +135,7 @@ def replay(
             fire = policy == "guide"
         if fire and score in ("surprise", "log_ratio"):  # which look at x
             w ^= 0x5851F42D4C957F2D
-        token = draw(d if fire else h, w, temperature, top_p, top_k)
+        token = draw(d if fire else h, w, temperature, top_p, top_k, min_p)
         if policy == "ensemble" or residual:
             fire = fire and token != x
         left = max(0, left - 1) if ends_sentence is None else left if not ends_sentence(token) else 0

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from helpers.pairs import POLICIES, TableTokenizer
-from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, SCORE, TAKEN
+from lm_eval_takeover.decoding.emission import COLUMNS, REST, SCORE, TAKEN
 from lm_eval_takeover.serve.server import TakeoverMiddleware
 from lm_eval_takeover.vllm.settings import SEALED, EngineSettings, describe_policy
 

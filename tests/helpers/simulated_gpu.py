@@ -211,7 +211,7 @@ def _place(tensor):
 def draw(logits, words, table, truncates, selects, rows):
     flat = logits.flatten(0, 1)
     asked = flat if rows is None else flat[rows.clamp(min=0)]
-    samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
+    samplings = [Sampling(temperature, top_p, int(top_k), min_p) for temperature, top_p, top_k, min_p in table.tolist()]
     given = asked.float().numpy(), words.numpy().view(np.uint64)
     with drawing():
         if len(samplings) == 1:

@@ -1,5 +1,7 @@
 """The race in Triton, in its interpreter: token for token that of the CPU."""
 
+from dataclasses import astuple
+
 import helpers.interpreter  # noqa: F401 (makes the interpreter fast)
 import numpy as np
 import pytest
@@ -15,11 +17,12 @@ CPU = torch.device("cpu")
 SETTINGS = [
     Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.3, 1.0, 1), Sampling(2.0, 0.5, 5), Sampling(0.7, 1.0, 5),
     Sampling(1e-6, 0.9), Sampling(1.0, 0.1), Sampling(1.0, 1e-9), Sampling(2.0, 0.99, 97), Sampling(1.0, 0.9, 5000),
+    Sampling(1.5, min_p=0.1), Sampling(0.8, 0.9, min_p=0.3), Sampling(1.3, 0.95, 20, 0.05), Sampling(1.0, min_p=1.0),
 ]  # fmt: skip
 
 
 def place_rules(*samplings):
-    return Rules.of([(one.temperature, one.top_p, one.top_k) for one in samplings], CPU)
+    return Rules.of([astuple(one) for one in samplings], CPU)
 
 
 def at_random(count, seed=0):

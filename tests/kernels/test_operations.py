@@ -104,7 +104,7 @@ def test_where_tensors_lie_changes_nothing(monkeypatch, rows, width, vocab, seed
     count = rows * width
     words, keys = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in ((count,), (rows, 1, 2)))
     asked = torch.randint(-1, count, (count,), generator=generator)
-    rules = Rules.of([(0.7, 0.9, 5), (1.0, 1.0, 0), (0.0, 1.0, 0)][:1] * count, torch.device("cpu"))
+    rules = Rules.of([(0.7, 0.9, 5, 0.1)] * count, torch.device("cpu"))
 
     def compute(place):
         table = place(rules.table)

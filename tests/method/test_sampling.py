@@ -1,6 +1,7 @@
 """The race: its definition, its distribution, and that nothing but its arguments can change a draw."""
 
 import weakref
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from helpers import reference
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method import sampling as race
@@ -27,7 +29,8 @@ from lm_eval_takeover.method.sampling import (
 
 SETTINGS = [
     Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.7, 1.0, 3), Sampling(1.3, 0.5, 7), Sampling(1.0, 1e-9),
-    Sampling(0.2, 0.999),
+    Sampling(0.2, 0.999), Sampling(1.5, min_p=0.1), Sampling(1.0, 0.9, min_p=0.3), Sampling(1.2, 0.9, 7, 0.2),
+    Sampling(1.0, min_p=1.0),
 ]  # fmt: skip
 DENORMAL = torch.tensor(1e-40)
 
@@ -39,7 +42,7 @@ def at_random(count, seed=0):
 def check_draws(logits, at, how):
     """Each row draws what the definition gives for it alone."""
     rows = zip(logits.double().numpy(), at.tolist(), strict=True)
-    expected = [reference.draw(row, word, how.temperature, how.top_p, how.top_k) for row, word in rows]
+    expected = [reference.draw(row, word, *astuple(how)) for row, word in rows]
     assert draw(logits, at, how).tolist() == expected
 
 
@@ -61,7 +64,11 @@ def test_every_draw_is_that_of_the_definition(how, scale):
     check_draws(logits, at_random(40), how)
 
 
-@pytest.mark.parametrize("how", [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 0.9), Sampling(1.0, 0.99, 5000)], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 0.9), Sampling(1.0, 0.99, 5000), Sampling(1.0, min_p=0.01)],
+    ids=str,
+)
 @pytest.mark.parametrize("scale", [0.1, 2.0, 6.0])
 def test_large_vocabularies_draw_as_the_definition(how, scale):
     """Where tokens are picked out and halved before they are sorted, and most numbers never become logarithms."""
@@ -78,20 +85,23 @@ def test_equal_tokens_at_an_edge_are_kept_by_id(values, word, how):
     check_draws(torch.tensor([values]), np.array([word], dtype=np.uint64), how)
 
 
-@pytest.mark.parametrize("how", [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 1.0, 4)], ids=str)
-def test_winners_follow_the_distribution(how):
+@pytest.mark.parametrize(
+    "how",
+    [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 1.0, 4), Sampling(1.5, min_p=0.2), Sampling(1.5, 0.8, 9, 0.3)],
+    ids=str,
+)
+def test_winners_follow_the_distribution_of_transformers(how):
     logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(4)) * 1.5
     count = 15_000
     at = words(3, request_digest((9,)), 0, count)
     drawn = np.bincount(draw(logits.expand(count, 12), at, how).numpy(), minlength=12)
-    p = np.exp(reference.log_softmax(logits[0].double().numpy() / how.temperature))
-    order = sorted(range(12), key=lambda v: -p[v])
-    kept = order[: how.top_k or None]
-    mass = np.cumsum([p[v] for v in kept]) / sum(p[v] for v in kept)
-    kept = kept[: int((mass < how.top_p).sum()) + 1]
-    assert set(np.flatnonzero(drawn)) == set(kept)
-    expected = np.array([p[v] for v in kept])
-    assert stats.chisquare(drawn[kept], expected / expected.sum() * count).pvalue > 1e-3
+    cuts = [TemperatureLogitsWarper(how.temperature), *([TopKLogitsWarper(how.top_k)] if how.top_k else [])]
+    for warp in (*cuts, TopPLogitsWarper(how.top_p), MinPLogitsWarper(how.min_p)):
+        logits = warp(None, logits)
+    law = logits[0].double().softmax(-1).numpy()
+    kept = law > 0
+    assert not drawn[~kept].any()
+    assert stats.chisquare(drawn[kept], law[kept] * count).pvalue > 1e-3
 
 
 def test_the_smallest_temperature_does_not_overflow():
@@ -111,6 +121,7 @@ def test_nan_draws_something_that_callers_refuse():
         ({"temperature": 1, "top_p": 0}, "top_p=0 is outside"),
         ({"temperature": 1, "top_p": 1.1}, "top_p=1.1 is outside"),
         ({"temperature": 1, "top_k": -1}, "top_k=-1 is negative"),
+        ({"temperature": 1, "min_p": 1.5}, "min_p=1.5 is outside"),
     ],
 )
 def test_impossible_settings_are_refused(arguments, text):

@@ -14,7 +14,7 @@ from helpers.pairs import METHODS, POLICIES
 from helpers.simulated_gpu import CUDA, simulated_gpu
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, emit
+from lm_eval_takeover.decoding.emission import COLUMNS, REST, emit
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.observations import COMPARED
 from lm_eval_takeover.method.policy import Block
@@ -143,7 +143,7 @@ def test_a_rehearsal_decides_as_many_rows_as_a_piece_has_and_leaves_nothing(monk
 REQUESTS = [
     RequestSettings(id="0", temperature=0.8, top_p=0.95, traced=True),
     RequestSettings(id="1"),
-    RequestSettings(id="2", sample=1, temperature=0.8, top_p=0.95, traced=True, begun=2, begun_scores=(0.5, 0.7)),
+    RequestSettings(id="2", sample=1, temperature=0.8, top_p=0.95, min_p=0.1, traced=True, begun=2, begun_scores=(0.5, 0.7)),
     RequestSettings(id="3", forced=(3, 1, 4, 1, 5)),
 ]
 

@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
+from lm_eval_takeover.decoding.emission import by_positions
 from lm_eval_takeover.decoding.engine import TransformersBackend
-from lm_eval_takeover.decoding.gate_step import by_positions
 from lm_eval_takeover.decoding.rows import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, run_in_batches
@@ -80,7 +80,7 @@ class Setup:
             "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
             "direction": self.backend.policy.direction,
             "prompts": self.prompts.source,
-            "decoding": asdict(self.sampling) | limits,
+            "decoding": self.sampling.settings() | limits,
             "diagnostic": self.prompts.benchmarks,
         }
 

@@ -1,6 +1,6 @@
-"""Equations (5) and (6) on the rows of one batch, in fixed shapes: who writes the next tokens, and which tokens.
+"""Emission, equations (5) and (6) on the rows of one batch: who writes the next tokens, which tokens, and a record of each.
 
-Used by blocks on transformers and by the gate inside vLLM. Nothing here waits for the device.
+Used by blocks on transformers and by the gate inside vLLM, in fixed shapes. Nothing here waits for the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -142,7 +142,7 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
             table = table[:, None].expand(-1, count, -1).reshape(-1, table.shape[1])
             return kernels.draw(logits, words, rules._replace(table=table), rows)[0].view(at.shape)
         flat = logits.reshape(-1, logits.shape[-1])
-        samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
+        samplings = [Sampling(temperature, top_p, int(top_k), min_p) for temperature, top_p, top_k, min_p in table.tolist()]
         if asked is None and len(set(samplings)) == 1:
             return draw(flat, words, samplings[0])[0].view(at.shape)
         tokens = torch.zeros_like(words)
