@@ -36,6 +36,7 @@ class _Decoding(TypedDict):
     temperature: Nats
     top_p: Share
     top_k: Count
+    min_p: NotRequired[Share]
 
 
 class _MeasuredFields(TypedDict):

@@ -24,7 +24,7 @@ from lm_eval_takeover.pair.pair import Pair
 logger = logging.getLogger(__name__)
 
 _PROBE = "How many?"
-_SETTINGS = ("temperature", "top_p", "top_k")  # of decoding; greedy reads the first alone
+_SETTINGS = ("temperature", "top_p", "top_k", "min_p")  # of decoding; greedy reads the first alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class CalibrationFit:
         if sampling is None:
             return []
         names = _SETTINGS[:1] if 0 in (decoding["temperature"], sampling.temperature) else _SETTINGS
-        pairs = [(name, decoding[name], getattr(sampling, name)) for name in names]
+        pairs = [(name, decoding.get(name, 0), getattr(sampling, name)) for name in names]
         return [(f"{name}={first:g}", f"{name}={second:g}") for name, first, second in pairs if not math.isclose(first, second)]
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:

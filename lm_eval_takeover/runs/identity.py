@@ -156,6 +156,6 @@ def sample_key(settings: str, request: "Request") -> bytes:
     """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `collect_text_settings`."""
     from lm_eval_takeover.method.sampling import request_digest
 
-    prompt = request_digest(request.prompt).hex(), len(request.prompt), request.sample, asdict(request.sampling)
+    prompt = request_digest(request.prompt).hex(), len(request.prompt), request.sample, request.sampling.settings()
     begun = (request.begun, request.begun_scores) if request.begun else ()
     return bytes.fromhex(digest_of([settings, *prompt, request.until, request.max_new_tokens, *begun]))

@@ -28,6 +28,7 @@ _DRAWS: dict[str, tuple[Any, type, float, float]] = {
     "temperature": (1.0, float, 0.0, 1e6),
     "top_p": (1.0, float, 0.0, 1.0),
     "top_k": (0, int, -1, 2**31),
+    "min_p": (0.0, float, 0.0, 1.0),
     "seed": (None, int, -(2**63), 2**63 - 1),
 }
 _LARGEST = 2**31 - 1
@@ -45,7 +46,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
-    "min_p": (0,),
     "logit_bias": ({},),
     "allowed_token_ids": (),
     "bad_words": ([],),

@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 Ids = list[int]
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of one setting
-GENERATION_ARGUMENTS = ("until", *LENGTHS, "do_sample", "temperature", "top_p", "top_k")
+GENERATION_ARGUMENTS = ("until", *LENGTHS, "do_sample", "temperature", "top_p", "top_k", "min_p")
+NEUTRAL = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}  # settings at which nothing changes
 
 
 def document_label(instance: Instance) -> str:
@@ -87,7 +88,9 @@ def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tup
         arguments = normalize_gen_kwargs(keep_last_length(settings), usual_length)
         temperature = float(arguments.pop("temperature", 0.0))
         top_p = float(arguments.pop("top_p", 1.0))
-        top_k = int(arguments.pop("top_k", 0) or 0)
+        top_k, min_p = int(arguments.pop("top_k", 0) or 0), float(arguments.pop("min_p", 0) or 0)
+        for name in [name for name, value in NEUTRAL.items() if name in arguments and float(arguments[name]) == value]:
+            del arguments[name]
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
     if arguments.pop("do_sample") and temperature == 0:
@@ -101,7 +104,7 @@ def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tup
     if arguments:
         name, value = next(iter(arguments.items()))
         raise ArgumentError(f"generation setting '{name}={value}' is not known; {nearest(name, GENERATION_ARGUMENTS)}")
-    return Sampling(temperature, top_p, top_k), tuple(until), max_gen_toks
+    return Sampling(temperature, top_p, top_k, min_p), tuple(until), max_gen_toks
 
 
 def list_rolling_windows(texts: Sequence[Ids], *, prefix: int, max_length: int) -> list[tuple[int, Ids, Ids]]:

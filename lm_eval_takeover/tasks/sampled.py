@@ -141,7 +141,7 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
 def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     """A task file's `generation_kwargs`, with the paper's sampling and length as defaults."""
     decoding = {"until": [], **given}
-    if not given.keys() & {*SAMPLING, "top_k"}:
+    if not given.keys() & {*SAMPLING, "top_k", "min_p"}:
         decoding |= SAMPLING
     if not given.keys() & {*LENGTHS}:
         decoding["max_gen_toks"] = TASK_MAX_GEN_TOKS

@@ -5,8 +5,7 @@ import torch
 from torch.nn import Linear
 from torch.nn.functional import linear
 
-from lm_eval_takeover.forward.lean_decoder import LeanDecoder, Projection
-from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.forward.lean_decoder import Projection
 
 SMALL, LARGE = (96, [64, 32, 32]), (512, [768, 512])
 
@@ -55,16 +54,3 @@ def test_other_half_precision_is_left_to_torch():
     with torch.no_grad():
         wanted = torch.cat([part(x) for part in parts], -1)
         torch.testing.assert_close(Projection(parts, pack=True)(x), wanted)
-
-
-@pytest.mark.parametrize("available", [0, 2**50])
-def test_weights_are_packed_where_memory_allows(random_pair, machine, monkeypatch, available):
-    """Packing is a copy of the weights: with little memory left, passes are slower instead."""
-    packs = []
-    monkeypatch.setattr(
-        "lm_eval_takeover.forward.lean_decoder.Projection",
-        lambda parts, *, pack: packs.append(pack) or Projection(parts, pack=pack),
-    )
-    machine(available=available)
-    LeanDecoder(Member("guide", str(random_pair["guide"])).model)
-    assert set(packs) == {available > 0}

@@ -14,6 +14,12 @@ from lm_eval_takeover.tasks.instances import LENGTHS, cut_to_context, list_rolli
         ({"until": "x"}, (Sampling(), ("x",), 256)),
         ({"temperature": 0.7, "top_k": 5, "max_new_tokens": 9}, (Sampling(0.7, 1.0, 5), (), 9)),
         ({"do_sample": False, "temperature": 0.0}, (Sampling(), (), 256)),
+        ({"temperature": 0.7, "min_p": 0.1}, (Sampling(0.7, min_p=0.1), (), 256)),
+        # as model cards print them
+        (
+            {"temperature": 0.7, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0.0, "frequency_penalty": "0"},
+            (Sampling(0.7), (), 256),
+        ),
         *(({"max_gen_toks": 99, name: 9}, (Sampling(), (), 9)) for name in LENGTHS[1:]),  # the command line's stands behind
         ({"max_new_tokens": 99, "max_gen_toks": 9, "max_tokens": None}, (Sampling(), (), 9)),
     ],
@@ -34,6 +40,10 @@ def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
         ({"temperature": 1e-50}, "temperature=1e-50 is neither 0"),
         ({"temperatur": 1}, "generation setting 'temperatur=1' is not known; did you mean 'temperature'?"),
         ({"num_beams": 4}, "num_beams=4"),
+        ({"repetition_penalty": 1.05}, "generation setting 'repetition_penalty=1.05' is not known"),
+        ({"presence_penalty": 1.5}, "generation setting 'presence_penalty=1.5' is not known"),
+        ({"frequency_penalty": "some"}, "cannot be read"),
+        ({"temperature": 1, "min_p": 1.5}, "min_p=1.5 is outside [0, 1]"),
         ({"until": [1]}, r"until=[1] is not a list of texts"),
     ],
 )

@@ -90,9 +90,11 @@ def test_the_example_of_the_page_is_a_request():
 
 
 def test_what_every_client_sends_by_default_is_taken():
-    sent = {"presence_penalty": 0.0, "frequency_penalty": 0, "repetition_penalty": 1.0, "min_p": 0.0, "logit_bias": None}
+    sent = {"presence_penalty": 0.0, "frequency_penalty": 0, "repetition_penalty": 1.0, "logit_bias": None}
     sent |= {"response_format": {"type": "text"}, "tool_choice": "auto", "use_beam_search": False, "max_tokens": LENGTH}
     assert split(PLAIN | sent)[0].body.keys() >= sent.keys()
+    sealed = [json.loads(split(PLAIN | own)[0].body["vllm_xargs"]["takeover_sealed"]) for own in ({"min_p": 0.2}, {"min_p": 0})]
+    assert [one.get("min_p", 0) for one in sealed] == [0.2, 0]
 
 
 def test_a_traced_sample_asks_for_ids_and_a_stream_for_its_usage():

@@ -42,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--temperature", type=float, help="sampling temperature, 0 for greedy (default: the task's, else 0.6)")
     add("--top_p", type=float, help="top-p of the sampling (default: the task's, else 0.95)")
     add("--top_k", type=int, help="top-k of the sampling (default: the task's, else 0: off)")
+    add("--min_p", type=float, help="min-p of the sampling (default: the task's, else 0: off)")
     add("--max_gen_toks", type=int, help="most new tokens of a rollout (default: the task's, else 16384)")
     add_shared(
         group,

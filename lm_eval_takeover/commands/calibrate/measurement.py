@@ -79,7 +79,7 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     given = {"batch_size": options.batch_size, "direction": options.direction}
     arguments = ModelArguments.parse({**given, **read_loading(options)})
     usual = form.sampling if form else TASK_SAMPLING
-    changes = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
+    changes = {name: value for name in asdict(usual) if (value := getattr(options, name)) is not None}
     sampling = replace(usual, **changes)
     pair = load_pair(arguments)
 

@@ -115,8 +115,8 @@ def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_to
     words += write_options(options, "field", "dtype", "guide_dtype", "num_prompts", "num_held_out")
     for name in ("kappa_rule", "window", "plugins"):
         words += [f"--{name}", arguments[name]] if name in arguments else []
-    for name in ("temperature", "top_p", "top_k"):
-        words += [f"--{name}", f"{getattr(sampling, name):g}"]
+    for name, value in sampling.settings().items():
+        words += [f"--{name}", f"{value:g}"]
     return [*words, "--max_gen_toks", str(max_gen_toks)]
 
 
