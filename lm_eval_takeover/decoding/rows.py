@@ -188,8 +188,9 @@ def list_rows(
     begun = begun or [Generation.begin(request, traced) for request in requests]
     rows = [Row(i, request, stops(request.until), own) for i, (request, own) in enumerate(zip(requests, begun, strict=True))]
     tags, budget = find_tags(pair, policy), policy.thinking_budget
-    for row in rows if tags is not None and budget is not None else ():
-        row.thinking = Thinking.begin(tags, budget, row.request.prompt, row.generation.tokens)
+    if tags is not None and budget is not None:
+        for row in rows:
+            row.thinking = Thinking.begin(tags, budget, row.request.prompt, row.generation.tokens)
     return rows
 
 

@@ -10,6 +10,7 @@ from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED, look_before_passes
 from helpers.reference import all_logits, log_softmax, replay_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lm_eval.api.instance import Instance
 from scipy.stats import chisquare
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
@@ -21,6 +22,7 @@ from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Early, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -161,6 +163,16 @@ def test_a_thinking_budget_that_cannot_be_kept_is_refused(demo_pair, monkeypatch
     monkeypatch.setattr("lm_eval_takeover.decoding.thinking.TAGS", (("<think>", "</nothing>"),))
     with pytest.raises(ArgumentError, match=told.replace("</think>", "</nothing>")):
         list(engine.generate(demo_pair, GuideAlone(thinking_budget=budget), [Request((1,))]))
+
+
+def test_a_thinking_budget_belongs_to_the_identity_and_such_texts_count_in_truncated():
+    settings = {"max_gen_toks": 40, "until": [" the"]}  # which ends both texts, within their limits
+    asked = [Instance("generate_until", {}, (f"How far?{tail}", settings), 0) for tail in ("<think>", "")]
+    lm = GuidedTakeover(policy="guide", thinking_budget=2)
+    assert [text.truncated for text in lm.generate_until(asked, disable_tqdm=True)] == [True, False]
+    told, other = lm.get_model_info()["takeover"], GuidedTakeover(policy="guide")
+    assert (told["thinking_budget"], told["truncated"]) == (2, 0.5)
+    assert lm.recorder.settings["policy"] == other.recorder.settings["policy"] | {"thinking_budget": 2}
 
 
 def test_a_prompt_is_prefilled_once_per_model(small_pair, prompts, monkeypatch):
