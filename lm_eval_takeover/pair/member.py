@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,7 +21,7 @@ from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair import complete_weights
 from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
-from lm_eval_takeover.pair.vocabulary import Vocabulary, check_token_ids
+from lm_eval_takeover.pair.vocabulary import Vocabulary, adds_bos, check_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -71,15 +70,8 @@ class Member:
         bos = self.tokenizer.bos_token_id
         if bos is None or self.given.add_bos_token is not None or self.encode("a")[:1] == [bos]:
             return
-        if self.given.gguf_file:
-            from gguf import GGUFReader  # transformers has read the file by it
-
-            folder = find_folder(self.path, self.revision, self.given.subfolder, self.given.gguf_file)
-            field = GGUFReader(folder / self.given.gguf_file).get_field("tokenizer.ggml.add_bos_token")
-            says = field and field.contents()
-        else:
-            file = self.folder / "tokenizer_config.json"
-            says = json.loads(file.read_text()).get("add_bos_token") if file.is_file() else None
+        gguf = self.given.gguf_file
+        says = adds_bos(find_folder(self.path, self.revision, self.given.subfolder, gguf) if gguf else self.folder, gguf)
         if self.config.model_type.startswith(_BOS_FAMILIES) if says is None else says:
             problem = f"its tokenizer does not begin texts with '{self.tokenizer.bos_token}', which the model expects"
             advice = f"texts may be noise; give {self.argument('add_bos_token')}=True, or False to leave out this line"

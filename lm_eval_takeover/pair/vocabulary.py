@@ -33,6 +33,20 @@ def check_token_ids(folder: Path) -> None:
     _refuse_far(max(ids, default=0), str(folder))
 
 
+_ADD_BOS = b"tokenizer.ggml.add_bos_token\x07\x00\x00\x00"  # in a GGUF file: a name and its type, before the value
+_HEADER = 2**26  # bytes of a GGUF file in which its names are
+
+
+def adds_bos(folder: Path, gguf_file: str | None = None) -> bool | None:
+    """Whether the tokenizer's file says that texts begin with its BOS; None where it says nothing."""
+    if gguf_file is not None:
+        with (folder / gguf_file).open("rb") as file:
+            _, _, value = file.read(_HEADER).partition(_ADD_BOS)
+        return value[0] != 0 if value else None
+    config = folder / "tokenizer_config.json"
+    return json.loads(config.read_text()).get("add_bos_token") if config.is_file() else None
+
+
 def _refuse_far(highest: int, name: str) -> None:
     if highest >= LARGEST:
         raise VocabularyError(f"'{name}' has a token id {highest}, more than any real vocabulary; mend its files")

@@ -12,6 +12,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.vocabulary import adds_bos
 
 TEXT, BOS = "Ann has 3 Apples.", "<|endoftext|>"
 
@@ -109,6 +110,13 @@ def test_a_bos_that_is_left_out_against_file_or_family_is_a_line(tmp_path, caplo
     caplog.clear()
     assert load_pair(ModelArguments(base=str(folder), policy="base", add_bos_token=True)).encode(TEXT)[0] == 401
     assert not caplog.text
+
+
+@pytest.mark.parametrize(("value", "says"), [(b"\x01", True), (b"\x00", False), (None, None)])
+def test_a_gguf_file_says_whether_texts_begin_with_a_bos(tmp_path, value, says):
+    field = b"" if value is None else b"tokenizer.ggml.add_bos_token\x07\0\0\0" + value
+    (tmp_path / "x.gguf").write_bytes(b"GGUF\x03" + bytes(40) + field + bytes(40))
+    assert adds_bos(tmp_path, "x.gguf") is says
 
 
 def test_a_chat_template_is_chosen_by_its_name():
