@@ -29,6 +29,7 @@ BROUGHT = {
     "triton",
     "inspect_ai",
     "peft",
+    "gguf",
 }
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
