@@ -153,7 +153,8 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     if options.write:
-        return write_kinds()
+        write_kinds()
+        return
     verifiers = VERIFIERS[:1] if options.ours else VERIFIERS
     print("|inputs|right|wrong|" + "|".join(f"{name}: refused|accepted" for name in verifiers) + "|")
     print("|---|" + "--:|" * (2 + 2 * len(verifiers)), flush=True)
