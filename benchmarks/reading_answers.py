@@ -1,12 +1,12 @@
 """How often is a right answer refused, or a wrong one accepted? Ours beside stock math_verify, in one table.
 
-    python benchmarks/reading_answers.py [--kinds] [--show N] [--half even|odd] [--golds]
+    python benchmarks/reading_answers.py [--kinds] [--show N] [--half even|odd] [--golds] [--write]
 
 Inputs: texts without a box that real models wrote (GSM8K solutions without their answer line), MATH-500's solutions with each
 `\\boxed{X}` replaced by `X`, right and against the answer of the next problem, small inputs made from public bug reports, and the
 verdicts that the tests hold. `--golds` adds the gold answers of the seven benchmarks in many forms, and near misses of them (set
 HF_ENDPOINT for a mirror). `--kinds` prints a row for each kind of report. `--half` takes the problems of even or odd number only.
-`--show` lists that many of our misses. The last rows time one long and one hostile response.
+`--show` lists that many of our misses. `--write` only writes the table of reports by kind in docs/verification.md.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from lm_eval_takeover.answers.samples import Kind, Question, Verifier
 from lm_eval_takeover.answers.verification import verify
 
 SHARED = Path(__file__).parents[2] / "shared"
+PAGE = Path(__file__).parents[1] / "docs/verification.md"
 TABLE = Path(__file__).parents[1] / "tests/helpers/data/verdicts.jsonl"
 VERIFIERS: tuple[Verifier, ...] = ("takeover", "math_verify", "last_number")
 HOSTILE = "answer is " * 800 + "$1$, " * 800 + "\\boxed{" * 800
@@ -68,12 +69,14 @@ def load_math(half: str) -> list[Text]:
 
 def load_reports(half: str) -> list[Text]:
     texts = []
-    for row in read_lines(SHARED / "reports/cases.jsonl"):
+    for row in read_lines(SHARED / "reports/cases.jsonl") + read_lines(SHARED / "reports/cases_2.jsonl"):
         room, _, group = row["kind"].partition("/")
-        if room == "answer":
+        if room in ("answer", "letter"):
             case: dict[str, str] = row["input"]  # type: ignore[assignment]
-            kind: Kind = "letters" if case.get("kind") == "letters" else "math"
-            texts.append(Text(case["response"], case["gold"], row["expected"] == "correct", kind, group))
+            kind: Kind = "letters" if "letter" in (room, group) else "math"
+            texts.append(
+                Text(case["response"], case["gold"], row["expected"] == "correct", kind, row["kind"].removeprefix("answer/"))
+            )
     return texts
 
 
@@ -108,6 +111,29 @@ def count(rows: Sequence[Text], decided: Sequence[bool]) -> str:
     return f"{refused}|{sum(correct and not row.right for row, correct in pairs)}"
 
 
+def write_kinds() -> None:
+    """The table in docs/verification.md: a row for each kind of report of which one of the two misjudges an input."""
+    rows = load_reports("all")
+    with Judge() as judge:
+        ours, stock = (list(judge.map(partial(decide, judge, verifier), rows)) for verifier in VERIFIERS[:2])
+    lines = ["|kind|right|wrong|ours: refused|accepted|math_verify: refused|accepted|", "|---|" + "--:|" * 6]
+    rest = 0
+    for group in sorted({row.group for row in rows}):
+        kept = [place for place, row in enumerate(rows) if row.group == group]
+        chosen = [rows[place] for place in kept]
+        cells = [count(chosen, [column[place] for place in kept]) for column in (ours, stock)]
+        right = sum(row.right for row in chosen)
+        if cells == ["0|0", "0|0"]:
+            rest += 1
+        else:
+            lines.append(f"|{group}|{right}|{len(chosen) - right}|{cells[0]}|{cells[1]}|")
+    right = sum(row.right for row in rows)
+    lines.append(f"|all, with {rest} kinds more|{right}|{len(rows) - right}|{count(rows, ours)}|{count(rows, stock)}|")
+    start, end = "<!-- written by benchmarks/reading_answers.py --write -->\n", "\n<!-- end -->"
+    before, _, after = PAGE.read_text(encoding="utf-8").partition(start)
+    PAGE.write_text(before + start + "\n".join(lines) + end + after.partition(end)[2], encoding="utf-8")
+
+
 def time_reading(text: str) -> Iterator[float]:
     """Milliseconds to read and judge a response."""
     for _ in range(5):
@@ -123,8 +149,12 @@ def main() -> None:
     parser.add_argument("--kinds", action="store_true")
     parser.add_argument("--golds", action="store_true")
     parser.add_argument("--ours", action="store_true", help="leave the two other verifiers out")
+    parser.add_argument("--write", action="store_true", help="the table by kind of report in docs/verification.md")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
+    if options.write:
+        write_kinds()
+        return
     verifiers = VERIFIERS[:1] if options.ours else VERIFIERS
     print("|inputs|right|wrong|" + "|".join(f"{name}: refused|accepted" for name in verifiers) + "|")
     print("|---|" + "--:|" * (2 + 2 * len(verifiers)), flush=True)

@@ -155,13 +155,14 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
 
 
 def _evaluate(expression: Any, number: int, whole: bool) -> Any:
-    """The value at a point: positive for an even `number`, negative for an odd one; of positive integers if `whole`."""
+    """The value at a point: positive for an even `number`, else negative. Letters like n are integers if `whole`."""
     import sympy
 
     point = {}
     for letter in expression.free_symbols:
         code = int.from_bytes(letter.name.encode()) * (number + 1) % 997
-        value = sympy.Integer(number + 1 + code % 17) if whole else sympy.Rational((-1) ** number * (code + 3), 101)
+        integer = whole and letter.name in "ijklmnNpqr"  # x may be any number
+        value = sympy.Integer(number + 1 + code % 17) if integer else sympy.Rational((-1) ** number * (code + 3), 101)
         point[letter] = value * (1 + sympy.I) if letter.is_real is False else value
     # Sums and floors need exact values: rounding puts a value near 2 on either side of its floor.
     return expression.subs(point).doit().evalf(20) if whole else expression.evalf(20, subs=point)

@@ -3,11 +3,10 @@
 1. The last complete box, with the boxes that an 'and' or a comma joins to it.
 2. What an explicit marker introduces: `answer is`, `Answer:`, `####`.
 3. A response that is nothing but an answer.
-4. The last mathematics of the last sentence, after its last `=`; else the last number of the last sentence, line or text.
+4. In the last sentence that has any: the last mathematics, after its last `=`; else the last number.
 
-A response ends where it runs on into an invented next problem: at the header of a prompt.
-A response that is known to be cut off by the token limit is read by 1 and 2, and an unclosed `<think>` by 1.
-Every regular expression here is possessive or bounded, so time is linear in the length of the response.
+A response ends where it invents a next problem. One that the token limit cut off is read by 1 and 2, an unclosed `<think>` by 1.
+Every regular expression here is atomic or bounded, so time is linear in the length of the response.
 """
 
 import re
@@ -22,12 +21,15 @@ TAIL = 10_000  # characters at the end of a response in which an answer without 
 # Before a problem in `task_configs/`. Stop strings and extraction both use these.
 HEADERS = ("Problem:", "Question:")
 
-_INVENTED = (*HEADERS, "Q:", "Human:", "User:")  # which base models write, too
-_HEADER = re.compile(rf"^[ \t]*+(?:{'|'.join(map(re.escape, _INVENTED))})", re.MULTILINE)
-# Announces that the problem is restated: before the header there is no answer.
-_ANNOUNCED = re.compile(
-    r"[^\d\n$\\]{0,80}\b(?:restat|rewrit|begin|start|read|understand|look at|state|solv)[a-z]*\b[^\d\n$\\]{0,60}\s*",
-    re.IGNORECASE,
+# What begins an invented problem or turn: anywhere, or (`next`) only behind an answer, since steps may have such names.
+_NAMED = "problem|question|exercise|example|instruction|input|task|q|student|prompt|follow-up|问题|題目|题目|問題|질문"
+_HEADER = re.compile(
+    r"(?im)(?P<answer>\\boxed|####|\banswers?(?:\s++is\b|\s*+[:：]|\**:)|答案)|</s>|\[INST\]|<(?:end_of_turn|eos)>"
+    r"|<[|｜](?:im_end|im_start\|>user|eot_id|eot|end|endoftext|user)[|｜]>?|^[ \t#*>-]*+(?:(?:problem|question|q|human|user)\**:"
+    rf"|(?P<next>(?:[a-z-]++\s|\d\.\s)?(?:{_NAMED})(?:\s?+(?:no\.\s?|[#(])?\d++|\**\s?[:：]|(?<=#\s)(?=problem)|[ \t*]*+$)))"
+)
+_BEFORE_RESTATED = re.compile(
+    r"(?i)\s*+|[^\d$\\]*\b(?:restat|rewrit|begin|start|read|underst|look|state|solv|help|break|sure)[^\d$\\]*"
 )
 # Thinking stands between tags of many names; gpt-oss writes channels. The first tag may stand in the prompt.
 _TAG_NAME = "(?:think(?:ing)?|thought|reasoning|reflection|scratchpad|seed:think)"
@@ -44,22 +46,26 @@ class ExtractedAnswer(NamedTuple):
 
 
 def strip_thinking(response: str) -> str:
-    """The response behind its thinking, up to the first header of a prompt. A header before any answer restates the problem.
+    """The response without its thinking, up to the first header of a prompt. A header before any answer restates the problem.
 
     Thinking that never ends is left as it is.
     """
     marks = find_tags(response)
     thinks = bool(marks) and marks[0].lastindex == 2  # the first tag may stand in the prompt
-    if any(header in response for header in _INVENTED):
-        marks = sorted([*marks, *_HEADER.finditer(response)], key=re.Match.start)
-    start = 0
-    for mark in marks:
-        if mark.lastindex:
+    start, before, answered = 0, "", False
+    for mark in sorted([*marks, *_HEADER.finditer(response)], key=re.Match.start):
+        if mark.re is _TAG:
             thinks = mark.lastindex == 1
-            start = start if thinks else mark.end()
-        elif not thinks and (before := response[start : mark.start()].strip()) and not _ANNOUNCED.fullmatch(before):
+            before = response[start : mark.start()] if thinks and answered else before
+            start, answered = start if thinks else mark.end(), False
+        elif mark["answer"]:
+            answered = True
+        elif not (thinks or (mark["next"] and not answered)) and (
+            answered or not _BEFORE_RESTATED.fullmatch(response, max(start, mark.start() - MAX_LOOSE), mark.start())
+        ):
             return response[start : mark.start()]
-    return response[start:]
+    rest = response[start:]
+    return rest if thinks or any(map(str.isdigit, rest)) else before + rest  # an answer before the thinking
 
 
 def find_tags(text: str) -> list[re.Match[str]]:
@@ -76,9 +82,9 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     boxes, unclosed = find_boxes(text)
     if unclosed is not None:  # cut off in its last box
         text, boxes, truncated = _LEAD.sub("", text[:unclosed]), [], True
-    if boxes:
+    if boxes and not _REFUSED.match(text, boxes[-1][1]):
         return ExtractedAnswer(join_last(text, boxes), boxed=True)
-    if find_tags(text):
+    if boxes or find_tags(text):
         return ExtractedAnswer(None)
     tail = _PICTURE.sub(" ", text[-TAIL:]).strip()
     tail = _EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
@@ -105,19 +111,17 @@ Span = tuple[int, int, str]  # start, end, what it holds
 _ANSWER_TAG = re.compile(r"<answer>\s*+([^<]++)</answer>", re.IGNORECASE)
 _BOX = re.compile(r"(?:\\(?:[bB]oxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
 _LEAD = re.compile(r",?\s++(?>so|thus|hence|therefore|or|)[\s$:,]*+$")
-_EMPTY_BOX = re.compile(
-    r"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{(?>(?:[\s.…?]|\\[cl]?dots)*)\}"
+_HOLE = r"(?>(?:[\s.…?]|\\[cl]?dots)*)"
+_EMPTY_BOX = re.compile(rf"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{{{_HOLE}\}}")
+_PICTURE = re.compile(  # also calculations of GSM8K, tags of HTML, ends of proofs: what says nothing
+    r"(?s)\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>|</?(?:b|i|u|em|strong)>|[∎■«»]|\$?\\(?:blacks|s)quare\s*+(?:\$|$)"
 )
-_PICTURE = re.compile(r"\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>", re.DOTALL)  # and calculations of GSM8K
-_BARE_BOX = re.compile(
-    r"\\boxed\s*+(-?\d[^\s{}$\\.,;]*+|[A-Za-z](?![A-Za-z]))(?=\s*+(?:[$\\.,;\n]|$))"
-)  # \boxed 5, which TeX accepts
+_BARE_BOX = re.compile(r"\\boxed\s*+(-?\d[^\s{}$\\.,;]*+|[A-Za-z](?![A-Za-z]))(?=\s*+(?:[$\\.,;\n]|$))")  # which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-_EMPTY = re.compile(r"(?>(?:[\s.…?]|\\[cl]?dots)*)")
 # Between two boxes of one list: at least one separator; also spaces, delimiters and names of unknowns.
 _SEPARATOR = r"\n\s*+(?:(?:[-*•]|\d{1,2}[.)])\s|\$*+[A-Za-z]\s*+=)|[,;&]|\b(?:and|or)\b(?>\s++also\b|)|\\q?quad(?![A-Za-z])"
 _BETWEEN = re.compile(
-    rf"(?>(?>{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*)"
+    rf"(?>(?:{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*)"
 )
 _HAS_SEPARATOR = re.compile(_SEPARATOR)
 _MAX_BETWEEN = 60  # characters
@@ -143,7 +147,7 @@ def find_boxes(text: str) -> tuple[list[Span], int | None]:
             spans.append((opening[start], position + 1, *inner))
     boxes = [(start, end, text[first:last].removesuffix("\\ ").strip()) for start, end, first, last in spans]
     last = max(opening)
-    return [box for box in boxes if not _EMPTY.fullmatch(box[2])], opening[last] if last in opened else None
+    return [box for box in boxes if not re.fullmatch(_HOLE, box[2])], opening[last] if last in opened else None
 
 
 def join_last(text: str, spans: list[Span]) -> str:
@@ -163,10 +167,9 @@ def _are_joined(text: str, end: int, start: int) -> bool:
 # 2. Markers
 
 _MARKER = re.compile(
-    r"(?:\bans(?:wers?)?\b(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
+    r"(?i)(?:(?<!if the )(?<!suppose the )\bans(?:wers?)?\b(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
     r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
-    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|)|####)[\s*_:]*+",
-    re.IGNORECASE,
+    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|)|####)[\s*_:]*+"
 )
 _MATHEMATICAL = re.compile(r"[\d$\\]")
 _DIRECT = re.compile(r"[-+−(\[{]*+\\?[\d$\\(√π€£]|\.\d")
@@ -180,7 +183,7 @@ def _read_marked(text: str) -> str | None:
         markers[ends[bisect_left(ends, match.end())]] = match.end()
     answer = None
     for end, start in markers.items():
-        sentence = text[start:end].strip()
+        sentence = text[start:end].strip() * (text[end : end + 1] != "?")
         bare = _read_bare(sentence)
         if _DIRECT.match(sentence):
             answer = _read_leading(sentence) or answer
@@ -200,14 +203,24 @@ def _read_leading(text: str) -> str | None:
         return ", ".join(content for _, _, content in maths[:count])
     text = _ASIDE.split(text, maxsplit=1)[0]
     number = _NUMBER.match(text)
+    if number and "=" not in text and (result := _RESULT.search(text, number.end())):
+        return result[1].strip()
     return _read_bare(text) or (number[0] if number and "=" not in text else _conclude(text))
 
 
 # 3. Nothing but an answer
 
-_ASIDE = re.compile(r"\s\((?=[A-Za-z]{2})")  # 18 (since 9 * 2 = 18)
+# Words behind a value: those that conclude with another one (`so he has 36`, `which is 36`), and asides.
+_VERBS = r"\b(?:is|are|was|were|equals?|means?|makes?|gives?|leaves?|brings?|rounds?|has|have|needs?|left with|thus|so)\b"
+_SO = (
+    r"(?:so(?! that)|thus|hence|therefore|then|leaving|making|giving|meaning|bringing|for a total|and(?! not)|but"
+    rf"|which\s{_VERBS}(?! (?:not|more|less|\W?\d++ (?:more|less))\b)(?=\D{{0,25}}\d))\b"
+)
+_ASIDE = re.compile(
+    r"\s\((?!mod\b|(?:in )?base\b)(?=[^()\\]*[A-Za-z]{2}|=)|\s(?:rather than|instead of|because|since|in (?=\d)|for (?=\d))"
+    rf"|,\s(?!{_SO}|(?:or|no|wait)\b(?! so\b)|respectively\b)(?:and not\b|(?=[A-Za-z]{{2}}|I\b|i\.e))"
+)
 _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
-_LONGEST_WORD = 24  # letters of a word that is an answer
 
 
 def _read_bare(text: str) -> str | None:
@@ -219,20 +232,20 @@ def _read_bare(text: str) -> str | None:
     first = _MATHEMATICAL.search(line)
     words = [match.start() for match in _WORDS.finditer(plain)]
     if first is None:
-        bare = len(words) <= (" " not in line and len(line) <= _LONGEST_WORD) and any(map(str.isalpha, line))
+        bare = len(words) <= (" " not in line and len(line) < 25) and any(map(str.isalpha, line))
     else:
         bare = len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
     return _strip_markup(text) if bare else None
 
 
 def _strip_markup(text: str) -> str | None:
-    text = text.strip(" \t*_`").rstrip(".").strip()
+    text = text.strip(" \t*_`#").rstrip(".").strip()
     return text if text and len(text) <= MAX_LOOSE else None
 
 
 # 4. The end of the text
 
-_SENTENCE_END = re.compile(r"(?<!\\)[.!?。](?=[\s*\"'”)]|$)|\n")
+_SENTENCE_END = re.compile(r"(?<!\\)(?:(?<!approx)(?<!\bca)(?<!i\.e)[.?。]|!(?!\s*+[-+=*/^<>×·]))(?=[\s*\"'”)]|$)|\n")
 _TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
 _ENVIRONMENT = r"\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
 # Between two dollar signs stands no word, as the angle ABC, and no space only at the end: `$20 - $8` and `$5 and $6` are prices.
@@ -256,12 +269,8 @@ _NUMBER = re.compile(
 
 def _find_maths(text: str) -> list[Span]:
     """Spans between delimiters of mathematics."""
-    spans = []
-    for match in _MATHS.finditer(text):
-        content = _EDGES.sub("", match[0]).strip()
-        if content and len(match[0]) > 2:  # no line break, and no dollar sign with a backslash
-            spans.append((*match.span(), content.rstrip(".,;").rstrip()))
-    return spans
+    found = [(match.span(), _EDGES.sub("", match[0]).strip()) for match in _MATHS.finditer(text) if len(match[0]) > 2]
+    return [(*span, content.rstrip(".,;").rstrip()) for span, content in found if content]  # no line break, no `\\$`
 
 
 def _find_ends(text: str) -> list[int]:
@@ -271,32 +280,30 @@ def _find_ends(text: str) -> list[int]:
 
 
 def _read_conclusion(text: str) -> str | None:
-    """The value at the end of the last sentence; else the last number of its line, then of the text."""
+    """The value at the end of the last sentence that has one."""
     ends = _find_ends(text)
-    starts = [0, *(end + 1 for end in ends[:-1])]
-    for start, end in zip(reversed(starts), reversed(ends), strict=True):
-        if any(character.isalnum() for character in text[start:end]) and text[end : end + 1] != "?":
-            line = text[text.rfind("\n", 0, start) + 1 : end]
-            return _conclude(text[start:end]) or _conclude(line) or _conclude(text)
-    return None
+    spans = zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True)
+    sentences = [text[start:end] for start, end in spans if text[end : end + 1] != "?"]
+    return next(filter(None, map(_conclude, reversed(sentences))), None)
 
 
 def _conclude(text: str) -> str | None:
     """The last mathematics of a text, after its last `=`; else the number after its last `=`; else its last number."""
-    text = _FOR_ALL.sub("", text)
+    text = _DENIED.sub("", _FOR_ALL.sub("", text))
     bold = [content for content in _BOLD.findall(text) if _MATHEMATICAL.search(content)]
     text = bold[-1] if bold else text
     named = _find_maths(text)
     maths = [span for span in named if not _UNKNOWN.fullmatch(span[2])]
     if maths:
-        if number := _read_number_after(text, maths[-1]):
-            return number
+        last = text[maths[-1][1] :]
+        if "=" in maths[-1][2] and (said := _RESULT.search(_CLAUSE.sub("", last))):  # For $n=6$ there are 36 outcomes.
+            return said[1].strip()
         if len({content.rpartition("=")[0] for _, _, content in maths[-2:]}) > 1:
             maths = maths[-1:]  # `$x = 1$, $y = 2$` ends with one value, `$x = 1$ or $x = 2$` with two
         return join_last(text, [(start, end, _after_equals(content)) for start, end, content in maths]) or None
-    clause = _CLAUSE.search(text)
-    if clause and _NUMBER.search(text, 0, clause.start()) and "=" not in text[clause.start() :]:
-        text = text[: clause.start()]
+    without = _CLAUSE.sub("", text)
+    if _NUMBER.search(without) and without.count("=") == text.count("="):
+        text = without
     _, sign, after = text.rpartition("=")
     if sign and _MATHEMATICAL.search(after) and not _WORDS.search(_TEXT_COMMAND.sub(" ", after)):  # without delimiters
         return _strip_markup(after)
@@ -304,21 +311,22 @@ def _conclude(text: str) -> str | None:
     return numbers[-1].strip() if numbers else join_last(text, named) if named else None
 
 
-def _read_number_after(text: str, last: Span) -> str | None:
-    """The number of a plain sentence that follows its last mathematics: `For $n=6$ there are 36 outcomes.`"""
-    after = _CLAUSE.split(text[last[1] :])[0]
-    if "=" not in last[2] or not _SAYS.search(after):
-        return None
-    return next(reversed(_NUMBER.findall(after)), None)
-
-
-# What a number behind it does not answer; what leads to a result.
+# What a number in it does not answer, up to what concludes; what leads to a result; numbers that are denied.
 _CLAUSE = re.compile(
-    r",\s(?:including|excluding|which|who|whose|where|because|since|not|rather|instead|plus|compared|as|so that)\b"
-    r"|\b(?:out of|if|because|since|when|while|after|before|until|once|in (?=(?:19|20)\d\d\b)|for (?=\d))|\s\((?=[^()=]*\d)"
+    r"(?s)(?:,\s(?:including|excluding|not|rather|instead|plus|compared|as|who|whose|where)\b"
+    rf"|,\s(?!{_SO})which\b|\b(?:out of|if|because|since|when|while|after|before|until|once|in (?=(?:19|20)\d\d\b)|for (?=\d))"
+    rf"|\s\((?=[^()=]*\d)).*?(?=,\s{_SO}|$)"
 )
-_SAYS = re.compile(r"\b(?:is|are|was|were|has|have|equals?|gets?|gives?|thus|so|hence|therefore|total)\b|,")
-
+_RESULT = re.compile(
+    rf"(?:=|{_VERBS})\s(?:only |about |a total of )?({_NUMBER.pattern})(?!\s?[-+*/×·]|\s(?:more|less|fewer|times|out of|of)\b)"
+)
+_VALUE = rf"(?:\$[^$\n]{{1,40}}\$|{_NUMBER.pattern})"
+_DENIED = re.compile(
+    r"(?i)(?:\b(?:not|never|nor|(?<!\d\s)(?:more|less|fewer|greater|larger|smaller) than|rule out|cannot|over"
+    rf"|(?:either|between|neither)\s{_VALUE}\s(?:and|or|nor))|n['’]t)\s(?:be\s)?{_VALUE}"
+    rf"|{_VALUE}\s(?:(?:is|was)(?:\snot|n['’]t|\s(?:too|wrong|incorrect|impossible))|does not work)\b"
+)
+_REFUSED = re.compile(r"[$\s)\]]*+(?:is|was)\s(?:not|wrong|incorrect)\b")
 _NAMES = re.compile(r"(?<![\\A-Za-z])(?!pi)[A-Za-z]{1,3}")
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")
 _NO_VALUE = re.compile(r"(?s)(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+")

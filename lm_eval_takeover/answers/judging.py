@@ -111,14 +111,11 @@ class _Worker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", __name__, str(self.time_limit), str(self.memory_limit)]
-        # Variables may hold secrets, so only those that Python needs for imports are passed on. sympy orders some of its
-        # work by hashes; with a fixed seed every worker works alike.
-        environment = {name: value for name, value in os.environ.items() if name in _KEPT}
-        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-        environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.process = process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
-        )
+        # Other variables may hold secrets. sympy orders work by hashes: with a fixed seed every worker works alike.
+        kept = {name: value for name, value in os.environ.items() if name in _KEPT}
+        kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+        kept |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=kept, cwd="/")
         self.loaded = False
         if self._ask(process, None, _START)[1]:
             raise ChildProcessError(f"no start within {_START:.0f} s")
@@ -152,9 +149,6 @@ class _Worker:
         if process is not None:
             with contextlib.suppress(OSError), process:  # which closes the pipes and waits; bytes may be unsent
                 process.kill()
-
-
-# In a worker
 
 
 def serve(time_limit: float, memory_limit: int) -> None:

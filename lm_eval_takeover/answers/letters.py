@@ -7,37 +7,44 @@ import re
 
 from lm_eval_takeover.answers import extraction
 from lm_eval_takeover.answers.extraction import ExtractedAnswer
+from lm_eval_takeover.answers.normalisation import FULL_WIDTH
 
-_WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
+_WRAP = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal)?|mbox|bf|rm)\b\s*+|\\[,;:! ]|\\q?quad\b|~|[选選](?=\W*+[A-Z])")
 _BOXED = re.compile(
-    r"\A\W*+(?>(?i:option|choice|answer|graph)\b\W*+|)(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]}$]*+(?:[.:\n]|$))|([a-z])\W*+$)"
+    r"\A[\W_]*+(?>(?i:option|choice|answer|graph)\b\W*+|)"
+    r"(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]}$\\]*+(?:[.:,、\n]|$)|[}\\]*+\s++(?=\d|[-–—]\s))|([a-z])(?:[.)]\s|\W*+$))"
+    r"|\d[^()]*\(([A-Z])\)\W*+\Z"
 )
-_CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![\w'’]|-[A-Za-z])"
+_FIRST = re.compile(r"\A\W*+([A-Z])\W*?(?:\n|\Z)")
+_CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![A-Za-z0-9_]|['’][A-Za-z]|-[A-Za-z])"
 _OPEN = r"[\s*_:\"“$(\[{\\]*+(?>(?:text|textbf|mathrm|mathbf)\{\(?+|)"
 _LETTER = rf"{_OPEN}(?:{_CAPITAL}|(?<=\()([a-z])(?=\))|([a-z])(?=\W*+(?:$|\n)))"
 _MARKER = re.compile(
     r"\b(?i:answer(?>\s++(?:is|should be|would be|must be|will be)\b|)(?>\s++(?:therefore|thus|clearly|simply)\b|)[\s*_:]*+"
-    rf"(?>not\b|)\s*+(?>(?:option|choice|letter)\b|)|(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b){_LETTER}"
+    r"(?>not\b|)\s*+(?>(?:option|choice|letter)\b|)|(?:答案|正解|答え|选|選)[是为為は：择擇项項应]*+|정?답[은:]?"
+    rf"|(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b){_LETTER}"
+    r"|(?<![A-Za-z'’-])([A-Z])\b[)*_$}]*+\s++(?:is|must be)\s++(?>the\s++|)(?:correct|right|best)\b"
 )
-_CALLED = re.compile(r"(?<![A-Za-z'’-])([A-Z])\b[)*_$}]*+\s++(?:is|must be)\s++(?>the\s++|)(?:correct|right|best)\b")
-_SECOND = re.compile(rf"[(\s*_$}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/&])\s*+(?>(?i:option|choice)\s++|){_LETTER}")
+_SECOND = re.compile(
+    rf"[(\s*$}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/或和、])\s*+(?>(?i:option|choice|possibly|maybe)\s++|){_LETTER}"
+)
 _DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|never|incorrect|wrong)|\bcannot be|n['’]t(?: be)?|\\neq?|≠|\\lnot)[\s({$*]*+$", re.IGNORECASE
+    r"(?i)(?:不是|不选|非|排除[A-Z、,，和]*+|\b(?:not|never|incorrect|wrong)|\bcannot be|n['’]t(?: be)?|\\neq?|≠)[\s({}$*]*+$"
 )
 _DENIED_BEHIND = re.compile(
-    r"[)\]}\s*_$]*+(?:\?|\(?(?:incorrect|wrong|false)\b|(?:is|are|was)(?:n['’]t|\s++(?:not|incorrect|wrong|false))\b)",
-    re.IGNORECASE,
+    r"(?i)[)\]}\s*_$]*+(?:\?|ではない|不|가 아니|\(?(?:incorrect|wrong|false)\b"
+    r"|(?:is|are|was)(?:n['’]t|\s++(?:not|incorrect|wrong|false))\b)"
 )
 _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 
 
 def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
     """The letter that a response answers with; None if it gives none, or more than one."""
-    text = extraction.strip_thinking(response)
+    text = extraction.strip_thinking(response).translate(FULL_WIDTH)
     text = extraction.find_tagged(text) or text
     boxes, _ = extraction.find_boxes(text)
     if boxes:
-        content = _WRAP.sub("", extraction.join_last(text, boxes).strip("*"))
+        content = _WRAP.sub(" ", extraction.join_last(text, boxes).strip("*"))
         match = _BOXED.match(content)
         letter = _choose(content, match, letters) if match else _find_marked(content, letters)
         if letter:
@@ -51,7 +58,8 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
     if marked is None and not truncated:
         line = text.rstrip().rpartition("\n")[2]
         alone = {_choose(line, match, letters) for match in _ALONE.finditer(line)} - {None}
-        marked = alone.pop() if len(alone) == 1 else None
+        whole = _FIRST.match(text.lstrip()) or (None if alone else _BOXED.match(line))
+        marked = alone.pop() if len(alone) == 1 else _choose(whole.string, whole, letters) if whole else None
     return ExtractedAnswer(marked or None)
 
 
@@ -69,7 +77,7 @@ def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
 def _find_marked(text: str, letters: str) -> str | None:
     """The letter of the last marker; empty where it offers two or denies one, None where there is no marker."""
     last = None
-    for match in sorted([*_MARKER.finditer(text), *_CALLED.finditer(text)], key=re.Match.start):
+    for match in _MARKER.finditer(text):
         chosen = _choose(text, match, letters)
         last = chosen if chosen is not None else last or ("" if match[match.lastindex or 0].upper() in letters else None)
     return last

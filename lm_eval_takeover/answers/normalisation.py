@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
+from unicodedata import normalize
 
 from lm_eval_takeover.answers.units import find_name
 
@@ -11,29 +13,36 @@ MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
 _SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil emptyset sqrt"
-_UNICODE = str.maketrans(
-    {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width digits, signs and brackets
+FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # digits, letters, signs and brackets
+_PLAIN = str.maketrans(
+    FULL_WIDTH
     | {zero + digit: str(digit) for zero in (0x0660, 0x06F0, 0x0966) for digit in range(10)}
-    | dict(zip("−–—﹣÷⁄、。٫º˚′’‘“”`\u00a0\u2009\u202f", "----//,..°°'''\"\"'   ", strict=True))
+    | dict(zip("−–—﹣÷⁄∕、。٫٬º˚′’‘“”`\u00a0\u2009\u202f", "----///,..,°°'''\"\"'   ", strict=True))
     | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉∅√", _SYMBOLS.split(), strict=True)}
     | {mark: rf"\mathbb{{{name}}}" for mark, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff✓✔✅", "")
     | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
 )
+# Alphabets of mathematics: 𝑥, ℯ, 𝟓.
+_UNICODE = {
+    code: normalize("NFKC", chr(code)).translate(_PLAIN) for code in (*range(0x1D400, 0x1D800), 0x210E, 0x212F)
+} | _PLAIN
 _SMALL = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "-+01234567890123456789")
 _NAMES = (
     r"dfrac=\frac tfrac=\frac cfrac=\frac sfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ "
     r"rbrace=\} langle=( rangle=) dots=\ldots cdots=\ldots dotsc=\ldots lg=\log_{10} infin=\infty infinity=\infty deg=° "
     r"textdegree=° dbinom=\binom tbinom=\binom degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= "
     r"huge= Huge= displaystyle= textstyle= limits= mathstrut= varnothing=\{\} emptyset=\{\} imath=i surd=\sqrt "
-    r"bmod=\pmod mod=\pmod lvert=| rvert=| vert=| mid=|"
+    r"bmod=\pmod mod=\pmod lvert=| rvert=| vert=| mid=| nicefrac=\frac scriptstyle= ensuremath= lbrack=[ rbrack=] "
+    r"R=\mathbb{R} Z=\mathbb{Z} N=\mathbb{N}"
 )
 _RENAMED = dict(pair.split("=", 1) for pair in _NAMES.split())
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
 _NESTED = r"\{((?>(?:[^{}]++|\{(?>(?:[^{}]++|\{[^{}]*+\})*)\})*))\}"  # braces in braces in braces
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,2}(?:,\d\d)+,\d{3}|\d{1,3}(?: \d{3})+(?![\d/])|\d+(?:\.\d*)?|\.\d+)"
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|max|min|gcd|lcm|floor|ceil|cis"
-_MAGNITUDE_WORDS = "hundred|thousand|million|billion|trillion|lakh|crore"
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7}
+_MAGNITUDE_WORDS = "|".join(_MAGNITUDES)
 _CURRENCY = r"(?:(?:US\s?)?\\\$|USD?\b\$?|[€£¥₹]|Rs\b\.?)"
 
 
@@ -42,71 +51,67 @@ def _list_cases(match: re.Match[str]) -> str:
     return ", ".join(rows) if all(map(re.compile("[=<>]").search, rows)) else match[0]
 
 
-_REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
-    (re.compile("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
-    (re.compile("[₀-₉]+"), lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
-    (re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,|\\ )\s*+(?=\d{3}(?!\d))"), ""),
-    (re.compile(r"^([^$\\]*+)\$(?=\s?[\d.])([^$]*+)$"), r"\1\\$\2"),  # one sign alone is no delimiter
+_RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each pattern and what stands for it, in their order
+    ("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
+    ("[₀-₉]+", lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
+    (r"(?<=\d)(?:\{,\}|,\s?\\!|\\!(?:,\\!)?|\\,|\\ |')\s*+(?=\d{3}(?!\d))", ""),
+    (r"^([^$\\]*+)\$(?=\s?[\d.])([^$]*+)$", r"\1\\$\2"),  # one sign alone is no delimiter
     (
-        re.compile(
-            rf"(?:\\text\s*+\{{\s*+(?={_CURRENCY}\s*+\}}))?({_CURRENCY})(?:\s*+\}})?\s*+(?:\\,\s*+)?"
-            rf"({_DIGITS}(?:\s*+(?:{_MAGNITUDE_WORDS})\b|\s*+\\text\s*+\{{\s*+(?:{_MAGNITUDE_WORDS})\s*+\}})?)"
-        ),
+        rf"(?:\\text\s*+\{{\s*+(?={_CURRENCY}\s*+\}}))?({_CURRENCY})(?:\s*+\}})?\s*+(?:\\,\s*+)?"
+        rf"({_DIGITS}(?:\s*+(?:{_MAGNITUDE_WORDS})\b|\s*+\\text\s*+\{{\s*+(?:{_MAGNITUDE_WORDS})\s*+\}})?)",
         r"\2 \1",
     ),
-    (re.compile(r"(?<=[\d}])\s*+(?:US\s?)?\\\$"), " dollar"),
-    (re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|^\s*+\*\*(?=[^*]*\*\*)|(?<!\*)\*\*\s*+$"), ""),
-    (re.compile(r"^\s*+(['\"])([^'\"]*+)\1\s*+$"), r"\2"),
-    (re.compile(r"\{:\}"), ":"),
-    (re.compile(r"^\s*+(?:\\approx(?![A-Za-z])|≈)"), ""),
-    (re.compile(r"^\s*+(?:negative|minus)\s++(?=\S)", re.IGNORECASE), "-"),
-    (re.compile(r"^\s*+\](?=[^\[\],]+,[^\[\],]+[\[\]]\s*+$)"), "("),  # ]0, 1[
-    (re.compile(r"^(\s*+[\[(][^\[\],]+,[^\[\],]+)\[\s*+$"), r"\1)"),
-    (re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| |$)|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}"), " "),
-    (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*+\.?"), ""),
-    (re.compile(r"\\begin\s*+\{cases\}(.*)\\end\s*+\{cases\}", re.DOTALL), _list_cases),
-    (re.compile(r"\\(?:begin|end)\s*+\{(?:aligned|gathered|split|align|equation)\*?\}"), ""),
-    (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol|bm)\s*+" + _NESTED), r"\1"),
-    (re.compile(rf"\\(?:operatorname|(?:mathrm|text)(?!\s*+\{{\s*+m))\*?\s*+\{{\s*+({_FUNCTIONS})\s*+\}}"), r"\\\1 "),
-    (re.compile(r"^\s*+\\text\s*+\{(?:[^{}]*(?::|\b(?:is|are))|\s*+only)\s*+\}(?=.)"), ""),  # \text{The answer is } 5
-    (re.compile(r"\\(?:color|[hv]?phantom)\s*+\{[^{}]*\}|\\(?:bf|it|rm)(?![A-Za-z{])|\\\\\s*+$"), ""),
-    (re.compile(r"\\([A-Za-z]++)"), lambda match: _RENAMED.get(match[1], match[0])),
-    (re.compile(r"[<>!]=|\.{3,}"), lambda match: _SIGNS[match[0][:2]]),
-    (re.compile(r"\\equiv(?![A-Za-z])(?!.*mod)"), "="),
-    (
-        re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)|(?<=\d)\s*+\^\s*+(?:\{\s*+o\s*+\}|o(?!\w))"),
-        "°",
-    ),
-    (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?([CF])\}?[\s.]*$"), r"\\text{ deg\1}"),
-    (re.compile(r"\s*+(?:\\%|\\text\{\s*+\\?%\s*+\})|(?<=\d)\s*+\bper\s?cent\b"), "%"),
-    (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"\\(frac|binom)\s*+(\w)(?=\s*+[\w{])"), r"\\\1{\2}"),
-    (re.compile(r"\\(frac|binom)\s*+(\{[^{}]*\})\s*+(\w)"), r"\\\1\2{\3}"),
-    (re.compile(r"\\root\s*+(\d)\s*+\\of\s*+(\w)"), r"\\sqrt[\1]{\2}"),
-    (re.compile(r"\\sqrt(\s*+\[\s*+\w\s*+\])?(?:\s++(\d{2,})|\s*+([\dA-Za-z]))"), r"\\sqrt\1{\2\3}"),
-    (
-        re.compile(r"(?:\{\}\s*+[_^]\s*+\{?|(?<![\w\\}_^]))(\d{1,3}|n)\}?\s*+C\s*+_?\s*+\{?(\d{1,3}|k|r)\}?(?![\w.])"),
-        r"\\binom{\1}{\2}",
-    ),
-    (re.compile(r"(?<![\w\\])C\s*+\(\s*+(\w{1,3})\s*+,\s*+(\w{1,3})\s*+\)"), r"\\binom{\1}{\2}"),
-    (re.compile(r"^\s*+(?:\{\})?\s*+\^\s*+\{?(\d+)\}?\s*+/\s*+_\s*+\{?(\d+)\}?\s*+$"), r"\1/\2"),  # ⁹⁄₇
-    (re.compile(r"\\cis\s*+\{?(\d+(?:\.\d+)?)\s*+°\}?"), r"e^{i \\pi \1/180}"),
-    (re.compile(r"\\cis\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}|\([^()]*\))"), r"e^{i \1}"),
-    (re.compile(r"\\log\s*+_\s*+\{?\s*+e\s*+\}?(?![A-Za-z])"), r"\\ln "),
-    (re.compile(r"\\?(?<![A-Za-z])abs\s*+\(([^()]*+)\)"), r"|\1|"),
-    (re.compile(r"\^\s*+(?:\{\s*+)?((?:\\prime\s*+)+)(?:\})?"), lambda match: "'" * match[1].count("prime")),
-    (re.compile(r"\\dot\s*+\{?(\d)\}?(?:(\d{0,9})\\dot\s*+\{?(\d)\}?)?"), r"\\overline{\1\2\3}"),
-    (re.compile(r"(?<![\d.])(\d{0,9}\.\d{0,9}?)(?:(\d)\2{2,20}|(\d{2,6}?)\3{1,9})\s*+\\ldots\s*+$"), r"\1\\overline{\2\3}"),
-    (re.compile(r"\\mathbb\s*+([A-Z])"), r"\\mathbb{\1}"),
-    (re.compile(r"(?<=\d)\s*+\((\w{1,3})\)\s*+$"), lambda match: match[0] if match[1].isascii() else match[1]),  # 12(个)
+    (r"(?<=[\d}])\s*+(?:US\s?)?\\\$", " dollar"),
+    (r"\\\$|\$|(?<!\\)\\[()\[\]]|^\s*+\*\*(?=[^*]*\*\*)|(?<!\*)\*\*\s*+$", ""),
+    (r"^\s*+(['\"])([^'\"]*+)\1\s*+$", r"\2"),
+    (r"\{:\}", ":"),
+    (r"^\s*+(?:\\approx(?![A-Za-z])|≈)", ""),
+    (r"(?i)^\s*+(?:negative|minus)\s++(?=\S)", "-"),
+    (r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| |$)|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}", " "),
+    (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*+\.?", ""),
+    (r"^\s*+\](?=[^\[\],;]+[,;][^\[\],;]+[\[\]]\s*+$)", "("),  # ]0, 1[
+    (r"^(\s*+[\[(][^\[\],;]+[,;][^\[\],;]+)\[\s*+$", r"\1)"),
+    (r"(?<=[)\]])\s*+U\s*+(?=[(\[])", r"\\cup "),
+    (r"\\mathbf\s*+\{?([RZN])\}?\s*+$", r"\\mathbb{\1}"),
+    (r"\\(?:SI|qty)\s*+(?:\[[^\]]*\])?\s*+\{([^{}]*)\}\s*+\{\\?([^{}]*)\}", r"\1\\text{ \2}"),
+    (r"\\text\s*+\{\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\})\s*+\}", r"\1"),
+    (r"(?s)\\begin\s*+\{cases\}(.*)\\end\s*+\{cases\}", _list_cases),
+    (r"\\(?:begin|end)\s*+\{(?:aligned|gathered|split|align|equation)\*?\}", ""),
+    (r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol|bm|num)\s*+" + _NESTED, r"\1"),
+    (rf"\\(?:operatorname|(?:mathrm|text)(?!\s*+\{{\s*+m))\*?\s*+\{{\s*+({_FUNCTIONS})\s*+\}}", r"\\\1 "),
+    (r"^\s*+\\text\s*+\{(?:[^{}]*(?::|\b(?:is|are))|\s*+(?:only|exactly))\s*+\}(?=.)", ""),  # \text{The answer is } 5
+    (r"\\(?:color|[hv]?phantom)\s*+\{[^{}]*\}|\\(?:bf|it|rm)(?![A-Za-z{])|\\\\\s*+$", ""),
+    (r"\\([A-Za-z]++)", lambda match: _RENAMED.get(match[1], match[0])),
+    (r"[<>!]=|\.{3,}", lambda match: _SIGNS[match[0][:2]]),
+    (r"\\equiv(?![A-Za-z])(?!.*mod)", "="),
+    (r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)", "°"),
+    (r"(?<=\d)\s*+\^\s*+(?:\{\s*+o\s*+\}|o(?!\w))", "°"),
+    (r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?([CF])\}?[\s.]*$", r"\\text{ deg\1}"),
+    (r"\s*+(?:\\%|\\text\{\s*+(?:\\?%|per\s?cent)\s*+\})|(?<=\d)\s*+\bper\s?cent\b", "%"),
+    (r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])", r"\\infty "),
+    (r"\\(frac|binom)\s*+(\w)(?=\s*+[\w{])", r"\\\1{\2}"),
+    (r"\\(frac|binom)\s*+(\{[^{}]*\})\s*+(\w)", r"\\\1\2{\3}"),
+    (r"\\root\s*+(\d)\s*+\\of\s*+(\w)", r"\\sqrt[\1]{\2}"),
+    (r"\\sqrt(\s*+\[\s*+\w\s*+\])?(?:\s++(\d{2,})|\s*+([\dA-Za-z]))", r"\\sqrt\1{\2\3}"),
+    (r"(?:\{\}\s*+)?[_^]\s*+\{?(\d{1,3}|n)\}?\s*+C\s*+_?\s*+\{?(\d{1,3}|k|r)\}?(?![\w.])", r"\\binom{\1}{\2}"),
+    (r"(?<![\w\\}_^])(\d{1,3}|n)\}?\s*+C\s*+_?\s*+\{?(\d{1,3}|k|r)\}?(?![\w.])", r"\\binom{\1}{\2}"),
+    (r"(?<![\w\\])C\s*+\(\s*+(\w{1,3})\s*+,\s*+(\w{1,3})\s*+\)", r"\\binom{\1}{\2}"),
+    (r"^\s*+(?:\{\})?\s*+\^\s*+\{?(\d+)\}?\s*+/\s*+_\s*+\{?(\d+)\}?\s*+$", r"\1/\2"),  # ⁹⁄₇
+    (r"\\cis\s*+\{?(\d+(?:\.\d+)?)\s*+°\}?", r"e^{i \\pi \1/180}"),
+    (r"\\cis\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}|\([^()]*\))", r"e^{i \1}"),
+    (r"\\log\s*+_\s*+\{?\s*+e\s*+\}?(?![A-Za-z])", r"\\ln "),
+    (r"\\?(?<![A-Za-z])abs\s*+\(([^()]*+)\)", r"|\1|"),
+    (r"\^\s*+(?:\{\s*+)?((?:\\prime\s*+)+)(?:\})?", lambda match: "'" * match[1].count("prime")),
+    (r"\\dot\s*+\{?(\d)\}?(?:(\d{0,9})\\dot\s*+\{?(\d)\}?)?", r"\\overline{\1\2\3}"),
+    (r"(?<![\d.])(\d{0,9}\.\d{0,9}?)(?:(\d)\2{2,20}|(\d{2,6}?)\3{1,9})\s*+\\ldots\s*+$", r"\1\\overline{\2\3}"),
+    (r"\\mathbb\s*+([A-Z])", r"\\mathbb{\1}"),
+    (r"(?<=\d)\s*+\((\w{1,3})\)\s*+$", lambda match: match[0] if match[1].isascii() else match[1]),  # 12(个)
 ]
-_TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|emph|bf|rm)\*?\s*+\{([^{}]*)\}"
-)
+_REWRITTEN = [(re.compile(pattern), replacement) for pattern, replacement in _RULES]
+_TEXT = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|normal|sf|tt)?|mbox|operatorname|emph|bf|rm)\*?\s*+\{([^{}]*)\}")
 _AND = re.compile(
     r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])|[和或与及]"
 )
-
 _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
 _COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACES = re.compile(r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)")  # between two digits a space has a meaning
@@ -120,8 +125,7 @@ _NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
 _QUOTIENT = re.compile(  # or a mixed number
     r"([-+]?)\s*+(?:(\d{1,9})\s++(?:and\s++)?(?=\d))?\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?"
 )
-_MAGNITUDE = re.compile(r"(?<=\d)\s++(hundred|thousand|million|billion|trillion|lakh|crore)$", re.IGNORECASE)
-_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7}
+_MAGNITUDE = re.compile(rf"(?<=\d)\s++({_MAGNITUDE_WORDS})$", re.IGNORECASE)
 _FRACTION = re.compile(r"\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
 _REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
 _TRAILING = re.compile(  # 5m is 5 times m
@@ -156,8 +160,7 @@ def tidy(answer: str) -> str:
     if (whole := _TEXT.fullmatch(text.strip())) and re.search(r"[=\d]", whole[1]):
         text = whole[1]
     text = re.sub(r"\s++", " ", text).strip()
-    while text.endswith((".", ",", ";", ":")) and not text.endswith(r"\,"):
-        text = text[:-1].rstrip()
+    text = re.sub(r"(?>(?:(?<!\\)[.,;:]|\s)+)$", "", text)
     return _SET.sub(r"\1\\{\2\\}", text.removeprefix("=").strip())
 
 
@@ -184,23 +187,20 @@ def parse_rational(answer: str) -> Fraction | None:
     if len(text) > MAX_DIGITS:
         return None
     text = _FRACTION.sub(r" \1/\2 ", _MAGNITUDE.sub(lambda match: f"e{_MAGNITUDES[match[1].lower()]}", text)).strip()
-    try:
-        if match := _NUMBER.fullmatch(text):
-            sign, digits, *powers = match.groups()
-            power = int(next(filter(None, powers), "0"))
-            value = Fraction(digits.replace(",", "").replace(" ", "")) * Fraction(10) ** power
-        elif match := _QUOTIENT.fullmatch(text):
-            sign, value = match[1], Fraction(int(match[3]), int(match[4]))
-            if match[2] and not 0 <= value < 1:
-                return None  # 4 10/3
-            value += int(match[2] or 0)
-        elif match := _REPEATING.fullmatch(text):
-            sign, whole, fixed, period = match.groups()
-            start = Fraction(int(f"0{whole}{fixed}"), 10 ** len(fixed))
-            value = start + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
-        else:
-            return None
-    except ZeroDivisionError:
+    if match := _NUMBER.fullmatch(text):
+        sign, digits, *powers = match.groups()
+        power = int(next(filter(None, powers), "0"))
+        value = Fraction(digits.replace(",", "").replace(" ", "")) * Fraction(10) ** power
+    elif (match := _QUOTIENT.fullmatch(text)) and int(match[4]):
+        sign, value = match[1], Fraction(int(match[3]), int(match[4]))
+        if match[2] and not 0 <= value < 1:
+            return None  # 4 10/3
+        value += int(match[2] or 0)
+    elif match := _REPEATING.fullmatch(text):
+        sign, whole, fixed, period = match.groups()
+        start = Fraction(int(f"0{whole}{fixed}"), 10 ** len(fixed))
+        value = start + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
+    else:
         return None
     return -value if sign == "-" else value
 
@@ -229,16 +229,13 @@ def _is_unit(words: str) -> bool:
 
 def split_top(text: str, separators: str) -> list[str]:
     """The parts of a text between separators that stand outside all brackets."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in _OPEN:
-            depth += 1
-        elif character in _CLOSE:
-            depth = max(0, depth - 1)
-        elif depth == 0 and character in separators:
-            parts.append(text[start:position])
-            start = position + 1
-    parts.append(text[start:])
+    parts, depth = [""], 0
+    for character in text:
+        depth = max(0, depth + (character in _OPEN) - (character in _CLOSE))
+        if depth == 0 and character in separators:
+            parts.append("")
+        else:
+            parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -266,12 +263,8 @@ def split_brackets(answer: str) -> tuple[str, list[str], str] | None:
 
 def find_closing(text: str, start: int, opening: str = _OPEN, closing: str = _CLOSE) -> int:
     """Where the bracket at `start` is closed; -1 if it is not."""
-    depth = 0
-    for position in range(start, len(text)):
-        depth += (text[position] in opening) - (text[position] in closing)
-        if depth == 0:
-            return position
-    return -1
+    depths = accumulate((character in opening) - (character in closing) for character in text[start:])
+    return next((start + place for place, depth in enumerate(depths) if depth == 0), -1)
 
 
 def strip_thousands(answer: str) -> str:

@@ -33,6 +33,7 @@ _SETS = {
     r"(?:all )?(?:the )?(?:positive integers|natural numbers)$|\\mathbb\{N\}$": r"\mathbb{Z}^+",
     r"(?:all )?(?:the )?integers$": r"\mathbb{Z}",
     r"(?:there (?:is|are|exists?) )?no (?:real |valid |integer |such )*(?:solutions?|roots?)(?: exists?)?$": r"\{\}",
+    r"(?:the )?(?:empty|null) set$": r"\{\}",
 }
 
 
@@ -230,9 +231,7 @@ MIRRORED = {"=": "=", r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne"
 _COMPARED = {r"\le": operator.le, r"\ge": operator.ge, "<": operator.lt, ">": operator.gt, r"\ne": operator.ne}
 _REGION = re.compile(rf"{RELATION.pattern}|\\(?:cup|cap|setminus|backslash|notin)(?![A-Za-z])|\\mathbb\s*+\{{?R|\\infty.*or")
 _UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*(?:\s*+\([A-Za-z]\))?")
-_REALS = re.compile(
-    r"(?:\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z]))\s*+([\^_](?=.*(?:[+>]|\\ge))[{}+\s\d]*+(?:>|\\g?eq?)?[{}+\s\d]*+)?"
-)
+_REALS = re.compile(r"\\mathbb\{R\}\s*+([\^_](?=.*(?:[+>]|\\ge))[{}+\s\d]*+(?:>|\\g?eq?)?[{}+\s\d]*+)?")
 _BUILDER = re.compile(r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?::|\|)\s*+(.*)\\\}$")  # {x | …}
 _WITHOUT = re.compile(r"\\(?:setminus|backslash)(?![A-Za-z])|-(?=\s*+\\\{)")
 _OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor|cup)(?![A-Za-z])|或")
@@ -321,11 +320,8 @@ def _read_link(left: str, sign: str, right: str) -> Region | None:
     middle = evaluate(f"-({size[3]})" if size[2] == "+" else size[3] or "0")
     if middle is None:
         return None
-    return Region((_round(middle - end), _round(middle + end)), lambda at: compared(_round(abs(at - middle)), end), size[1])
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.12g}")
+    low, high = round(middle - end, 9), round(middle + end, 9)
+    return Region((low, high), lambda at: compared(round(abs(at - middle), 9), end), size[1])
 
 
 # Names and numbers in words

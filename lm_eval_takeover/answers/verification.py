@@ -24,7 +24,7 @@ from lm_eval_takeover.answers.normalisation import (
     tidy,
     unwrap_text,
 )
-from lm_eval_takeover.answers.values import Amount, Exact, Group, Matrix, Region, Relation, Value
+from lm_eval_takeover.answers.values import MIRRORED, Amount, Exact, Group, Matrix, Region, Relation, Value
 
 Outcome = Literal["correct", "incorrect", "unparsed", "timed_out"]  # the last two: it could not be judged
 
@@ -34,6 +34,7 @@ _LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*+){{{MAX_NESTING + 1}
 _OPERATOR = re.compile(
     r"[+*/^!]|(?<=[\w)}])-|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|sqrt|frac|d?binom|sum|prod|int|lim|lfloor|lceil|[bp]?mod|gcd|lcm)"
 )
+_SLASHED = re.compile(r"\\frac\{?(-?\d+)\}?\{?(\d+)\}?")
 _DELIMITER = re.compile(r"[?:;=\n]|[.,](?=\s|$)|\$|\\[()\[\]]|\\(?:[gln]e|text)(?![a-z])")
 _PROSE = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 # What an answer may add about its letters: for all x; k an integer; x at least 2; only.
@@ -70,12 +71,15 @@ def is_too_large(answer: str) -> bool:
 
 
 def restates(answer: str, gold: str, problem: str) -> bool:
-    """Whether an answer is a calculation that the problem gives, as it stands there, and the gold is written in another way."""
-    words = normalise(answer[:MAX_LENGTH])
-    if not _OPERATOR.search(words) or words == normalise(gold) or parse_rational(answer) is not None:
-        return False
-    pieces = _DELIMITER.split(problem)
-    return any(words == normalise(part) for piece in pieces for part in (piece, *_PROSE.split(piece)))
+    """Whether an answer is a calculation or number of the problem as it stands there, and the gold has another form."""
+    parts = [part for piece in _DELIMITER.split(problem) for part in (piece, *_PROSE.split(piece))]
+    words, given, *written = (_SLASHED.sub(r"\1/\2", normalise(text)) for text in (answer[:MAX_LENGTH], gold, *parts))
+    value, other = (parse_rational(text.rstrip("%")) for text in (words, given))
+    if value is not None and other is not None:
+        same = value == other * Fraction(100) ** (("%" in words) - ("%" in given)) and re.search("[/%]", words + given)
+    else:
+        same = value is None and _OPERATOR.search(words)
+    return bool(same) and words != given and words in written
 
 
 def verify(gold: str, answer: str, tolerance: float = 0.0) -> Outcome:
@@ -214,8 +218,6 @@ class _Comparison:
                 return self.equal(number, answer)
         return False
 
-    # One comparison for each type, by its name
-
     def _compare_amount(self, left: Amount, right: Amount) -> bool:
         """A unit may be left out, but not be another one. 28% is 28 and 0.28. Degrees equal radians that are written with a π."""
         for (a, unit), (b, other) in ((left, right), (right, left)):
@@ -306,13 +308,11 @@ class _Comparison:
             if named and self._find_given(a) and self._find_given(b) and self.equal(a[-1], b[-1]):
                 return True
         else:
-            mirrored = Relation(b[::-1], [values.MIRRORED[sign] for sign in right.signs[::-1]])
+            mirrored = Relation(b[::-1], [MIRRORED[sign] for sign in right.signs[::-1]])
             if any(left.signs == other.signs and self._are_same_parts(a, other.sides) for other in (right, mirrored)):
                 return True
         factor = find_factor(*a, *b) if len(a) == len(b) == 2 else None
-        return factor is not None and right.signs[0] == (
-            left.signs[0] if factor.is_positive else values.MIRRORED[left.signs[0]]
-        )
+        return factor is not None and right.signs[0] == (left.signs[0] if factor.is_positive else MIRRORED[left.signs[0]])
 
     def _find_given(self, sides: list[str]) -> str | None:
         """The value that an equation gives: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""

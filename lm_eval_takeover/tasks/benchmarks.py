@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import re
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -132,8 +131,8 @@ def process_olympiadbench(row: Document) -> Document:
 def process_gpqa(row: Document) -> Document:
     """The four choices in an order that a hash of the question and the choice decides, and the letter of the right one."""
     question = row["Question"].strip()
-    right = _collapse_spaces(row["Correct Answer"])
-    choices = [right, *(_collapse_spaces(row[f"Incorrect Answer {number}"]) for number in (1, 2, 3))]
+    columns = ("Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
+    right, *_ = choices = [" ".join(row[column].split()) for column in columns]
     choices.sort(key=lambda choice: blake2b(f"{question}\n{choice}".encode(), digest_size=16).digest())
     named = {"id": row["Record ID"], "canary": row["Canary String"]}
     return {"problem": question, "choices": choices, "answer": "ABCD"[choices.index(right)], **named}
@@ -155,10 +154,6 @@ process_math500_paper = draw_subset(process_math500, 100)
 process_gsm8k_paper = draw_subset(process_gsm8k, 100)
 process_olympiadbench_paper = draw_subset(process_olympiadbench, 100)
 process_gpqa_paper = draw_subset(process_gpqa, 50)
-
-
-def _collapse_spaces(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
 
 
 def load_demo(**_: Any) -> dict[str, datasets.Dataset]:

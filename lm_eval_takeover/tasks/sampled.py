@@ -10,7 +10,7 @@ from lm_eval.api.task import ConfigurableTask, Task
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
-from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all
+from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all, score_letters
 from lm_eval_takeover.tasks.instances import LENGTHS, is_greedy, keep_last_length
 from lm_eval_takeover.tasks.metrics import list_metrics
 from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
@@ -64,6 +64,11 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
                 known = ", ".join(self.prompts) or "none: leave it out"
                 raise ArgumentError(f"task {config.get('task')}: metadata prompt='{prompt}' is not known; expected {known}")
             config["doc_to_text"] = self.prompts[prompt]
+        used = {part.get("filter_fn") for entry in config["filter_list"] for part in entry["filter"]}
+        if not used <= {score_all, score_letters}:
+            raise ArgumentError(
+                f"task {config.get('task')}: filter_list is not taken: the task reads answers itself; leave it out"
+            )
         metrics = _choose_metrics(config)
         config["metric_list"] = [{**entry, "metric": _as_metric(entry["metric"])} for entry in metrics]
         self._ranks = 1

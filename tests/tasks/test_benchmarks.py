@@ -11,10 +11,13 @@ import yaml
 from helpers.pairs import ROOT
 from helpers.processes import HELPERS
 from helpers.read_once import value_once
+from helpers.scripted import Scripted
+from lm_eval import evaluator
 
 import lm_eval_takeover
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
+from lm_eval_takeover.tasks.loading import load_named_tasks
 from lm_eval_takeover.tasks.metrics import list_metrics
 
 pytestmark = pytest.mark.slow
@@ -178,13 +181,8 @@ def test_gpqa_questions_are_withheld_from_logged_samples_on_request(forked_at_hu
 def test_choices_are_shuffled_by_their_question_alone(everything):
     samples = everything["samples"]["takeover_gpqa_diamond"]
     assert {sample["target"] for sample in samples} == set("ABCD")
-    row = {
-        "Question": "Which?", "Correct Answer": "yes", "Incorrect Answer 1": "no", "Incorrect Answer 2": "maybe",
-        "Incorrect Answer 3": "never", "Record ID": "1", "Canary String": "c",
-    }  # fmt: skip
-    (doc,) = benchmarks.process_gpqa(datasets.Dataset.from_list([row]))
+    (doc,) = benchmarks.process_gpqa(datasets.Dataset.from_list([MADE_UP["gpqa_diamond"][0]]))
     assert doc["choices"] == ["no", "yes", "maybe", "never"]
-    assert doc["answer"] == "B"
 
 
 @pytest.fixture
@@ -224,10 +222,31 @@ def test_without_access_to_gpqa_the_other_tasks_of_its_group_run(gated):
     assert results["takeover_all"]["acc,all"] == pytest.approx(7 / 8)
 
 
-def test_gsm8k_golds_are_what_follows_the_marks():
-    rows = [{"question": "q", "answer": "16 - 3 = <<16-3=13>>13\n#### 1,234"}]
-    (doc,) = benchmarks.process_gsm8k(datasets.Dataset.from_list(rows))
-    assert doc == {"problem": "q", "answer": "1234"}
+# A made-up problem in the columns of each data set, and its gold answer as a document has it.
+MADE_UP = {
+    "math500": ({"problem": "Add $1 + \\frac12$.", "solution": "-", "answer": r"\frac{3}{2}", "level": 1}, r"\frac{3}{2}"),
+    "gsm8k": ({"question": "1200 and 34?", "answer": "1200 + 34 = <<1200+34=1234>>1234\n#### 1,234"}, "1234"),
+    "amc23": ({"id": 1, "question": "What is $3^3$?", "answer": "27.0"}, "27"),
+    "aime24": ({"ID": "2024-0-1", "Problem": "What is 30 + 3?", "Answer": 33, "Solution": "-"}, "33"),
+    "aime25": ({"id": "1", "problem": "What is 30 + 3?", "answer": "033"}, "33"),
+    "olympiadbench": ({"id": 1, "context": "A square of area 9.", "question": "Its side?", "final_answer": ["$3$"], "unit": "cm",
+                       "is_multiple_answer": False, "error": None, "subfield": "Geometry"}, r"3\text{ cm}"),
+    "gpqa_diamond": ({"Question": "Which?", "Correct Answer": "yes", "Incorrect Answer 1": "no", "Incorrect Answer 2": "maybe",
+                      "Incorrect Answer 3": "never", "Record ID": "1", "Canary String": "c"}, "B"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_a_made_up_problem_in_the_columns_of_the_data_set_is_scored(name, monkeypatch):
+    """Without any data: where the stand-in for the hub is missing, this is what tests the benchmarks."""
+    row, gold = MADE_UP[name]
+    rows = datasets.Dataset.from_list([row, row])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict(train=rows, test=rows))
+    task = load_named_tasks([f"takeover_{name}"])[f"takeover_{name}"]
+    found = evaluator.evaluate(Scripted(), {"tasks": {name: task}, "groups": {}}, bootstrap_iters=0)
+    assert [doc["answer"] for doc in task.test_docs()] == [gold] * 2
+    results = found["results"][name]
+    assert [results[f"{metric},all"] for metric in ("acc", "pass@8", "maj@8", "no_answer")] == [7 / 8, 1.0, 1.0, 1 / 8]
 
 
 def test_every_task_is_in_the_readme_and_its_version_in_its_own_changelog():

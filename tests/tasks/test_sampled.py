@@ -125,6 +125,7 @@ def test_decoding_that_a_task_file_leaves_out_is_the_papers(given, found):
         ({"test_split": "train"}, "test_split='train' is none of test"),
         ({"repeats": 0}, "repeats=0 is not a whole number of at least 1"),
         ({"repeats": "eight"}, "repeats='eight'"),
+        ({"filter_list": [{"name": "last", "filter": [{"function": "take_first"}]}]}, "filter_list is not taken"),
         ({"repeats": 4, "metric_list": [{"metric": "pass@8"}]}, "metric 'pass@8' cannot be computed from 4 samples"),
     ],
 )  # fmt: skip
