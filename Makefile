@@ -83,7 +83,7 @@ suite: install
 # One engine computes at a time, and each wants a core to itself.
 test-vllm: .venv-vllm/tried
 	if [ -e .venv-vllm/installed ]; then failed=0; \
-		OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm $(if $(SEED),--randomly-seed=$(SEED)) || failed=1; \
+		OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm tests/serve $(if $(SEED),--randomly-seed=$(SEED)) || failed=1; \
 		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/kernels $(if $(SEED),--randomly-seed=$(SEED)) || failed=1; \
 		exit $$failed; fi
 

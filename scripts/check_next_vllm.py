@@ -81,8 +81,8 @@ RUNNER_V2_HOOKS: tuple[Hook, ...] = (
 )  # fmt: skip
 DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.config", "ParallelConfig", "data_parallel_size"),
-    ("vllm.config.speculative", "SpeculativeConfig", "draft_tensor_parallel_size method model num_speculative_tokens "
-        "num_speculative_tokens_per_batch_size revision"),
+    ("vllm.config.speculative", "SpeculativeConfig", "draft_tensor_parallel_size kv_cache_dtype method model "
+        "num_speculative_tokens num_speculative_tokens_per_batch_size revision"),
     ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
     ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
     ("vllm.config.compilation", "CUDAGraphMode", "FULL FULL_DECODE_ONLY decode_mode"),

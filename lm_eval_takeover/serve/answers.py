@@ -174,9 +174,9 @@ async def watch(receive: Receive, gone: asyncio.Event) -> None:
     gone.set()
 
 
-def make_request(scope: Scope, body: dict[str, Any], gone: asyncio.Event) -> tuple[Scope, Receive]:
+def wrap(scope: Scope, body: dict[str, Any] | bytes, gone: asyncio.Event) -> tuple[Scope, Receive]:
     """The scope and the body of a request of our own, which ends when `gone` is set."""
-    data = json.dumps(body).encode()
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = MutableHeaders(raw=list(scope["headers"]))
     headers["content-length"] = str(len(data))
     del headers["transfer-encoding"]
@@ -201,7 +201,7 @@ async def ask(app: ASGIApp, scope: Scope, body: dict[str, Any], gone: asyncio.Ev
         status = message.get("status", status)
         parts.append(message.get("body", b""))
 
-    await app(*make_request(scope, body, gone), send)
+    await app(*wrap(scope, body, gone), send)
     return status, json.loads(b"".join(parts) or b"{}")
 
 
@@ -236,7 +236,7 @@ class Stream:
             async with asyncio.TaskGroup() as group:
                 for index, sample in enumerate(self._asked):
                     forward = partial(self._forward, index, gone)
-                    group.create_task(app(*make_request(scope, sample.body, gone), forward))
+                    group.create_task(app(*wrap(scope, sample.body, gone), forward))
         except* EngineEnded as ended:  # its chunks were read, so the answer has begun
             self._status = 503
             error = {"message": str(ended.exceptions[0]), "type": EngineEnded.__name__, "code": self._status}

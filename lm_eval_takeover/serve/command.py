@@ -34,8 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
-    from lm_eval_takeover.vllm.data_parallel import count_engines
-    from lm_eval_takeover.vllm.launch import check_version, list_engine_arguments, list_words, plan_drafts
+    from lm_eval_takeover.vllm.launch import check_version, count_engines, list_engine_arguments, list_words, plan_drafts
 
     check_address(options.host, options.port)
     arguments = parse_arguments({**read_arguments(options.model_args), "backend": "vllm"})

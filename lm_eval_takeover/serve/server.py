@@ -7,6 +7,7 @@ vLLM's others would do it without a gate, or with unchecked settings.
 
 import asyncio
 import os
+import re
 import sys
 from functools import cache
 from html import escape
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lm_eval_takeover.escaping import make_page_policy
 from lm_eval_takeover.method.policy import DIRECTIONS
-from lm_eval_takeover.serve.answers import REQUESTS, EngineEnded, ServedEngine, Stream, answer, answer_all, refuse, watch
+from lm_eval_takeover.serve.answers import REQUESTS, EngineEnded, ServedEngine, Stream, answer, answer_all, refuse, watch, wrap
 from lm_eval_takeover.serve.client_request import MOST_BYTES, OneSample, Repeats, check_fields, parse_body, split_request
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -64,14 +65,12 @@ class TakeoverMiddleware:
             await refuse(404, f"this server generates at {' and '.join(_PATHS)} only")(scope, receive, send)
         elif not _has_key(scope):
             await refuse(401, "Unauthorized")(scope, receive, send)
-        elif path in _HELPERS:
-            await self.app(scope, receive, send)
         else:
             status = 500
             try:
-                status = await self._generate(scope, receive, send)
+                status = await self._answer(path, scope, receive, send)
             finally:
-                REQUESTS.labels(str(status)).inc()
+                REQUESTS.labels(str(status)).inc(path in _PATHS)
 
     def _open_engine(self, scope: Scope) -> ServedEngine:
         """The app's engine. An app has one engine."""
@@ -79,19 +78,20 @@ class TakeoverMiddleware:
             self._engine = ServedEngine(scope["app"].state.engine_client)
         return self._engine
 
-    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> int:
+    async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> int:
         """Answer a request. Returns the status."""
         engine = self._open_engine(scope)
         try:
-            async with asyncio.timeout(_BODY_WITHIN):
-                data = await _read_body(Request(scope, receive))
+            most = 2**16 + 16 * engine.length if path in _HELPERS else MOST_BYTES  # vLLM's helpers read a text of any length
+            data = await _read_body(Request(scope, receive), min(most, MOST_BYTES))
+            if path in _HELPERS:
+                await self.app(*wrap(scope, data, asyncio.Event()), send)
+                return 200
             body = parse_body(data)
             check_fields(body, _list_fields(chat="messages" in body))
             samples = split_request(body, engine.settings, self._repeats, engine.length)
         except ClientDisconnect:
             return _GONE
-        except TimeoutError:
-            response = refuse(408, f"the body did not arrive within {_BODY_WITHIN:g} seconds")
         except HTTPException as error:
             response = refuse(error.status_code, error.detail)
         except ValueError as error:
@@ -122,8 +122,8 @@ class TakeoverMiddleware:
 
 def _is_own_name(scope: Scope) -> bool:
     """Whether `Host` is an address, localhost or the server's --host. A page can point any other name at this machine."""
-    name = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "localhost")
-    name = name.rpartition("]")[0].lstrip("[") if name.startswith("[") else name.partition(":")[0]
+    host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "localhost")
+    name = parts[1].strip("[]") if (parts := re.fullmatch(r"(\[.*\]|[^:]*)(:\d*)?", host)) else ""
     arguments = getattr(scope["app"].state, "args", None)
     if name.lower() in ("localhost", getattr(arguments, "host", None)):
         return True
@@ -161,13 +161,17 @@ def _limit_headers() -> None:
     Protocol.connection_made, Protocol.data_received = connection_made, data_received
 
 
-async def _read_body(request: Request) -> bytes:
-    """Raises HTTPException for too many bytes, or ClientDisconnect."""
+async def _read_body(request: Request, most: int) -> bytes:
+    """Raises HTTPException for more than `most` bytes or a body that does not arrive, or ClientDisconnect."""
     data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > MOST_BYTES:
-            raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes")
+    try:
+        async with asyncio.timeout(_BODY_WITHIN):
+            async for part in request.stream():
+                data += part
+                if len(data) > most:
+                    raise HTTPException(413, f"the body has more than {most:,} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {_BODY_WITHIN:g} seconds") from None
     return bytes(data)
 
 

@@ -25,9 +25,9 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import make_empty
-from lm_eval_takeover.vllm.data_parallel import Engines, open_engines
+from lm_eval_takeover.vllm.data_parallel import Engines
 from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
-from lm_eval_takeover.vllm.launch import check_version
+from lm_eval_takeover.vllm.launch import check_version, count_engines
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 
 _AT_ONCE = 4096  # samples that vLLM gets together; its queue is long, and a waiting sample is small
@@ -41,10 +41,13 @@ class VllmBackend:
         check_version()
         self.pair, self.policy = pair, policy
         self._arguments = {name: value for name, value in arguments.engine_arguments.items() if name in _NUMERIC}
-        self.engine: Engines | VllmEngine = open_engines(arguments, policy) or VllmEngine(arguments, pair, policy)
         for member in pair.members:
-            # For its dtype and size: vLLM has the weights.
-            member.model = make_empty(member, str(self.engine.facts.dtype))
+            # For its dtype and size: vLLM has the weights. Made first: vLLM may wrap classes of transformers in this process.
+            member.model = make_empty(member, arguments.dtype)
+        several = count_engines(arguments)[0] > 1
+        self.engine: Engines | VllmEngine = Engines(arguments, policy) if several else VllmEngine(arguments, pair, policy)
+        for member in pair.members:
+            member.model.to(self.engine.facts.dtype)
 
     def close(self) -> None:
         """End vLLM's processes and give its memory back."""

@@ -31,7 +31,8 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)
         params, prompt = new_req_data.sampling_params, new_req_data.prompt_token_ids or ()
-        self._tracks[req_index] = self.slots.enter(RequestSettings.read(params), prompt, req_index)
+        settings = RequestSettings.read(params, new_req_data.req_id)
+        self._tracks[req_index] = self.slots.enter(settings, prompt, req_index)
         self._indices[new_req_data.req_id] = req_index
 
     def remove_request(self, req_id: str) -> None:

@@ -12,10 +12,16 @@ import torch
 from torch import Tensor
 
 
+def list_sizes(config: Any) -> list[int]:
+    """The head sizes of a model's layers, each once."""
+    text = config.get_text_config()
+    layers = getattr(text, "per_layer_config", None) or [text]
+    return sorted({int(getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads) for own in layers})
+
+
 def read_size(config: Any) -> int:
-    """The head size of a model's configuration."""
-    config = config.get_text_config()
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    """The head size of a model, its largest one."""
+    return list_sizes(config)[-1]
 
 
 def widen_config(config: Any) -> dict[str, Any]:
@@ -27,10 +33,10 @@ def widen_config(config: Any) -> dict[str, Any]:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     size, sizes = read_size(config), sorted(CPUAttentionBackend.get_supported_head_sizes())
-    if size in sizes:
+    if not (lacking := {*list_sizes(config)} - {*sizes}):
         return {}
     if config.model_type != "qwen3" or size > sizes[-1]:
-        raise LookupError(f"heads of {size}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU")
+        raise LookupError(f"heads of {max(lacking)}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU")
     wide = next(wider for wider in sizes if wider >= size)
     theta = config.rope_parameters["rope_theta"] ** (wide / size)
     return {"head_dim": wide, "rope_parameters": config.rope_parameters | {"rope_theta": theta}}

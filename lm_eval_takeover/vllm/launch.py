@@ -11,8 +11,11 @@ from dataclasses import asdict, fields
 from typing import Any
 from uuid import uuid4
 
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
 from lm_eval_takeover.arguments import VLLM_INSTEAD, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.forward.ragged_cache import list_layer_kinds
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -57,8 +60,22 @@ def check_version() -> None:
         raise ArgumentError(f"backend=vllm: vLLM {version} is installed, expected {SUPPORTED}: {_INSTALL}")
 
 
+def count_engines(arguments: ModelArguments) -> tuple[int, int]:
+    """The number of engines, and the ranks of each. Raises ArgumentError unless both are whole and 1 or more."""
+    counts = {name: arguments.engine_arguments.get(name, 1) for name in ("data_parallel_size", "tensor_parallel_size")}
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ArgumentError(f"{name}={value} is not a whole number of 1 or more")
+    size, ranks = counts.values()
+    return size, ranks
+
+
 def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
-    """Choose the length of drafts; logs it with the reason. Raises ArgumentError for a number where no model can draft."""
+    """Choose the length of drafts; logs it with the reason.
+
+    Raises ArgumentError for a model that vLLM cannot run here, and for a number where none can draft.
+    """
+    _check_architectures(pair, policy)
     engine_arguments, block_size = arguments.engine_arguments, arguments.block_size
     usual = CONCURRENCY.get(pair.members[-1].device.type, CONCURRENCY["cpu"])
     most = int(engine_arguments.get("max_num_seqs", usual))
@@ -87,7 +104,6 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     refuse_others(arguments)
     _check_dtypes(arguments, pair, policy)
     engine_options = _check_names(arguments.engine_arguments)
-    _check_architectures(pair, policy)
     block, (drafting, verifying) = drafts.longest, DIRECTIONS[policy.direction]
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
     base = pair.member("base") if len(policy.roles) == 2 and block == 1 else None
@@ -128,6 +144,8 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     drafter, ranks = pair.member(drafting), engine_options.get("tensor_parallel_size", 1)
     draft: dict[str, Any] = {"method": "draft_model", "model": drafter.path, "revision": drafter.revision}
     draft |= {"num_speculative_tokens": block, "draft_tensor_parallel_size": ranks}
+    if "kv_cache_dtype" in engine_options:
+        draft["kv_cache_dtype"] = engine_options["kv_cache_dtype"]
     if arguments.block_size == "auto":
         draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
     return options | engine_options | {"hf_overrides": overrides, "worker_cls": WORKER, "speculative_config": draft}
@@ -215,19 +233,23 @@ def _choose_length(arguments: ModelArguments, pair: Pair, options: dict[str, Any
 
 
 def _check_architectures(pair: Pair, policy: Policy) -> None:
-    """Raises ArgumentError for a model that vLLM has no class for."""
+    """Raises ArgumentError for a model that vLLM has no class for, or none that shares an engine with another decoder."""
     from vllm import ModelRegistry
 
     register()
     supported = ModelRegistry.get_supported_archs()
     for role in policy.roles:
-        member = pair.member(role)
-        names = member.config.architectures or []
+        config = pair.member(role).config
+        names = config.architectures or [config.model_type]
+        obstacle = ""
         if not any(name in supported for name in names):
-            raise ArgumentError(
-                f"{role}='{member.id.id}' is a {names[0] if names else member.config.model_type}, which vLLM does not know; "
-                f"run it with backend=hf"
-            )
+            obstacle = "which vLLM does not know"
+        elif config.get_text_config() is not config:
+            obstacle = "which reads more than text: backend=vllm has models of text alone"
+        elif states := list_layer_kinds(config) - {DynamicLayer, DynamicSlidingWindowLayer}:
+            obstacle = f"whose {min(kind.__name__ for kind in states)} keeps a state: backend=vllm has attention alone"
+        if obstacle:
+            raise ArgumentError(f"{role}='{pair.member(role).id.id}' is a {names[0]}, {obstacle}; run it with backend=hf")
 
 
 def _widen_heads(member: Member) -> dict[str, Any]:

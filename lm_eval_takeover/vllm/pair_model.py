@@ -49,11 +49,7 @@ class TakeoverPairForCausalLM(nn.Module):
         pairs[settings.key] = self
 
     def _add_base(self, vllm_config: VllmConfig, prefix: str, settings: EngineSettings) -> None:
-        base_config = AutoConfig.from_pretrained(
-            settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
-        )
-        size = read_size(base_config)
-        base_config.update(widen_config(base_config))
+        base_config, size = read_base(settings)
         self.loaded["base"] = size, base_config
         config = _configure_base(vllm_config, settings, base_config)
         with set_model_tag("takeover_base"):  # a compile cache of its own
@@ -111,6 +107,17 @@ class TakeoverPairForCausalLM(nn.Module):
             if self.base is not None and not any(name.startswith("base.") for name in loaded):
                 raise ValueError(f"load_format={self.load_format} reads one checkpoint, and a fused pair has two; leave it out")
         return loaded
+
+
+def read_base(settings: EngineSettings) -> tuple[Any, int]:
+    """The base's configuration, with wider heads where it needs them, and the head size of its checkpoint."""
+    config = AutoConfig.from_pretrained(
+        settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
+    )
+    size = read_size(config)
+    # vLLM's key of compiled code is the configuration: equal ones would share it.
+    config.update(widen_config(config) | {"takeover_role": "base"})
+    return config, size
 
 
 def _configure_base(config: VllmConfig, settings: EngineSettings, base_config: object) -> VllmConfig:

@@ -134,9 +134,13 @@ class RequestSettings:
         return {SEALED: text, SEAL: _seal(text)}
 
     @classmethod
-    def read(cls, params: Any) -> Self:
-        """Read vLLM's `SamplingParams`. `check_params` has checked the seal in the process that made it."""
-        values: dict[str, Any] = json.loads(params.extra_args[SEALED])
+    def read(cls, params: Any, name: str = "") -> Self:
+        """Read vLLM's `SamplingParams`. `check_params` has checked the seal in the process that made it.
+
+        vLLM itself makes up bare requests, to warm up: greedy ones of the engine's policy, called by vLLM's `name`.
+        """
+        values: dict[str, Any] = json.loads((params.extra_args or {}).get(SEALED, "{}"))
+        values.setdefault("id", name)
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         return cls(**values | lists)
 

@@ -65,6 +65,9 @@ class ScriptedVllm:
     async def __call__(self, scope, receive, send):
         body = json.loads((await receive())["body"])
         self.bodies.append(body)
+        if not scope["path"].startswith("/v1"):
+            await answer(send, 200, {})
+            return
         if body["prompt"] not in SCRIPTS:
             await answer(send, 400, {"error": {"message": f"no such prompt: {body['prompt']}", "code": 400}})
             return

@@ -1,4 +1,4 @@
-"""`serve` before it becomes vLLM's server: addresses and words. The server itself is tested in tests/vllm."""
+"""`serve` before it becomes vLLM's server: addresses and words."""
 
 import socket
 

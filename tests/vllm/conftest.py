@@ -4,66 +4,26 @@ They are tight on purpose: few cache blocks, so that requests are preempted and 
 prompts are read in chunks, and fewer places than requests, so that these move about.
 """
 
-import gc
 import json
 import os
 import subprocess
 import sys
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
-from helpers.pairs import POLICIES, ROOT, SAMPLED, save_random_model
-from helpers.processes import HELPERS
+from helpers import vllm_engines as shared
+from helpers.pairs import POLICIES, SAMPLED, save_random_model
+from helpers.vllm_engines import BY_HAND, list_left_out, open_with
 
-from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.loading import load_pair, load_policy
 
-# These know neither vLLM nor what it brings. They run once: where it is not.
-NEEDS_NONE = {"test_block_rule.py", "test_client_request.py", "test_hooks.py", "test_slots.py"}
-_all = {file.name for file in Path(__file__).parent.glob("test_*.py")}
-_found = find_spec("vllm")  # this folder, where vLLM is not
-has_vllm = _found is not None and _found.origin
-collect_ignore = sorted(NEEDS_NONE if has_vllm else _all - NEEDS_NONE)
-os.environ |= {
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
-if has_vllm:
-    # Here, and in processes that are started by vllm_processes/sitecustomize.py.
-    gc.set_threshold(100_000, 50, 100)
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", HELPERS / "vllm_processes")))
-BY_HAND = {"policy": "disagreement", "tau": 1.5, "kappa": 2.0, "dtype": "float32"}
+collect_ignore = list_left_out(Path(__file__).parent, {"test_block_rule.py", "test_hooks.py", "test_slots.py"})
+demo_folders, open_hf = shared.demo_folders, shared.open_hf
+environment, nothing_is_collected = shared.environment_is_read_anew, shared.nothing_is_collected_by_hand
 TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 14, "kv_block_size": 32,
          "max_num_batched_tokens": 64, "block_size": 1, "disable_log_stats": False}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _environment_is_read_anew():
-    """An engine makes vLLM keep the environment as it was then; this test may change it."""
-    if "vllm.envs" in sys.modules:
-        sys.modules["vllm.envs"].disable_envs_cache()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _nothing_is_collected_by_hand():
-    """vLLM collects several times as an engine starts and as it ends, and looks through all that is imported."""
-    with patch.object(gc, "collect", (lambda *_: 0) if has_vllm else gc.collect):
-        yield
-
-
-@pytest.fixture(scope="session")
-def demo_folders():
-    """The bundled pair, whose heads vLLM has in no size on a CPU."""
-    return {role: str(path) for role, path in DEMO.items()}
 
 
 @pytest.fixture(scope="session")
@@ -92,20 +52,6 @@ def tight(demo_folders):
     return demo_folders | BY_HAND | TIGHT | {"backend": "vllm"}
 
 
-def open_with(engine, usual, opened):
-    """Opens backends with model arguments, the same one for the same arguments."""
-
-    def open_one(**arguments):
-        key = repr(sorted(arguments.items()))
-        if key not in opened:
-            parsed = ModelArguments.parse(usual | arguments)
-            pair = load_pair(parsed)
-            opened[key] = engine(parsed, pair, load_policy(parsed, pair)[0])
-        return opened[key]
-
-    return open_one
-
-
 @pytest.fixture(scope="session")
 def open_vllm(tight):
     from lm_eval_takeover.vllm.backend import VllmBackend
@@ -115,12 +61,6 @@ def open_vllm(tight):
     yield open_with(VllmBackend, tight, opened)
     for backend in opened.values():
         backend.close()
-
-
-@pytest.fixture(scope="session")
-def open_hf(demo_folders):
-    """The transformers engines for the same arguments."""
-    return open_with(TransformersBackend, demo_folders | BY_HAND, {})
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from helpers.pairs import METHODS, POLICIES
+from helpers.pairs import METHODS, POLICIES, save_random_model
 from safetensors.torch import load_file, save_file
 
 from lm_eval_takeover.errors import ArgumentError
@@ -150,6 +150,27 @@ def test_a_text_that_is_longer_than_the_engines_context_is_named(open_vllm, rand
 def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
     asked = [replace(request, until=()) for request in requests]
     assert_same(open_vllm(**random_folders), open_hf(**random_folders), POLICIES["rkl"], asked)
+
+
+FAMILIES = {"olmo3": {"sliding_window": 12}, "smollm3": {}, "gemma3_text": {"sliding_window": 12}, "ministral3": {}}
+
+
+@pytest.mark.parametrize(("base", "guide"), [("olmo3", "smollm3"), ("gemma3_text", "ministral3")])
+def test_new_families_write_what_transformers_writes(open_vllm, open_hf, requests, tmp_path, base, guide):
+    """OLMo 3 and SmolLM3 run by vLLM's Transformers backend, the others by classes of its own; their windows are passed."""
+    asked = [replace(request, until=()) for request in requests[:6]]
+    kinds = {"base": base, "guide": guide}
+    sizes = {"vocab_size": 512, "head_dim": 32, "layers": 4}
+    folders = {
+        role: str(save_random_model(tmp_path / role, kind=kind, seed=number, **sizes, **FAMILIES[kind]))
+        for number, (role, kind) in enumerate(kinds.items())
+    }
+    # First: vLLM wraps transformers' own classes.
+    reference = open_hf(**folders)
+    write_reference(reference, POLICIES["rkl"], tuple(asked))
+    backend = open_vllm(**folders, num_gpu_blocks_override=64)
+    written = assert_same(backend, reference, POLICIES["rkl"], asked)
+    assert any(one.takeovers for one in written.values())
 
 
 @pytest.mark.parametrize("role", ["base", "guide"])

@@ -6,168 +6,130 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
-from types import SimpleNamespace
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import torch
 from helpers.pairs import POLICIES
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.vllm.data_parallel import Ended, Engines, open_engines, share_devices
+from lm_eval_takeover.vllm.data_parallel import EngineActor, Engines
 from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text
+from lm_eval_takeover.vllm.launch import count_engines
 
-
-class ScriptedGroup:
-    """Engines that write each job in one answer; `script` says whose answer comes next, and whether it is gone then."""
-
-    def __init__(self, script):
-        self.script, self.held, self.gone, self.asked = iter(script), {}, set(), {}
-
-    def ask(self, number, method, *arguments):
-        assert number not in self.asked, "asked twice"
-        self.asked[number] = method, arguments
-
-    def wait(self, numbers):
-        place, dies = next(self.script, (0, False))
-        number = sorted(numbers)[place % len(numbers)]
-        method, arguments = self.asked.pop(number)
-        if number in self.gone or (dies and method == "write"):
-            self.gone.add(number)
-            return number, Ended()
-        if method == "describe":
-            return number, EngineFacts(torch.float32, 64, 2, 1)
-        if method == "abort":
-            self.held[number] = []
-            return number, None
-        jobs = self.held.setdefault(number, [])
-        jobs += arguments[0]
-        assert len(jobs) <= 4  # two batches
-        texts = [Text(jobs.pop(0).number, [], None, {})] if jobs else []
-        return number, (texts, 1)
-
-    def close(self):
-        pass
-
-
-@given(st.integers(1, 4), st.integers(0, 30), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
-def test_every_job_is_written_once_or_the_run_ends(size, count, script):
-    group = ScriptedGroup([(0, False)] * size + script)
-    engines, written = Engines(group, size), []
-    with suppress(RuntimeError):
-        for text in engines.run([Job(number, None, None) for number in range(count)]):
-            written.append(text.number)
-    assert len(written) == len(set(written))
-    assert sorted(written) == list(range(count)) or len(group.gone) == size
-
-
-def test_a_run_that_is_stopped_leaves_no_job_behind():
-    group = ScriptedGroup([])
-    engines = Engines(group, 2)
-    first = engines.run([Job(number, None, None) for number in range(9)])
-    next(first)
-    first.close()
-    assert not any(group.held.values())
-    assert sorted(text.number for text in engines.run([Job(1, None, None)])) == [1]
-
-
-def test_an_engine_that_ended_between_two_runs_is_one_less(caplog):
-    group = ScriptedGroup([])
-    engines, jobs = Engines(group, 2), [Job(number, None, None) for number in range(4)]
-    group.gone.add(0)
-    assert len(list(engines.run(jobs))) == 4
-    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text
-    group.gone.add(1)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
-            list(engines.run(jobs))
-
-
-def test_an_engine_that_cannot_start_ends_the_command_in_one_line():
-    group = ScriptedGroup([])
-    group.gone.add(1)
-    with pytest.raises(ArgumentError, match="engine 2 of 2 ended as it started; its error is above"):
-        Engines(group, 2)
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and vLLM's own
 
 
 @pytest.mark.parametrize(
-    ("visible", "count", "expected"),
-    [(None, 4, ["0,1", "2,3"]), ("3,5,6,7", 8, ["3,5", "6,7"]), ("GPU-a,GPU-b,GPU-c,GPU-d", 4, ["GPU-a,GPU-b", "GPU-c,GPU-d"])],
-)  # fmt: skip
-def test_engines_have_gpus_of_their_own(visible, count, expected, monkeypatch):
-    monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: True, device_count=lambda: count))
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert share_devices(2, 2) == expected
-    with pytest.raises(ArgumentError, match=r"needs 6 GPUs, and 4 are visible; give data_parallel_size=2"):
-        share_devices(3, 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("data_parallel_size", 0), ("data_parallel_size", "two"), ("tensor_parallel_size", 0), ("data_parallel_backend", "x")],
-)  # fmt: skip
+    ("name", "value"), [("data_parallel_size", 0), ("data_parallel_size", "two"), ("tensor_parallel_size", 0)]
+)
 def test_what_is_no_number_of_engines_is_refused(name, value):
     arguments = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, name: value})
-    with pytest.raises(ArgumentError, match=f"{name}={value}"):
-        open_engines(arguments, POLICIES["disagreement"])
+    with pytest.raises(ArgumentError, match=f"{name}={value} is not a whole number of 1 or more"):
+        count_engines(arguments)
+
+
+def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArgumentError, match="data_parallel_size needs Ray: pip install ray"):
+        Engines(ModelArguments(backend="vllm"), POLICIES["disagreement"])
+
+
+def make_actor(most=2, error=None):
+    """The class of an actor without vLLM, which holds `most` jobs and writes one a step. A local class travels to Ray."""
+
+    class Script:
+        def __init__(self):
+            self.jobs = []
+
+        def add(self, job):
+            assert len(self.jobs) < most * 5 // 4
+            self.jobs.append(job)
+
+        def step(self):
+            return [Text(self.jobs.pop(0).number, [os.getpid()], None, {"gpus": os.environ["CUDA_VISIBLE_DEVICES"]})], 1
+
+        def abort(self):
+            self.jobs.clear()
+
+    class ScriptedActor(EngineActor):
+        async def start(self, arguments, policy):
+            assert not any(name.startswith("data_parallel") for name in arguments.engine_arguments)
+            if error:
+                raise ArgumentError(error)
+            self.engine, self._texts = Script(), {}
+            return EngineFacts(torch.float32, 64, most, 1)
+
+    return ScriptedActor
+
+
+def run(engines, count=20):
+    return {text.number: text for text in engines.run([Job(number, None, None) for number in range(count)])}
+
+
+@pytest.fixture(scope="module")
+def local():
+    """Ray as it starts on this machine, which seems to have four GPUs."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 4}')
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield ray
+    ray.shutdown()
 
 
 @pytest.fixture
-def expected(open_hf, requests):
-    """Tokens and takeovers of the first six requests, by number."""
-    hf = open_hf()
-    hf.policy = POLICIES["disagreement"]
-    return {i: (one.tokens, one.taken_over) for i, one in hf.generate(requests[:6], seed=3, rows=8)}
+def open_scripted(local):
+    def open_some(actor=None, **arguments):
+        parsed = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, "data_parallel_backend": "ray"} | arguments)
+        opened.append(Engines(parsed, POLICIES["disagreement"], actor or make_actor()))
+        return opened[-1]
+
+    opened = []
+    yield open_some
+    for engines in opened:
+        engines.close()
 
 
-def write(backend, requests, after_first=None):
-    found = {}
-    for index, one in backend.generate(requests[:6], seed=3):
-        found[index] = one.tokens, one.taken_over
-        if after_first is not None and len(found) == 1:
-            after_first()
-    return found
+def test_every_job_is_written_once_by_engines_with_gpus_of_their_own(open_scripted):
+    with pytest.raises(ArgumentError, match=r"data_parallel_size=3 needs 6 GPUs, and Ray has 4; give fewer engines"):
+        open_scripted(data_parallel_size=3, tensor_parallel_size=2)
+    with pytest.raises(ArgumentError, match=r"^guide='x' has heads of 48$"):
+        open_scripted(make_actor(error="guide='x' has heads of 48"))
+    engines, counted = open_scripted(tensor_parallel_size=2), []
+    first = engines.run([Job(number, None, None) for number in range(9)], lambda tokens, taken: counted.append(tokens))
+    next(first)
+    first.close()  # leaves no job behind
+    assert counted == [1]
+    texts = run(engines)
+    assert sorted(texts) == list(range(20))
+    gpus = {text.tokens[0]: {*text.passes["gpus"].split(",")} for text in texts.values()}
+    assert len(gpus) == 2 and all(map(len, gpus.values())) and len(set.union(*gpus.values())) == 4
 
 
-@pytest.mark.filterwarnings("ignore")  # vLLM's own
-def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vllm, open_hf, requests, expected, caplog):
-    backend, hf = open_vllm(data_parallel_size=2), open_hf()
-    assert write(backend, requests) == expected
-    forced = backend.force([requests[0].prompt] * 3, [expected[0][0]] * 3, seed=3, labels=["a"] * 3)
-    assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
-    # As `effects`, `score` and `calibrate` ask them.
-    asked, texts = requests[:2], [expected[number][0] for number in range(2)]
-    read = [one.compare([registered.get("ce")], [one.prompt for one in asked], texts, "ab") for one in (backend, hf)]
-    for got, want in zip(*read, strict=True):
-        np.testing.assert_allclose(got["ce"], want["ce"], atol=1e-4)
-    alone = [
-        {index: text.tokens for index, text in one.generate(asked, seed=3, rows=2, policy=ALONE["base"]())}
-        for one in (backend, hf)
-    ]
-    assert alone[0] == alone[1] == {index: tokens for index, tokens, _ in backend.roll_out(asked, seed=3)}
-
-    first, second = (process.pid for process in backend.engine.group.processes)
-    assert write(backend, requests, lambda: os.kill(first, signal.SIGKILL)) == expected
-    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text
-    assert write(backend, requests) == expected
-    with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
-        write(backend, requests, lambda: os.kill(second, signal.SIGKILL))
+def test_the_others_write_what_an_engine_leaves_and_the_last_one_ends_the_run(open_scripted, caplog):
+    engines, jobs = open_scripted(), [Job(number, None, None) for number in range(20)]
+    texts = engines.run(jobs)
+    first = next(texts)
+    os.kill(first.tokens[0], signal.SIGKILL)
+    assert sorted([first.number, *(text.number for text in texts)]) == list(range(20))
+    assert "a vLLM engine has ended; the run goes on (engines left: 1)" in caplog.text
+    (left,) = {text.tokens[0] for text in run(engines).values()}
+    os.kill(left, signal.SIGKILL)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
+            run(engines)
 
 
 @pytest.fixture
 def cluster(monkeypatch):
     """The address of a Ray cluster as docs/vllm.md starts it: two nodes with a core each, which are both this machine."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.shutdown()
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
     shared = ["--num-cpus", "1", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
     with ExitStack() as stack:
@@ -187,15 +149,35 @@ def cluster(monkeypatch):
         ray.shutdown()
 
 
-@pytest.mark.filterwarnings("ignore")  # Ray's and vLLM's own
-def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, tight, requests, expected, caplog):
-    from lm_eval_takeover.vllm.backend import VllmBackend
+def write(backend, requests, after_first=None):
+    found = {}
+    for index, one in backend.generate(requests, seed=3, rows=8):
+        found[index] = one.tokens, one.taken_over
+        if after_first is not None and len(found) == 1:
+            after_first()
+    return found
 
-    arguments = ModelArguments.parse(tight | {"data_parallel_size": 2, "data_parallel_backend": "ray"})
-    backend = VllmBackend(arguments, load_pair(arguments), POLICIES["disagreement"])
-    actors = backend.engine.group.actors
-    find_node = lambda worker: cluster.get_runtime_context().get_node_id()  # noqa: E731 (a function here is not known there)
-    assert len({cluster.get(actor.__ray_call__.remote(find_node)) for actor in actors}) == 2
-    assert write(backend, requests, lambda: cluster.kill(actors[0])) == expected
-    backend.close()
-    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text
+
+def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, open_vllm, open_hf, requests, caplog):
+    backend, hf, asked = open_vllm(data_parallel_size=2), open_hf(), requests[:6]
+    backend.policy = hf.policy = POLICIES["disagreement"]
+    expected, ray = write(hf, asked), cluster
+    actors = [*backend.engine.actors.values()]
+    find_node = lambda worker: (ray.get_runtime_context().get_node_id(), os.getpid())  # noqa: E731 (known to an actor as a value)
+    nodes, pids = zip(*ray.get([actor.__ray_call__.remote(find_node) for actor in actors]), strict=True)
+    assert len({*nodes}) == 2
+    assert write(backend, asked) == expected
+    forced = backend.force([asked[0].prompt] * 3, [expected[0][0]] * 3, seed=3, labels=["a"] * 3)
+    assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
+    # As `effects`, `score` and `calibrate` ask them.
+    few, texts = asked[:2], [expected[number][0] for number in range(2)]
+    read = [one.compare([registered.get("ce")], [one.prompt for one in few], texts, "ab") for one in (backend, hf)]
+    for got, want in zip(*read, strict=True):
+        np.testing.assert_allclose(got["ce"], want["ce"], atol=1e-4)
+    alone = [
+        {index: text.tokens for index, text in one.generate(few, seed=3, rows=2, policy=ALONE["base"]())}
+        for one in (backend, hf)
+    ]
+    assert alone[0] == alone[1] == {index: tokens for index, tokens, _ in backend.roll_out(few, seed=3)}
+    assert write(backend, asked, lambda: os.kill(pids[0], signal.SIGKILL)) == expected
+    assert "a vLLM engine has ended; the run goes on (engines left: 1)" in caplog.text

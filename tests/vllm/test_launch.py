@@ -62,6 +62,19 @@ def test_policy_tau_and_seed_are_no_part_of_the_compile_key(plan):
     assert plan(policy="guide", tau=None)["hf_overrides"]["takeover"]["base"] is None  # one model alone is not fused
 
 
+def test_equal_configurations_share_no_compiled_code(plan, wide_folders):
+    from vllm.compilation.caching import aot_compile_hash_factors
+    from vllm.engine.arg_utils import EngineArgs
+
+    from lm_eval_takeover.vllm.pair_model import read_base
+
+    engine = EngineArgs(**plan(base=wide_folders["guide"], block_size=1)).create_engine_config()
+    settings = EngineSettings.of(engine.model_config)
+    guide, (base, _) = engine.model_config.hf_config, read_base(settings)
+    keys = [aot_compile_hash_factors(engine.with_hf_config(one, settings.guide_architectures)) for one in (guide, guide, base)]
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, monkeypatch, caplog):
     monkeypatch.setenv(RUNNER, "1")
     from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
@@ -72,6 +85,8 @@ def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, monkeypatch, caplog):
     lengths = build_dynamic_sd_schedule_lookup(ranges, 16, longest)[1:]
     assert lengths[0] == longest > 1 and lengths == sorted(lengths, reverse=True)
     assert "block_size=auto: tokens of a draft by the number of requests" in caplog.text
+    assert len({*lengths}) <= 3
+    assert plan(block_size=4, kv_cache_dtype="fp8")["speculative_config"]["kv_cache_dtype"] == "fp8"
     alike = plan(block_size="auto", max_num_seqs=16, data_parallel_size=2)["speculative_config"]
     assert alike["num_speculative_tokens_per_batch_size"] == [(1, 16, lengths[-1])]
     assert "speculative_config" not in plan(block_size="auto", policy="random", rate=0.9, tau=None)
@@ -108,6 +123,32 @@ def test_what_a_checkpoint_says_of_itself_is_checked(plan, tmp_path, changed, me
     (folder / "config.json").write_text(json.dumps(config | changed))
     with pytest.raises(ArgumentError, match=message):
         plan(base=str(folder))
+
+
+IMAGES = "which reads more than text: backend=vllm has models of text alone; run it with backend=hf"
+STATES = "whose LinearAttentionLayer keeps a state: backend=vllm has attention alone; run it with backend=hf"
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "obstacle"),
+    [
+        ("gemma3", "Gemma3ForConditionalGeneration", IMAGES),
+        ("gemma4", "Gemma4ForConditionalGeneration", IMAGES),
+        ("mistral3", "Mistral3ForConditionalGeneration", IMAGES),
+        ("qwen3_5", "Qwen3_5ForConditionalGeneration", IMAGES),
+        ("qwen3_5_text", "Qwen3_5ForCausalLM", STATES),
+    ],
+)
+def test_families_that_it_cannot_run_are_named_before_any_work(plan, wide_folders, tmp_path, kind, architecture, obstacle):
+    folder = shutil.copytree(
+        wide_folders["base"], tmp_path / "new", ignore=shutil.ignore_patterns("*.safetensors", "config.json")
+    )
+    small = {"vocab_size": 512}
+    config = AutoConfig.for_model(kind, **(small if kind.endswith("text") else {"text_config": small}))
+    config.architectures = [architecture]
+    config.save_pretrained(folder)
+    with one_line(ArgumentError, f"guide='new' is a {architecture}, {obstacle}"):
+        plan(guide=str(folder))
 
 
 @pytest.mark.parametrize("quantized", ["base", "guide"])

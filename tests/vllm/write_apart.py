@@ -32,6 +32,7 @@ def main() -> None:
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         interpret_triton()
         schedule_ahead()
+        warm_up()
         engine.TESTED_PROMPTS, engine._TESTED_TOKENS = 1, 6
         drafts.PIECE = 2**15  # rows are decided in pieces
     collect = gc.collect
@@ -62,6 +63,23 @@ def schedule_ahead():
     CpuPlatform.check_and_update_config = staticmethod(update_all_else)
 
 
+def warm_up():
+    """Have vLLM's own warm-up run, as on a GPU, but for what Triton's interpreter lacks: log-probabilities and grammars."""
+    from vllm import SamplingParams
+    from vllm.v1.worker.cpu_worker import CPUWorker
+    from vllm.v1.worker.gpu.warmup import warmup_kernels
+
+    bare, compile_model = SamplingParams.for_sampler_warmup(), CPUWorker.compile_or_warm_up_model
+    bare.logprobs = bare.prompt_logprobs = None
+
+    def compile_and_warm_up(worker):
+        with patch.object(SamplingParams, "for_sampler_warmup", lambda: bare):
+            warmup_kernels(worker.model_runner, worker.execute_model, lambda grammar: worker.sample_tokens(None))
+        return compile_model(worker)
+
+    CPUWorker.compile_or_warm_up_model = compile_and_warm_up
+
+
 def write(collect, values, asked, names=()):
     if ranges := values.pop("ranges", None):  # tokens of a draft by the number of requests, for `block_size=auto`
         launch.choose_drafts = lambda *given, **named: Choice(list(map(tuple, ranges)), "")
@@ -69,11 +87,10 @@ def write(collect, values, asked, names=()):
     pair = load_pair(arguments)
     backend = VllmBackend(arguments, pair, load_policy(arguments, pair)[0])
     requests = [Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked]
-    done = []
+    llm, done = backend.engine.llm, []
     for policy in [(POLICIES | METHODS)[name] for name in names] or [backend.policy]:
         backend.policy = policy
         done += [one for _, one in sorted(backend.generate(requests, seed=3, traced=True), key=itemgetter(0))]
-    llm = backend.engine.llm
     counted = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     config = llm.llm_engine.vllm_config
     found = {

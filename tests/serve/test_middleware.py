@@ -5,10 +5,10 @@ import json
 import socket
 
 import pytest
-from helpers.foreign_bodies import post
+from helpers.foreign_bodies import ROUTES, post
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
 
-from lm_eval_takeover.serve.client_request import CLIENT
+from lm_eval_takeover.serve.client_request import CLIENT, MOST_BYTES
 from lm_eval_takeover.vllm.settings import PREFIX, RequestSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
@@ -64,12 +64,22 @@ def test_what_changes_anything_elsewhere_is_refused_unread(path):
     assert (ask_for(app, path, {}), app.read, app.bodies) == (404, False, [])
 
 
-def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeypatch):
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route_has_a_bound_on_its_body(route):
+    app = ScriptedVllm()
+    assert (ask_for(app, route, {"prompt": "x" * MOST_BYTES}), app.bodies) == (413, [])
+    helper = not route.startswith("/v1")  # vLLM's own, which read a text of any length
+    assert (ask_for(app, route, {"prompt": "x" * 100_000}), app.bodies == []) == (413 if helper else 400, helper)
+    assert not helper or (ask_for(app, route, {"prompt": "x" * 50_000}), len(app.bodies)) == (200, 1)
+
+
+@pytest.mark.parametrize("route", ["v1/completions", "tokenize"])
+def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeypatch, route):
     monkeypatch.setattr("lm_eval_takeover.serve.server._BODY_WITHIN", 1.0)
     with serve(ScriptedVllm()) as url:
         port = int(url.rstrip("/").rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as slow:
-            slow.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"prompt": "o')
+            slow.sendall(f'POST /{route} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{"prompt": "o'.encode())
             assert post(url, "v1/completions", b'{"prompt": "one"}')[0] == 200
             slow.settimeout(30)
             answer = "".join(iter(lambda: slow.recv(1).decode(), "}"))
@@ -85,6 +95,8 @@ def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeyp
         ("evil.example", None, 403),
         ("127.0.0.1.evil.example:8000", None, 403),
         ("[evil.example]", None, 403),
+        ("[::1]x", None, 403),
+        ("127.0.0.1:80.evil.example", None, 403),
         ("proxy.example", "right", 400),
     ],
 )
