@@ -161,6 +161,11 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             of_task["identity"] = identify_task(self._asked[task])
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
+        for source in self.policy.sources:
+            for file in source.list_late():
+                logger.warning(
+                    "plug-in %s read '%s' after its first text, which no digest covers; read it at import", source.name, file
+                )
         folder = None if run is None else str(run.folder)
         described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
         identity = describe_identity(self.recorder.settings) if "engine" in self.__dict__ else {}  # else nothing was asked
@@ -345,6 +350,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-prob of whole texts under takeover, in nats; windows of the context's length, as `hf` cuts them."""
         self._enter_evaluation()
+        self._check_calibration(requests, [None] * len(requests))
+        self._load_weights()
         texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
         self._labels = [document_label(requests[owner]) for owner, _, _ in windows]

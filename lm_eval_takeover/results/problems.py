@@ -38,6 +38,7 @@ class Problems:
     values: dict[str, Values]  # by metric
     doc_ids: tuple[int, ...] = ()  # lm-eval's numbers, where they are known
     texts: str = ""  # digest of all responses, whatever the order of problems
+    responses: tuple[str, ...] = ()  # digests of those to each problem, where they are known
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
     identity: str | None = None  # of what was asked (`runs.identity`); None for other models
@@ -56,7 +57,8 @@ class Problems:
         values = {metric: values[order] for metric, values in self.values.items()}
         doc_ids = tuple(self.doc_ids[place] for place in order) if self.doc_ids else ()
         prompts = tuple(self.prompts[place] for place in order) if self.prompts else ()
-        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts)
+        responses = tuple(self.responses[place] for place in order) if self.responses else ()
+        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts, responses=responses)
 
 
 @dataclass(frozen=True)
@@ -184,8 +186,8 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     values = {metric: as_values([row.metrics[metric] for row in rows]) for metric in shared}
     names, doc_ids = tuple(row.name for row in rows), tuple(row.doc_id for row in rows)
     values = fill_pass_at_k(values, samples)
-    texts, prompts = digest_of(sorted(row.texts for row in rows)), tuple(row.prompt for row in rows)
-    return Problems(names, samples, values, doc_ids, texts, missing, prompts)
+    responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
+    return Problems(names, samples, values, doc_ids, digest_of(sorted(responses)), responses, missing, prompts)
 
 
 def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:

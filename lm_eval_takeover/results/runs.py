@@ -192,12 +192,19 @@ def _is_judged_again(old: Run, new: Run) -> bool:
 
 
 def _is_part(part: TaskResult, whole: TaskResult) -> bool:
-    """Whether the first has the same problems as the second or a part of them, asked and judged in the same way."""
+    """Whether the first has the same problems as the second or a part of them, asked, judged and answered in the same way.
+
+    Texts of ours are told by their identity, those of other models by their digests.
+    """
     if name_differences(part.settings, whole.settings, ["limit"]):
         return False
     if part.problems is None or whole.problems is None:
-        return part.count == whole.count
+        same = part.means == whole.means if part.identity is None else part.identity == whole.identity
+        return part.count == whole.count and same
     asked, of_whole = ({*zip(problems.ids, problems.prompts, strict=True)} for problems in (part.problems, whole.problems))
+    if part.identity is None:
+        answered, by_whole = ({*zip(each.ids, each.responses, strict=True)} for each in (part.problems, whole.problems))
+        return asked <= of_whole and answered <= by_whole
     return asked < of_whole or (asked == of_whole and part.identity == whole.identity)
 
 

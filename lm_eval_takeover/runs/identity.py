@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.journal import AskedSample
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.code import PACKAGE, describe_code, find_version, is_installed, is_ours
@@ -26,10 +27,12 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
 
 if TYPE_CHECKING:  # these load torch, which readers do not need
+    from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.method.policy import Policy
     from lm_eval_takeover.method.request import Request
     from lm_eval_takeover.pair.member import Member
     from lm_eval_takeover.pair.pair import Pair
+    from lm_eval_takeover.runs.run_reader import RunReader
 
 SCHEMA = 2  # 1 drew by inverse CDF
 
@@ -77,16 +80,25 @@ def collect_text_settings(
     }
 
 
+def check_models(run: "RunReader", arguments: "ModelArguments", pair: "Pair", *, allowed: bool) -> None:
+    """Raises ArgumentError where models that a run wrote with, and that are not replaced by others, are not as they were."""
+    for role, stored in (run.settings.get("models") or {}).items():
+        if allowed or getattr(arguments, role) != run.arguments.get(role):
+            continue
+        now = _describe_member(member := pair.member(role), False)["model"]
+        if now != stored.get("model"):
+            raise ArgumentError(
+                f"{role}='{member.path}' is not what the run in '{run.folder}' wrote with: its files are {now[:20]}… and were "
+                f"{str(stored.get('model'))[:20]}…; put back the weights that it had, or give --allow weights"
+            )
+
+
 def _describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
-    """A model by its files or its id, its dtype if it is asked, and what else changes it; a local adapter counts by its files."""
-    from lm_eval_takeover.pair.ids import whole_digest
+    """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
     from lm_eval_takeover.pair.member import text_settings
 
-    folder, settings = Path(member.path), text_settings(member.given)
-    if member.given.peft and Path(member.given.peft).is_dir():
-        settings["peft"] = whole_digest(Path(member.given.peft))
-    name = f"{member.id.id}@{member.id.revision}"
-    model = whole_digest(folder / (member.given.subfolder or "")) if folder.is_dir() else name
+    settings = {name: value for name, value in text_settings(member.given).items() if name != "peft"}  # its revision says it
+    model = member.id.revision if Path(member.path).is_dir() else f"{member.id.id}@{member.id.revision}"
     dtype = str(member.model.dtype) if is_asked else None
     return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
 

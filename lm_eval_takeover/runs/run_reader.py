@@ -9,7 +9,7 @@ import contextlib
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,7 @@ class Answered:
     stored: Sample
     answer: str | None
     outcome: str | None
+    doc: str = ""  # the digest of the document
 
     @property
     def name(self) -> Name:
@@ -212,8 +213,8 @@ class RunReader:
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
         """The rows that this run asked, by task and document. Raises RunDirError where the file is broken."""
         by_document = defaultdict[tuple[str, int], list[Prompt]](list)
-        for row in self._prompts.values():
-            by_document[row["task"], row["doc_id"]].append(row)
+        for (task, doc_id), digest in {((one.task, one.doc_id), one.prompt): None for one in self.answered}:
+            by_document[task, doc_id] += [self._prompts[digest]] if digest in self._prompts else []
         return by_document
 
     @cached_property
@@ -276,7 +277,22 @@ def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
 def read_run_folders(paths: Sequence[Path]) -> list[RunReader]:
     """The runs of these run_dirs, rows of `compare` and folders of it, each once. Raises RunDirError."""
     folders = {folder.absolute(): folder for path in paths for folder in find_run_dirs(path)}
-    return [read_run_folder(folder) for folder in folders.values()]
+    runs = [read_run_folder(folder) for folder in folders.values()]
+    number_documents(runs)
+    return runs
+
+
+def number_documents(runs: Sequence[RunReader]) -> None:
+    """Give each document one number in all these runs, by which they are joined: its own where another has not taken that."""
+    taken, numbers = dict[tuple[str, int], str](), dict[tuple[str, str], int]()
+    for run in runs:
+        for place, one in enumerate(run.answered):
+            number = one.doc_id
+            if taken.setdefault((one.task, number), one.doc) != one.doc:
+                number = numbers.get((one.task, one.doc), max(doc for task, doc in taken if task == one.task) + 1)
+                taken[one.task, number] = one.doc
+                run.answered[place] = replace(one, doc_id=number)
+            numbers.setdefault((one.task, one.doc), number)
 
 
 def read_run_folder(folder: Path) -> RunReader:
@@ -317,4 +333,4 @@ def _list_answered(run: StoredRun, task: str, verdicts: Verdicts) -> Iterator[An
     for row in run.asked:
         if row.task == task and (stored := run.samples.get(row.key)) is not None:
             answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-            yield Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome)
+            yield Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, row.doc)

@@ -74,6 +74,16 @@ def settle(roots: Iterable[str]) -> None:
     _settled.update(list_files(roots))
 
 
+def unsettle(roots: Iterable[str]) -> list[str]:
+    """Before this code runs again: what it opened before does not count any more. Returns what it reached."""
+    files = list_files(roots)
+    for file in files:
+        _settled.discard(file)
+        for opened in (_opened, _late):
+            opened.pop(file, None)
+    return files
+
+
 def list_late(roots: Iterable[str]) -> list[str]:
     """The files that settled code has read and that are not in its digest."""
     files = set(list_files(roots))

@@ -1,7 +1,7 @@
 """Which verifier scores the tasks of this process, and where its verdicts are logged. Light: task files import it."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -51,6 +51,16 @@ get_verdict_log = _log.get  # for the texts that were generated last; None: thei
 set_verdict_log = _log.set
 get_think_end = _think_end.get  # what ends the thinking of the model, beside the usual tags; empty: nothing else
 set_think_end = _think_end.set
+
+
+_selected: ContextVar[Mapping[str, Sequence[int]] | None] = ContextVar("documents of --samples, by task", default=None)
+set_selected, reset_selected = _selected.set, _selected.reset
+
+
+def find_doc_id(task: str | None, number: int | None) -> int:
+    """lm-eval's doc_id of a document, whose `number` counts those that were selected."""
+    selected = (_selected.get() or {}).get(task or "")
+    return selected[number or 0] if selected else number or 0
 
 
 @cache
