@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,9 +17,13 @@ from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.settings import Settings
 from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import show
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
+
+if TYPE_CHECKING:  # with pyarrow
+    from lm_eval_takeover.runs.run_reader import StoredRun
 
 ACC = "acc"  # the share of correct samples, whatever the task calls it
 # Other shares of samples: what Acc is made of.
@@ -295,11 +300,10 @@ def read_costs(
 
     Returns also why there are none. `totals` are the sums that the results have.
     """
-    from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
-
     try:
-        stored, _ = read_stored_runs(run_dir)
-    except RunDirError as error:
+        files = [file for path in list_journals(run_dir) for file in run_dir.glob(f"{path.name}*")]
+        stored = _read_once(run_dir, tuple((file.name, (at := file.stat()).st_size, at.st_mtime_ns) for file in files))
+    except (RunDirError, OSError) as error:
         return {}, str(error)
     run = next((run for run in reversed(stored) if run.identify(task) == identity), None)
     if run is None:
@@ -314,3 +318,11 @@ def read_costs(
         return {}, f"run_dir='{run_dir}' has another sum of {', '.join(differing)} of {task} than these results"
     drawn = np.bincount(of, minlength=len(places))
     return {name: np.bincount(of, values, len(places)) / drawn for name, values in costs.items()}, ""
+
+
+@lru_cache(maxsize=1)
+def _read_once(run_dir: Path, _: tuple[Any, ...]) -> "list[StoredRun]":
+    """The runs of a run_dir, once for all of its tasks, as long as its journals stay as they are."""
+    from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
+
+    return read_stored_runs(run_dir)[0]

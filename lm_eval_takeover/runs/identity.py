@@ -1,13 +1,20 @@
-"""What made a text: the settings of a run, the key of a sample, and the identities made of them.
+"""The one list of what can change a text or a verdict, and the identities that are made of it.
 
-`config.takeover` of a results file has them:
+    what                        counts by                                                       in
+    weights, configuration      every byte that loading opens; of the hub the commit            text_settings (`_describe_member`)
+    adapters, code of others    the same, behind the revision of their model                    text_settings
+    tokenizers                  all that turns tokens into text                                 text_settings
+    policy, score, gate         their settings; plug-ins with all that they reach               text_settings (`_policy_settings`)
+    calibration                 tau and kappa, or what else was read off it                     text_settings
+    prompt, sampling, repeat    token ids, settings, number                                     the key of a sample
+    documents                   their content, with their answers                               identity of a task
+    code that judges            all that a task reaches, and the versions of what it uses       scorer (`digest_task_code`)
+    judging in a task file      JUDGING                                                         configs of the results
+    arguments of other models   all but HARMLESS                                                model_args of the results
 
-    text_settings               all that texts depend on beside the requests
-    identity                    the digest of these settings
-    per_task[TASK].identity     the digest of all samples that were asked for: documents with their answers, and keys
-
-Two files with one identity have the same texts. What judged them is `scorer` in the metadata of the task (`tasks.verdicts`). The
-kinds in `arguments` say what each argument changes.
+`config.takeover` of a results file has `text_settings`, their digest `identity`, and `per_task[TASK].identity`: the digest of all
+samples that were asked for. Two files with one identity have the same texts. The kinds in `arguments` say what each argument
+changes. Not in it are versions of Python and of libraries that round in another way, which a run's facts have.
 """
 
 import functools
@@ -19,6 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.journal import AskedSample
 from lm_eval_takeover.runs.layout import ROW
@@ -35,6 +43,15 @@ if TYPE_CHECKING:  # these load torch, which readers do not need
     from lm_eval_takeover.runs.run_reader import RunReader
 
 SCHEMA = 2  # 1 drew by inverse CDF
+# Fields of a task file that say how it judges, in results whose task has no digest of its code.
+JUDGING = ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_choice")
+# Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
+_HARMLESS_ELSEWHERE = {
+    "num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string", "data_parallel_size",
+    "data_parallel_backend", "gpu_memory_utilization", "swap_space",
+}  # fmt: skip
+# Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
+HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}
 
 
 def describe_identity(settings: Mapping[str, Any]) -> dict[str, Any]:

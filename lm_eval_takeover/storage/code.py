@@ -134,14 +134,14 @@ def watch_opens() -> None:
         path = realpath(path)
         if (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
             _written[opener].add(path)
-        elif (imports or not path.endswith((".py", ".pyc"))) and not _is_elsewhere(path):
+        elif (imports or not path.endswith((".py", ".pyc"))) and not is_elsewhere(path):
             (_late if opener in _settled else _opened)[opener].add(path)
 
     is_library = functools.lru_cache(maxsize=10_000)(is_installed)
     sys.addaudithook(note)
 
 
-def _is_elsewhere(path: str) -> bool:
+def is_elsewhere(path: str) -> bool:
     """Whether a file is the system's, a library's, ours, or in a cache: none that a change of the user's makes another one."""
     caches = [realpath(os.environ[name]) for name in _CACHES if os.environ.get(name)]
     hidden = any(part[0] == "." for part in Path(path).parts)
@@ -171,7 +171,7 @@ def _resolve(file: str) -> tuple[set[str], set[str], set[str]]:
     for text in code.texts:  # folders that are joined to names, or put on the path of imports
         folders += [path for start in folders[:20] if text.strip("./") and isdir(path := join(start, text))]
     named = {join(start, expanduser(text)) for text in code.texts for start in dict.fromkeys(folders)}
-    files = {path for each in named if isfile(each) and not _is_elsewhere(path := realpath(each))}
+    files = {path for each in named if isfile(each) and not is_elsewhere(path := realpath(each))}
     packages = set[str]()
     for name in code.imports:
         top = name.partition(".")[0]

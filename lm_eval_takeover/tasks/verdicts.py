@@ -1,6 +1,5 @@
 """Which verifier scores the tasks of this process, and where its verdicts are logged. Light: task files import it."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -65,15 +64,12 @@ def find_doc_id(task: str | None, number: int | None) -> int:
 
 @cache
 def identify_scorer(verifier: Verifier) -> str:
-    """The digest of all that judges: the verifier's name, the code of `answers` and `tasks`, and what that code stands on.
-
-    `re` before Python 3.11.5 gives up where a repeated part could match in another way, so it reads some answers otherwise.
-    """
+    """The digest of all that judges: the verifier's name, the code of `answers` and `tasks`, and what that code stands on."""
     tasks = Path(__file__).parent
     files = sorted(file for folder in (tasks, tasks.with_name("answers")) for file in folder.glob("*.py"))
     sources = [[file.name, file.read_text(encoding="utf-8")] for file in files]
     versions = [metadata.version(name) for name in ("math-verify", "sympy", "regex")]
-    return digest_of([verifier, versions, unidata_version, bool(re.search("(?:(?!y).)++y", "aay")), sources])
+    return digest_of([verifier, versions, unidata_version, sources])
 
 
 @contextmanager

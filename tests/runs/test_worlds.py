@@ -5,6 +5,7 @@ import shutil
 import sys
 
 import pytest
+import worlds
 from helpers.demo_runs import evaluate_demo, run_demo
 from lm_eval.api.instance import Instance
 from safetensors.torch import load_file, save_file
@@ -221,3 +222,14 @@ def test_rolling_log_likelihoods_refuse_the_problems_of_a_calibration(monkeypatc
         instance = Instance(kind, document, given, 0, metadata=("t", 0, 1))
         with pytest.raises(CalibrationError, match="was measured on the problem"):
             getattr(lm, kind)([instance], disable_tqdm=True)
+
+
+def test_no_worlds_that_differ_in_an_input_of_a_run_share_an_identity(small_pair, tmp_path, monkeypatch):
+    """And what a run opens or asks for is in a digest, but for what `worlds.NAMED` says."""
+    worlds.build(tmp_path, {member.role: member.path for member in small_pair.members})
+    files, variables = worlds.trace(tmp_path)
+    assert worlds.find_undigested(tmp_path, files, variables) == []
+    monkeypatch.setenv("WORLD_LIMIT", "0")
+    inputs = worlds.list_inputs(tmp_path, files)
+    assert worlds.try_worlds(tmp_path, inputs, 60)[1] == []
+    assert {"tasks/lib/words.txt", "further.py", "guide/shards/a.safetensors"} <= {*inputs}
