@@ -34,6 +34,7 @@ from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
+from lm_eval_takeover.storage import code
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
@@ -162,10 +163,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
         for source in self.policy.sources:
-            for file in source.list_late():
-                logger.warning(
-                    "plug-in %s read '%s' after its first text, which no digest covers; read it at import", source.name, file
-                )
+            if source.files and code.digest_code(source.files) != source.digest:
+                logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
         folder = None if run is None else str(run.folder)
         described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
         identity = describe_identity(self.recorder.settings) if "engine" in self.__dict__ else {}  # else nothing was asked

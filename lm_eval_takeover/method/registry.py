@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory, nearest
 from lm_eval_takeover.storage import code
 from lm_eval_takeover.storage.code import PACKAGE
-from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.digests import digest_of, digest_path
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OURS = (f"{PACKAGE}.method.scores", f"{PACKAGE}.method.policies")
-_loaded: dict[str, str] = {}  # files of `plugins` that ran: digests of what they reached
+_loaded: dict[str, dict[str, str]] = {}  # by file of `plugins` that ran: the files that it reached, with their digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,6 @@ class Source:
         """Of these files and of all that they reach, as they were at the first question; None for ours."""
         return self.key if self.key is None or not self.files else _digest_once(self.key, self.files)
 
-    def list_late(self) -> list[str]:
-        """Files that it has read since then, and that no digest covers."""
-        return code.list_late(self.files)
-
 
 def _is_ours(module: str) -> bool:
     return module.partition(".")[0] == PACKAGE
@@ -82,7 +78,6 @@ def _is_ours(module: str) -> bool:
 
 @functools.cache
 def _digest_once(_: str, files: tuple[str, ...]) -> str:
-    code.settle(files)
     return code.digest_code(files)
 
 
@@ -302,16 +297,14 @@ def load_plugins(names: str | None) -> None:
 
 
 def _run_file(path: Path) -> None:
-    """Run a file as a module. A second call runs it again, with its helpers, only if something that it reaches has changed."""
+    """Run a file as a module. A second call runs it again, with its helpers, only if a file that it reaches has changed."""
     file = str(path.resolve())
-    digest = code.digest_code([file])
-    if _loaded.get(file) == digest:
+    before = _loaded.get(file, {})
+    if before and all(Path(reached).is_file() and digest_path(Path(reached)) == digest for reached, digest in before.items()):
         return
-    reached = set(code.unsettle([file])) - {file}
-    for helper in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) in reached]:
-        if file in _loaded:
-            del sys.modules[helper]
-    name = f"takeover_plugin_{path.stem}_{digest_of([file, digest])[:16]}"
+    for helper in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) in before.keys() - {file}]:
+        del sys.modules[helper]
+    name = f"takeover_plugin_{path.stem}_{digest_of([file, code.digest_code([file])])[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -320,5 +313,4 @@ def _run_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-    code.settle([file])
-    _loaded[file] = code.digest_code([file])
+    _loaded[file] = {reached: digest_path(Path(reached)) for reached in code.list_files([file])}
