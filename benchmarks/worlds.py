@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 NAMED = {
     "Python and packages": "named by their versions in the facts of a run",
@@ -146,19 +147,20 @@ def run_traced(folder: Path, arguments: str) -> None:
     """Evaluate this world in this process, and write what it opens and asks for."""
     files, written, variables = set[str](), set[str](), set[str]()
 
-    def note(event: str, arguments: tuple) -> None:
+    def note(event: str, arguments: Any) -> None:
         if event == "open" and isinstance(arguments[0], (str, bytes)):
             writes = (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
             (written if writes else files).add(os.path.realpath(os.fsdecode(arguments[0])))
 
-    plain = type(os.environ).__getitem__
+    environment: Any = type(os.environ)
+    plain = environment.__getitem__
 
-    def ask(self: object, name: str) -> str:
-        variables.add(name)
+    def ask(self: Any, name: str) -> Any:
+        variables.add(os.fsdecode(name))
         return plain(self, name)
 
     sys.addaudithook(note)
-    type(os.environ).__getitem__ = ask
+    environment.__getitem__ = ask
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 

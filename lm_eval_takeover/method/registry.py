@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory, nearest
 from lm_eval_takeover.storage import code
-from lm_eval_takeover.storage.code import PACKAGE
+from lm_eval_takeover.storage.code import PACKAGE as PACKAGE
 from lm_eval_takeover.storage.digests import digest_of, digest_path
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace) -> int:
             left,
         )
         if not unsolved:
-            rollouts.remove()
+            rollouts.close(keep=False)
     _print_report(calibration, options)
     if unsolved:
         raise ArgumentError(

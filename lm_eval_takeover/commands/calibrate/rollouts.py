@@ -157,18 +157,12 @@ class Rollouts:
         if self.run is not None:
             self.run.add(*samples)
 
-    def close(self) -> None:
-        """Let go of the folder, which goes where nothing is in it."""
+    def close(self, *, keep: bool = True) -> None:
+        """Let go of the folder, which stays where something is in it that is still needed."""
         if self.run is not None:
             self.run.close()
-            if not (self.done or self.results):
-                self.remove()
-
-    def remove(self) -> None:
-        """Remove the folder: the calibration is written."""
-        if self.run is not None:
-            self.run.close()
-            shutil.rmtree(self.run.folder, ignore_errors=True)
+            if not keep or not (self.done or self.results):
+                shutil.rmtree(self.run.folder, ignore_errors=True)
 
     def describe_kept(self) -> str:
         """The last line of a stopped call."""

@@ -165,7 +165,7 @@ def test_rollouts_and_results_are_kept_until_the_calibration_is_written(tmp_path
     *found, again = read()
     assert found == [{4: ([0, 1, 2], False), 9: ([0, 1], True), 2: ([0, 1], True)}, {"rate": 0.05}]
     assert [len(row) for row in again.of("ce", cut=True)] == [2, 2]
-    again.remove()
+    again.close(keep=False)
     assert not folder.exists()
     read()[2].close()
     assert not folder.exists()  # nothing was in it
