@@ -1,7 +1,7 @@
 """The one list of what can change a text or a verdict, and the identities that are made of it.
 
     what                        counts by                                                       in
-    weights, configuration      every byte that loading opens; of the hub the commit            text_settings (`_describe_member`)
+    weights, configuration      every byte that loading opens; of the hub the commit            text_settings (`describe_member`)
     adapters, code of others    the same, behind the revision of their model                    text_settings
     tokenizers                  all that turns tokens into text                                 text_settings
     policy, score, gate         their settings; plug-ins with all that they reach               text_settings (`_policy_settings`)
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.arguments import KINDS
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.journal import AskedSample
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.code import PACKAGE, describe_code, find_version, is_installed, is_ours
@@ -35,12 +34,10 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
 
 if TYPE_CHECKING:  # these load torch, which readers do not need
-    from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.method.policy import Policy
     from lm_eval_takeover.method.request import Request
     from lm_eval_takeover.pair.member import Member
     from lm_eval_takeover.pair.pair import Pair
-    from lm_eval_takeover.runs.run_reader import RunReader
 
 SCHEMA = 2  # 1 drew by inverse CDF
 # Fields of a task file that say how it judges, in results whose task has no digest of its code.
@@ -88,7 +85,7 @@ def collect_text_settings(
     return {
         "schema": SCHEMA,
         "backend": backend,
-        "models": {member.role: _describe_member(member, member.role in policy.roles) for member in pair.members},
+        "models": {member.role: describe_member(member, member.role in policy.roles) for member in pair.members},
         "vocabulary": [pair.vocab_size, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
         "ends": sorted(pair.eos_ids),
         "policy": _policy_settings(policy),
@@ -97,20 +94,7 @@ def collect_text_settings(
     }
 
 
-def check_models(run: "RunReader", arguments: "ModelArguments", pair: "Pair", *, allowed: bool) -> None:
-    """Raises ArgumentError where models that a run wrote with, and that are not replaced by others, are not as they were."""
-    for role, stored in (run.settings.get("models") or {}).items():
-        if allowed or getattr(arguments, role) != run.arguments.get(role):
-            continue
-        now = _describe_member(member := pair.member(role), False)["model"]
-        if now != stored.get("model"):
-            raise ArgumentError(
-                f"{role}='{member.path}' is not what the run in '{run.folder}' wrote with: its files are {now[:20]}… and were "
-                f"{str(stored.get('model'))[:20]}…; put back the weights that it had, or give --allow weights"
-            )
-
-
-def _describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
+def describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
     """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
     from lm_eval_takeover.pair.member import text_settings
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,17 @@ import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.facts import check_facts
-from lm_eval_takeover.runs.identity import identify_task, read_row
+from lm_eval_takeover.runs.identity import describe_member, identify_task, read_row
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
 from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.traces import tabulate
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+
+if TYPE_CHECKING:  # with torch
+    from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.pair.pair import Pair
 
 Answer = tuple[str | None, str]  # the extracted answer, and the outcome
 Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
@@ -208,6 +212,18 @@ class RunReader:
         if len(self.answered) < self.asked or not self.asked:
             counts = f"{len(self.answered)} of {self.asked} samples are finished"
             raise RunDirError(f"run_dir='{self.folder}': {counts}; wait for it, or run the same command again")
+
+    def check_models(self, arguments: "ModelArguments", pair: "Pair", *, allowed: bool) -> None:
+        """Raises ArgumentError where models that the run wrote with, and that no others replace, are not as they were."""
+        for role, stored in (self.settings.get("models") or {}).items():
+            if allowed or getattr(arguments, role) != self.arguments.get(role):
+                continue
+            member = pair.member(role)
+            if (now := describe_member(member, False)["model"]) != (then := str(stored.get("model"))):
+                raise ArgumentError(
+                    f"{role}='{member.path}' is not what the run in '{self.folder}' wrote with: its files are {now[:20]}…, and "
+                    f"were {then[:20]}…; put back the weights that it had, or give --allow weights"
+                )
 
     @cached_property
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:

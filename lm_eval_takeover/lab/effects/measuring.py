@@ -24,7 +24,7 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
-from lm_eval_takeover.runs.identity import check_models, collect_text_settings, sample_key
+from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.runs.run_writer import RunWriter
@@ -42,7 +42,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any], form: Form, c
     greedy = form.is_greedy
     tasks = dict(find_tasks(run.tasks, options.include_path, of_run=run.tasks).load(run.tasks)["tasks"])
     readers = Readers(restore_arguments(run, given))
-    check_models(run, readers.arguments, readers.pair, allowed=options.allow == "weights")
+    run.check_models(readers.arguments, readers.pair, allowed=options.allow == "weights")
     writer = Writer(options.out / "continuations", readers, int(run.settings.get("seed") or 0))
     try:
         form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))

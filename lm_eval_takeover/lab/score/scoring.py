@@ -71,7 +71,7 @@ def score_runs(
                 readers.close()
                 readers = None
             readers = readers or Readers(arguments)
-            check_models(run, arguments, readers.pair, allowed=allow == "weights")
+            run.check_models(arguments, readers.pair, allowed=allow == "weights")
             with _hold(run.folder):
                 count = score_run(run, readers, overwrite=overwrite, name=name)
             print(f"{count:,} samples scored -> {place_scores(run.folder, name)}")
