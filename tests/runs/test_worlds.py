@@ -15,7 +15,7 @@ from lm_eval_takeover.commands.rescore.scoring import write_results
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import CalibrationError, TakeoverError
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.results.runs import read_runs
+from lm_eval_takeover.results.files import read_runs
 from lm_eval_takeover.runs.identity import collect_text_settings
 from lm_eval_takeover.storage.digests import digest_of
 
