@@ -93,9 +93,8 @@ def _names_model(config: "Any") -> bool:
 
 
 def _observe_evaluations(module: "Any") -> None:
-    from lm_eval_takeover.lm_eval_hooks import observe_evaluation, record_code, without_stderr
+    from lm_eval_takeover.lm_eval_hooks import observe_evaluation, without_stderr
 
-    module.evaluate = record_code(module.evaluate)
     module.simple_evaluate = observe_evaluation(module.simple_evaluate)
     module.get_git_commit_hash = without_stderr(module.get_git_commit_hash)
 

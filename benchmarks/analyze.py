@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lm_eval_takeover.lab.score_files import ScoredSample, ScoresHeader, list_score_files, make_schema, write_scores
-from lm_eval_takeover.results.runs import MATHEMATICAL
+from lm_eval_takeover.results.files import MATHEMATICAL
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
 from lm_eval_takeover.storage.digests import digest_of_text

@@ -3,7 +3,7 @@
 options      are checked before slow imports                                               check_options
 errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
-tasks        of any model have a digest of the code that judged in the results             record_code
+tasks        of any model have a digest of the code that judged, and sorted documents      observe_tasks
 notices      go where lm-eval's go                                                         share_logging
 tables       leave out what says nothing: reasons that no answer had, pass@1 beside acc    leave_out_noughts
 git          is not asked outside a repository                                             without_stderr
@@ -32,6 +32,7 @@ from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.storage.code import watch_opens
 from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
+from lm_eval_takeover.tasks.verdicts import reset_selected, set_selected
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,9 @@ def get_evaluation() -> Evaluation | None:
 def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any]:
     """`simple_evaluate` whose models know the evaluation. Logs what was written and its cost; a label names the folder."""
     signature = inspect.signature(simple_evaluate)
+    module: Any = sys.modules.get(simple_evaluate.__module__)
+    if callable(evaluate := getattr(module, "evaluate", None)):  # which it calls
+        module.evaluate = observe_tasks(evaluate)
 
     @wraps(simple_evaluate)
     def observed(*positional: Any, **named: Any) -> Any:
@@ -90,23 +94,33 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
     return observed
 
 
-def record_code(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """lm-eval's `evaluate`, whose results have a digest of all code that each task reaches: `scorer` in its metadata."""
+def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """lm-eval's `evaluate`, whose results have the digest of all code that a task reaches: `scorer` in its metadata.
+
+    The documents of `--samples` are sorted: lm-eval takes them in the order of the task, and would log them in the given one.
+    """
     watch_opens()
     signature = inspect.signature(evaluate)
 
     @wraps(evaluate)
-    def recorded(*positional: Any, **named: Any) -> Any:
-        results = evaluate(*positional, **named)
-        given = signature.bind(*positional, **named).arguments.get("task_dict") or {}
+    def observed(*positional: Any, **named: Any) -> Any:
+        options = signature.bind(*positional, **named).arguments
+        if options.get("samples"):
+            options["samples"] = {task: sorted(set(numbers)) for task, numbers in options["samples"].items()}
+        before = set_selected(options.get("samples") or {})
+        try:
+            results = evaluate(**options)
+        finally:
+            reset_selected(before)
+        tasks = options.get("task_dict") or {}
         for name, config in ((results or {}).get("configs") or {}).items():
-            if hasattr(task := given.get("tasks", given).get(name), "config"):
+            if hasattr(task := tasks.get("tasks", tasks).get(name), "config"):
                 from lm_eval_takeover.runs.identity import digest_task_code
 
                 config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task)}
         return results
 
-    return recorded
+    return observed
 
 
 def without_stderr(find: Callable[[], Any]) -> Callable[[], Any]:

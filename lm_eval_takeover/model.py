@@ -34,6 +34,7 @@ from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
+from lm_eval_takeover.storage import code
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
@@ -161,6 +162,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             of_task["identity"] = identify_task(self._asked[task])
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
+        for source in self.policy.sources:
+            if source.files and code.digest_code(source.files) != source.digest:
+                logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
         folder = None if run is None else str(run.folder)
         described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
         identity = describe_identity(self.recorder.settings) if "engine" in self.__dict__ else {}  # else nothing was asked
@@ -345,6 +349,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-prob of whole texts under takeover, in nats; windows of the context's length, as `hf` cuts them."""
         self._enter_evaluation()
+        self._check_calibration(requests, [None] * len(requests))
+        self._load_weights()
         texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
         self._labels = [document_label(requests[owner]) for owner, _, _ in windows]

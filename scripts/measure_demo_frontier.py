@@ -30,7 +30,7 @@ from graded_puzzle import read_texts
 
 from lm_eval_takeover.lab.frontier.curves import CAP, Oracle
 from lm_eval_takeover.lab.frontier.output import draw_frontier
-from lm_eval_takeover.results.runs import find_results, read_run
+from lm_eval_takeover.results.files import find_results, read_run
 
 COMMAND = split(
     "compare --tasks takeover_demo_graded --rows base,guide,drafted,ce,entropy,surprise,random,early,rkl,js,margin,"

@@ -97,6 +97,7 @@ def add_stored_pair(parser: argparse.ArgumentParser) -> None:
         model_args={"help": "how the run's models were loaded: peft, load_in_4bit, …"},
         plugins={"help": "files or modules with your own scores; each adds a column"},
     )
+    parser.add_argument("--allow", choices=["weights"], help="read texts of models whose files have changed since")
 
 
 def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,10 +9,11 @@ in the same way, so the core does not import it. `load_plugins` runs the files a
 Loading anything twice changes nothing. This module does not import torch.
 """
 
+import contextlib
 import functools
-import hashlib
 import importlib
 import importlib.util
+import inspect
 import logging
 import sys
 import traceback
@@ -23,6 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory, nearest
+from lm_eval_takeover.storage import code
+from lm_eval_takeover.storage.code import PACKAGE as PACKAGE
+from lm_eval_takeover.storage.digests import digest_of, digest_path
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -34,43 +38,47 @@ if TYPE_CHECKING:
     Asked = Tensor | None
 logger = logging.getLogger(__name__)
 
-PACKAGE = "lm_eval_takeover"
 _OURS = (f"{PACKAGE}.method.scores", f"{PACKAGE}.method.policies")
+_loaded: dict[str, dict[str, str]] = {}  # by file of `plugins` that ran: the files that it reached, with their digests
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The code that registered something: a name for people, and a digest of it where it is not ours."""
+    """The code that registered something: a name for people; where it is not ours, its key in this process and its files."""
 
     name: str
-    digest: str | None = None
+    key: str | None = None
+    files: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, target: Any) -> "Source":
-        """Of a function or class. The digest covers the file, or every Python file of the package that it belongs to."""
+        """Of a function or class: its file, or every Python file of the package that it belongs to."""
         module = target.__module__
         if _is_ours(module):
             return cls(PACKAGE)
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None:  # typed into an interpreter
-            return cls(module, hashlib.blake2b(target.__qualname__.encode(), digest_size=16).hexdigest())
-        path = Path(file)
+            with contextlib.suppress(OSError):
+                return cls(module, digest_of(inspect.getsource(target)))
+            return cls(module, digest_of(target.__qualname__))
         if "." not in module:
-            return cls(path.name, _digest([path]))
+            return cls(Path(file).name, module, (file,))
         package = Path(importlib.import_module(module.partition(".")[0]).__path__[0])
-        return cls(str(path.relative_to(package.parent)), _digest(sorted(package.rglob("*.py"))))
+        return cls(str(Path(file).relative_to(package.parent)), module, tuple(sorted(map(str, package.rglob("*.py")))))
+
+    @property
+    def digest(self) -> str | None:
+        """Of these files and of all that they reach, as they were at the first question; None for ours."""
+        return self.key if self.key is None or not self.files else _digest_once(self.key, self.files)
 
 
 def _is_ours(module: str) -> bool:
     return module.partition(".")[0] == PACKAGE
 
 
-def _digest(files: list[Path]) -> str:
-    """32 hexadecimal digits of the names and contents of these files."""
-    digest = hashlib.blake2b(digest_size=16)
-    for file in files:
-        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode() + file.read_bytes())
-    return digest.hexdigest()
+@functools.cache
+def _digest_once(_: str, files: tuple[str, ...]) -> str:
+    return code.digest_code(files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +102,8 @@ class Score:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        code = self.function.__code__
-        return code.co_varnames[: code.co_argcount]
+        own = self.function.__code__
+        return own.co_varnames[: own.co_argcount]
 
     @property
     def reads_top_p(self) -> bool:
@@ -119,7 +127,7 @@ class Score:
         from lm_eval_takeover.method.sampling import flush_denormals
 
         with flush_denormals():
-            if self.source.digest is None:
+            if self.source.key is None:
                 return self.function(*arguments, **options)
             values: Tensor = call_plugin(self.where, self.function, *arguments, **options)
         check_shape(self.where, values, reading.host_logits.shape[:-1])
@@ -182,7 +190,7 @@ class Registry(Generic[Entry]):
     def add(self, name: str, entry: Entry) -> None:
         """Register an entry; the same code may do so again. Raises PluginError if other code has the name."""
         source = entry.source
-        if source.digest is not None:  # a plug-in cannot take one of our names first
+        if source.key is not None:  # a plug-in cannot take one of our names first
             self._load_ours()
             if (point := self.installed().get(name)) is not None and _is_ours(point.module):
                 point.load()
@@ -217,7 +225,7 @@ class Registry(Generic[Entry]):
 
     def _sorted(self) -> list[str]:
         """The loaded names in one order in all processes, whichever loads what first: ours, those of `lab`, plug-ins."""
-        return sorted(self.entries, key=lambda name: (self.entries[name].source.digest is not None, name in self.installed()))
+        return sorted(self.entries, key=lambda name: (self.entries[name].source.key is not None, name in self.installed()))
 
     def __contains__(self, name: str) -> bool:
         """Whether there is such a name. Raises PluginError for that of a package that is broken."""
@@ -270,6 +278,7 @@ def register_score(
 
 def load_plugins(names: str | None) -> None:
     """Run the files or modules of `plugins`, joined by `+`. Raises ArgumentError for a missing, PluginError for a broken one."""
+    code.watch_opens()
     for name in filter(None, (names or "").split("+")):
         path = Path(expanduser(name))
         if path.suffix == ".py" or path.is_file():
@@ -288,11 +297,14 @@ def load_plugins(names: str | None) -> None:
 
 
 def _run_file(path: Path) -> None:
-    """Run a file as a module. A second call runs it again only if the file has changed."""
-    digest = hashlib.blake2b(str(path.resolve()).encode() + path.read_bytes(), digest_size=8).hexdigest()
-    name = f"takeover_plugin_{path.stem}_{digest}"
-    if name in sys.modules:
+    """Run a file as a module. A second call runs it again, with its helpers, only if a file that it reaches has changed."""
+    file = str(path.resolve())
+    before = _loaded.get(file, {})
+    if before and all(Path(reached).is_file() and digest_path(Path(reached)) == digest for reached, digest in before.items()):
         return
+    for helper in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) in before.keys() - {file}]:
+        del sys.modules[helper]
+    name = f"takeover_plugin_{path.stem}_{digest_of([file, code.digest_code([file])])[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -301,3 +313,4 @@ def _run_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
+    _loaded[file] = {reached: digest_path(Path(reached)) for reached in code.list_files([file])}

@@ -1,18 +1,23 @@
 """Checkpoints: paths, ids, and digests of their files."""
 
-import hashlib
-from collections.abc import Sequence
+import contextlib
+import json
+from collections.abc import Mapping
 from functools import cache
 from os.path import expanduser
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import constants, get_session, try_to_load_from_cache
+from huggingface_hub import constants, get_session, hf_hub_download, try_to_load_from_cache
 
-from lm_eval_takeover.arguments import check_folder
+from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.model_id import ModelId
+from lm_eval_takeover.storage.digests import digest_files
+from lm_eval_takeover.storage.regular_files import read_bounded
+
+# Of a local checkpoint, beside its code, what its index names and a GGUF that is asked for. Not what trainers leave beside it.
+_LOADED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.safetensors", "*.bin", "additional_chat_templates/*")
 
 
 def locate(name: str) -> tuple[str, str | None]:
@@ -59,36 +64,49 @@ def _find_problem(endpoint: str) -> str | None:
     return None
 
 
-def identify(name: str, path: str, revision: str | None, subfolder: str | None = None) -> ModelId:
-    """Id and revision of what `locate(name)` found: the hub's commit, or a folder's digest. Ours: `demo-base`, `demo-guide`."""
-    folder = Path(path)
-    if not folder.is_dir():
-        parts = find_folder(path, revision, subfolder).parts
-        return ModelId(path, parts[len(parts) - parts[::-1].index("snapshots")] if "snapshots" in parts else revision)
-    demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
-    label = f"demo-{demo_role}" if demo_role else Path(name).resolve().name
-    return ModelId(label, sampled_digest(folder / (subfolder or "")))
+def identify(name: str, path: str, revision: str | None, given: ModelArguments, code: Mapping[str, str]) -> ModelId:
+    """The id of what `locate(name)` found, and its revision: the hub's commit, or the digest of a folder's files.
+
+    Those of its adapter, and of other repositories with a file of `code` that it runs, stand behind it. Ours: `demo-base`,
+    `demo-guide`.
+    """
+    folder, own = Path(path), find_revision(path, revision, given.subfolder, gguf_file=given.gguf_file)
+    label = path
+    if folder.is_dir():
+        demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
+        label = f"demo-{demo_role}" if demo_role else Path(name).resolve().name
+    parts = (("/", given.subfolder), (":", given.gguf_file), ("+", given.peft))
+    revisions = [own, ask_revision(given.peft, "adapter_config.json")[1]] if given.peft else [own]
+    revisions += [f"{other}@{ask_revision(other, file)[1]}" for other, file in sorted(code.items()) if other != path]
+    revision = "+".join(each or "" for each in revisions)
+    return ModelId(label + "".join(mark + part for mark, part in parts if part), revision or None)
 
 
-def whole_digest(folder: Path) -> str:
-    """`blake2b:…` of every byte that a local checkpoint computes with: configuration, code and weights. Reads about 1 GB/s."""
-    patterns = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf", "*.py")
-    return _digest(hashlib.blake2b(digest_size=32), folder, patterns, sampled=False)
+def ask_revision(name: str, file: str) -> tuple[str, str | None]:
+    """The path of a repository that has this file, and its revision now: the hub is asked, where there is a network."""
+    path, revision = locate(name)
+    if not Path(path).is_dir():
+        with contextlib.suppress(Exception):  # no network, no such repository: its loader says so
+            hf_hub_download(path, file, revision=revision)
+    return path, find_revision(path, revision, file=file)
 
 
-def sampled_digest(folder: Path) -> str:
-    """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and 64 KiB of each 1/256."""
-    return _digest(hashlib.sha256(), folder, ("config.json", "*.safetensors", "*.bin", "*.gguf"), sampled=True)
+def find_revision(
+    path: str, revision: str | None, subfolder: str | None = None, file: str = "config.json", gguf_file: str | None = None
+) -> str | None:
+    """The commit of a repository in the hub's cache, else its revision; of a local folder `blake2b:…` of what is loaded."""
+    if Path(path).is_dir():
+        return f"blake2b:{_digest_loaded(Path(path, subfolder or ''), gguf_file)}"
+    parts = find_folder(path, revision, subfolder, file).parts
+    return parts[len(parts) - parts[::-1].index("snapshots")] if "snapshots" in parts else revision
 
 
-def _digest(digest: Any, folder: Path, patterns: Sequence[str], *, sampled: bool) -> str:
-    """Of the files that match any pattern, in the order of their names, with their sizes."""
-    chunk = 2**16 if sampled else 2**20
-    for file in sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file()):
-        size = file.stat().st_size
-        digest.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as stream:
-            for start in range(0, size, max(chunk, size // 256 if sampled else 0)):
-                stream.seek(start)
-                digest.update(stream.read(chunk))
-    return f"{digest.name}:{digest.hexdigest()}"
+def _digest_loaded(folder: Path, gguf_file: str | None) -> str:
+    """Of every byte that loading opens: configurations, tokenizer, weights and what their index names, and code."""
+    names = {file for pattern in _LOADED for file in folder.glob(pattern)}
+    names |= {file for file in folder.rglob("*.py") if not any(part[0] == "." for part in file.relative_to(folder).parts)}
+    for index in folder.glob("*.index.json"):
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):  # its loader says what is wrong
+            names |= {folder / name for name in json.loads(read_bounded(index)).get("weight_map", {}).values()}
+    names |= {folder / gguf_file} if gguf_file else set()
+    return digest_files(folder, (file.relative_to(folder) for file in names if file.is_file()))

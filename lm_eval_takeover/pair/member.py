@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair import complete_weights
-from lm_eval_takeover.pair.ids import check_source, find_folder, identify, locate
+from lm_eval_takeover.pair.ids import ask_revision, check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary, adds_bos, check_token_ids
 
 logger = logging.getLogger(__name__)
@@ -60,9 +59,7 @@ class Member:
         asked = self.given.add_bos_token
         self.tokenizer = self._load(AutoTokenizer, **({} if asked is None else {"add_bos_token": asked}))
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
-        files = identify(name, self.path, self.revision, self.given.subfolder)
-        parts = (("/", self.given.subfolder), (":", self.given.gguf_file), ("+", self.given.peft))
-        self.id = replace(files, id=files.id + "".join(mark + part for mark, part in parts if part))
+        self.id = identify(name, self.path, self.revision, self.given, self._list_code())
         self._check_bos()
 
     def _check_bos(self) -> None:
@@ -104,6 +101,18 @@ class Member:
             raise ArgumentError(f"{self.role}='{self.path}': {problem}; a newer one may have it, or backend=vllm")
         return transformers.AutoModelForImageTextToText
 
+    def _list_code(self) -> dict[str, str]:
+        """Files of other repositories whose code it runs, by repository: transformers names it `owner/name--file.Class`."""
+        options = getattr(self.tokenizer, "init_kwargs", {}) if self.given.trust_remote_code else {}
+        own = getattr(self.config, "auto_map", None) if self.given.trust_remote_code else None
+        maps = [
+            named for one in (own, options.get("auto_map")) if one for named in (one.values() if isinstance(one, dict) else one)
+        ]
+        names = [
+            name for each in maps for name in (each if isinstance(each, list | tuple) else [each]) if name and "--" in name
+        ]
+        return {other: f"{code.partition('.')[0]}.py" for other, _, code in (name.partition("--") for name in names)}
+
     @property
     def folder(self) -> Path:
         """Where its files are: its own folder, or the hub's cache."""
@@ -137,8 +146,8 @@ class Member:
 
     def _adapt(self, model: Any, adapter: str) -> Any:
         """The model with the layers of a PEFT adapter in it."""
-        argument, (path, revision) = self.argument("peft"), locate(adapter)
-        options = {} if revision is None else {"revision": revision}
+        argument, (path, revision) = self.argument("peft"), ask_revision(adapter, "adapter_config.json")
+        options = {} if revision is None or Path(path).is_dir() else {"revision": revision}
         try:
             from peft import PeftConfig, PeftModel
         except ImportError as error:
@@ -154,7 +163,7 @@ class Member:
         except Exception as error:  # likewise
             raise ArgumentError(f"{argument}='{adapter}' cannot be loaded: {first_line(error)}") from error
         complete_weights.check_adapter(
-            f"{argument}='{adapter}'", find_folder(path, revision, file="adapter_config.json"), found
+            f"{argument}='{adapter}'", find_folder(path, options.get("revision"), file="adapter_config.json"), found
         )
         return adapted.get_base_model()
 

@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,9 +17,13 @@ from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.settings import Settings
 from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import show
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
+
+if TYPE_CHECKING:  # with pyarrow
+    from lm_eval_takeover.runs.run_reader import StoredRun
 
 ACC = "acc"  # the share of correct samples, whatever the task calls it
 # Other shares of samples: what Acc is made of.
@@ -38,6 +43,7 @@ class Problems:
     values: dict[str, Values]  # by metric
     doc_ids: tuple[int, ...] = ()  # lm-eval's numbers, where they are known
     texts: str = ""  # digest of all responses, whatever the order of problems
+    responses: tuple[str, ...] = ()  # digests of those to each problem, where they are known
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
     identity: str | None = None  # of what was asked (`runs.identity`); None for other models
@@ -56,7 +62,8 @@ class Problems:
         values = {metric: values[order] for metric, values in self.values.items()}
         doc_ids = tuple(self.doc_ids[place] for place in order) if self.doc_ids else ()
         prompts = tuple(self.prompts[place] for place in order) if self.prompts else ()
-        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts)
+        responses = tuple(self.responses[place] for place in order) if self.responses else ()
+        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts, responses=responses)
 
 
 @dataclass(frozen=True)
@@ -184,8 +191,8 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     values = {metric: as_values([row.metrics[metric] for row in rows]) for metric in shared}
     names, doc_ids = tuple(row.name for row in rows), tuple(row.doc_id for row in rows)
     values = fill_pass_at_k(values, samples)
-    texts, prompts = digest_of(sorted(row.texts for row in rows)), tuple(row.prompt for row in rows)
-    return Problems(names, samples, values, doc_ids, texts, missing, prompts)
+    responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
+    return Problems(names, samples, values, doc_ids, digest_of(sorted(responses)), responses, missing, prompts)
 
 
 def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:
@@ -293,11 +300,10 @@ def read_costs(
 
     Returns also why there are none. `totals` are the sums that the results have.
     """
-    from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
-
     try:
-        stored, _ = read_stored_runs(run_dir)
-    except RunDirError as error:
+        files = [file for path in list_journals(run_dir) for file in run_dir.glob(f"{path.name}*")]
+        stored = _read_once(run_dir, tuple((file.name, (at := file.stat()).st_size, at.st_mtime_ns) for file in files))
+    except (RunDirError, OSError) as error:
         return {}, str(error)
     run = next((run for run in reversed(stored) if run.identify(task) == identity), None)
     if run is None:
@@ -312,3 +318,11 @@ def read_costs(
         return {}, f"run_dir='{run_dir}' has another sum of {', '.join(differing)} of {task} than these results"
     drawn = np.bincount(of, minlength=len(places))
     return {name: np.bincount(of, values, len(places)) / drawn for name, values in costs.items()}, ""
+
+
+@lru_cache(maxsize=1)
+def _read_once(run_dir: Path, _: tuple[Any, ...]) -> "list[StoredRun]":
+    """The runs of a run_dir, once for all of its tasks, as long as its journals stay as they are."""
+    from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
+
+    return read_stored_runs(run_dir)[0]

@@ -7,19 +7,12 @@ from typing import Any
 
 from lm_eval_takeover.arguments import KINDS, PROMPT
 from lm_eval_takeover.results.fields import Fields
+from lm_eval_takeover.runs.identity import HARMLESS, JUDGING
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.storage.schema import Positive
 
 Settings = dict[str, Any]
 
-# Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
-_HARMLESS_ELSEWHERE = {
-    "num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string", "data_parallel_size",
-    "data_parallel_backend", "gpu_memory_utilization", "swap_space",
-}  # fmt: skip
-# Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
-HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}
-_SCORING = ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_choice")  # of a task file: how it judges
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function without source
 
 
@@ -49,7 +42,7 @@ def task_settings(document: Fields, task: str) -> Settings:
         "end_tokens": document.get("eot_token_id"),
     }
     metadata = config.inside_or_empty("metadata")
-    scorer = json.dumps([metadata.get("scorer"), *(config.get(name) for name in _SCORING)], sort_keys=True, default=str)
+    scorer = json.dumps([metadata.get("scorer"), *(config.get(name) for name in JUDGING)], sort_keys=True, default=str)
     settings["scorer"] = digest_of_text(_ADDRESS.sub("", scorer)).hex()
     verifier = metadata.get("verifier")
     return settings if verifier in (None, "takeover") else settings | {"verifier": verifier}

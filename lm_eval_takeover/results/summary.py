@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult
 from lm_eval_takeover.results.problems import ACC, derive_pass_at_k, list_scores
-from lm_eval_takeover.results.runs import MATHEMATICAL, Counts, Run, TaskResult
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
     Interval,

@@ -1,13 +1,20 @@
-"""What made a text: the settings of a run, the key of a sample, and the identities made of them.
+"""The one list of what can change a text or a verdict, and the identities that are made of it.
 
-`config.takeover` of a results file has them:
+    what                        counts by                                                       in
+    weights, configuration      every byte that loading opens; of the hub the commit            text_settings (`describe_member`)
+    adapters, code of others    the same, behind the revision of their model                    text_settings
+    tokenizers                  all that turns tokens into text                                 text_settings
+    policy, score, gate         their settings; plug-ins with all that they reach               text_settings (`_policy_settings`)
+    calibration                 tau and kappa, or what else was read off it                     text_settings
+    prompt, sampling, repeat    token ids, settings, number                                     the key of a sample
+    documents                   their content, with their answers                               identity of a task
+    code that judges            all that a task reaches, and the versions of what it uses       scorer (`digest_task_code`)
+    judging in a task file      JUDGING                                                         configs of the results
+    arguments of other models   all but HARMLESS                                                model_args of the results
 
-    text_settings               all that texts depend on beside the requests
-    identity                    the digest of these settings
-    per_task[TASK].identity     the digest of all samples that were asked for: documents with their answers, and keys
-
-Two files with one identity have the same texts. What judged them is `scorer` in the metadata of the task (`tasks.verdicts`). The
-kinds in `arguments` say what each argument changes.
+`config.takeover` of a results file has `text_settings`, their digest `identity`, and `per_task[TASK].identity`: the digest of all
+samples that were asked for. Two files with one identity have the same texts. The kinds in `arguments` say what each argument
+changes. Not in it are versions of Python and of libraries that round in another way, which a run's facts have.
 """
 
 import functools
@@ -19,6 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.runs.journal import AskedSample
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.code import PACKAGE, describe_code, find_version, is_installed, is_ours
@@ -32,6 +40,15 @@ if TYPE_CHECKING:  # these load torch, which readers do not need
     from lm_eval_takeover.pair.pair import Pair
 
 SCHEMA = 2  # 1 drew by inverse CDF
+# Fields of a task file that say how it judges, in results whose task has no digest of its code.
+JUDGING = ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_choice")
+# Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
+_HARMLESS_ELSEWHERE = {
+    "num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string", "data_parallel_size",
+    "data_parallel_backend", "gpu_memory_utilization", "swap_space",
+}  # fmt: skip
+# Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
+HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}
 
 
 def describe_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +85,7 @@ def collect_text_settings(
     return {
         "schema": SCHEMA,
         "backend": backend,
-        "models": {member.role: _describe_member(member, member.role in policy.roles) for member in pair.members},
+        "models": {member.role: describe_member(member, member.role in policy.roles) for member in pair.members},
         "vocabulary": [pair.vocab_size, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
         "ends": sorted(pair.eos_ids),
         "policy": _policy_settings(policy),
@@ -77,16 +94,12 @@ def collect_text_settings(
     }
 
 
-def _describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
-    """A model by its files or its id, its dtype if it is asked, and what else changes it; a local adapter counts by its files."""
-    from lm_eval_takeover.pair.ids import whole_digest
+def describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
+    """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
     from lm_eval_takeover.pair.member import text_settings
 
-    folder, settings = Path(member.path), text_settings(member.given)
-    if member.given.peft and Path(member.given.peft).is_dir():
-        settings["peft"] = whole_digest(Path(member.given.peft))
-    name = f"{member.id.id}@{member.id.revision}"
-    model = whole_digest(folder / (member.given.subfolder or "")) if folder.is_dir() else name
+    settings = {name: value for name, value in text_settings(member.given).items() if name != "peft"}  # its revision says it
+    model = member.id.revision if Path(member.path).is_dir() else f"{member.id.id}@{member.id.revision}"
     dtype = str(member.model.dtype) if is_asked else None
     return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
 

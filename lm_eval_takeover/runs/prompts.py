@@ -19,6 +19,7 @@ from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.locks import Lock
+from lm_eval_takeover.tasks.verdicts import find_doc_id
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -41,7 +42,7 @@ def make_prompt(instance: "Instance", request: Request) -> Prompt:
     withheld = task in WITHHOLDING
     return {
         "task": task,
-        "doc_id": instance.doc_id or 0,
+        "doc_id": find_doc_id(instance.task_name, instance.doc_id),
         "prompt": None if withheld else instance.args[0],
         "prompt_ids": list(request.prompt),
         "problem": None if withheld else _as_text(doc.get("problem")),

@@ -19,6 +19,7 @@ from lm_eval_takeover.runs.prompts import make_prompt
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.tasks.verdicts import find_doc_id
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def make_sample(
     key: bytes, instance: Instance, request: Request, generation: Generation, text: str, policy: Policy, truncated: bool
 ) -> Sample:
     """A finished sample without its trace."""
-    name = instance.task_name or "none", instance.doc_id or 0, request.sample
+    name = instance.task_name or "none", find_doc_id(instance.task_name, instance.doc_id), request.sample
     tokens = len(generation.tokens), generation.takeovers
     costs = count_changed(policy, generation), count_asked(policy, generation)
     passes = generation.base_passes, generation.guide_passes
@@ -136,6 +137,6 @@ def list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_ke
             if id(instance) not in digests:
                 digests[id(instance)] = digest_of(instance.doc), digest_of(make_prompt(instance, requests[i]))
             doc, prompt = digests[id(instance)]
-            task, doc_id = instance.task_name or "none", instance.doc_id or 0
+            task, doc_id = instance.task_name or "none", find_doc_id(instance.task_name, instance.doc_id)
             asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
     return asked

@@ -9,10 +9,10 @@ import contextlib
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,17 @@ import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.facts import check_facts
-from lm_eval_takeover.runs.identity import identify_task, read_row
+from lm_eval_takeover.runs.identity import describe_member, identify_task, read_row
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
 from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.traces import tabulate
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+
+if TYPE_CHECKING:  # with torch
+    from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.pair.pair import Pair
 
 Answer = tuple[str | None, str]  # the extracted answer, and the outcome
 Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
@@ -107,6 +111,7 @@ class Answered:
     stored: Sample
     answer: str | None
     outcome: str | None
+    doc: str = ""  # the digest of the document
 
     @property
     def name(self) -> Name:
@@ -208,12 +213,24 @@ class RunReader:
             counts = f"{len(self.answered)} of {self.asked} samples are finished"
             raise RunDirError(f"run_dir='{self.folder}': {counts}; wait for it, or run the same command again")
 
+    def check_models(self, arguments: "ModelArguments", pair: "Pair", *, allowed: bool) -> None:
+        """Raises ArgumentError where models that the run wrote with, and that no others replace, are not as they were."""
+        for role, stored in (self.settings.get("models") or {}).items():
+            if allowed or getattr(arguments, role) != self.arguments.get(role):
+                continue
+            member = pair.member(role)
+            if (now := describe_member(member, False)["model"]) != (then := str(stored.get("model"))):
+                raise ArgumentError(
+                    f"{role}='{member.path}' is not what the run in '{self.folder}' wrote with: its files are {now[:20]}…, and "
+                    f"were {then[:20]}…; put back the weights that it had, or give --allow weights"
+                )
+
     @cached_property
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
         """The rows that this run asked, by task and document. Raises RunDirError where the file is broken."""
         by_document = defaultdict[tuple[str, int], list[Prompt]](list)
-        for row in self._prompts.values():
-            by_document[row["task"], row["doc_id"]].append(row)
+        for (task, doc_id), digest in {((one.task, one.doc_id), one.prompt): None for one in self.answered}:
+            by_document[task, doc_id] += [self._prompts[digest]] if digest in self._prompts else []
         return by_document
 
     @cached_property
@@ -276,7 +293,22 @@ def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
 def read_run_folders(paths: Sequence[Path]) -> list[RunReader]:
     """The runs of these run_dirs, rows of `compare` and folders of it, each once. Raises RunDirError."""
     folders = {folder.absolute(): folder for path in paths for folder in find_run_dirs(path)}
-    return [read_run_folder(folder) for folder in folders.values()]
+    runs = [read_run_folder(folder) for folder in folders.values()]
+    number_documents(runs)
+    return runs
+
+
+def number_documents(runs: Sequence[RunReader]) -> None:
+    """Give each document one number in all these runs, by which they are joined: its own where another has not taken that."""
+    taken, numbers = dict[tuple[str, int], str](), dict[tuple[str, str], int]()
+    for run in runs:
+        for place, one in enumerate(run.answered):
+            number = one.doc_id
+            if taken.setdefault((one.task, number), one.doc) != one.doc:
+                number = numbers.get((one.task, one.doc), max(doc for task, doc in taken if task == one.task) + 1)
+                taken[one.task, number] = one.doc
+                run.answered[place] = replace(one, doc_id=number)
+            numbers.setdefault((one.task, one.doc), number)
 
 
 def read_run_folder(folder: Path) -> RunReader:
@@ -317,4 +349,4 @@ def _list_answered(run: StoredRun, task: str, verdicts: Verdicts) -> Iterator[An
     for row in run.asked:
         if row.task == task and (stored := run.samples.get(row.key)) is not None:
             answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-            yield Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome)
+            yield Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, row.doc)

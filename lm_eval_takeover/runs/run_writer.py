@@ -47,8 +47,9 @@ _open_here: "dict[Path, RunWriter]" = {}  # open folders of this process: a late
 class RunWriter:
     """One process's hold on a run_dir. Raises RunDirError where it cannot be written or another process is at work."""
 
-    def __init__(self, folder: Path, rank: int = 0, ranks: int = 1) -> None:
-        self.folder, self.rank = Path(expanduser(folder)).absolute(), rank
+    def __init__(self, folder: Path, rank: int = 0, ranks: int = 1, *, parts: bool = True) -> None:
+        """`parts`: whether traces are those of texts, and go to parquet files, too."""
+        self.folder, self.rank, self.parts = Path(expanduser(folder)).absolute(), rank, parts
         self.command = ""
         self.samples_kept = 0
         self._place = self.folder.resolve()  # whatever links it is named by
@@ -115,12 +116,16 @@ class RunWriter:
         self.samples_kept += len(samples)
         return samples
 
-    def add(self, sample: Sample) -> None:
-        """Hand over a finished sample; it is on disk a moment later. Raises RunDirError where a commit before it failed."""
+    def read_all(self) -> list[Sample]:
+        """All samples of this rank with their traces, in the order of their commits."""
+        return self._run_on_thread(lambda: list(self.journal.list_traces()))
+
+    def add(self, *samples: Sample) -> None:
+        """Hand over finished samples, on disk a moment later, all or none. Raises RunDirError where a commit before it failed."""
         self._check_open()
-        self.samples_kept += 1
+        self.samples_kept += len(samples)
         with self._mutex:
-            self._waiting.append(sample)
+            self._waiting += samples
             commit, full = self._commit, sum(waiting.tokens for waiting in self._waiting) > _WAITING_TOKENS
             if not self._scheduled:
                 self._scheduled, self._commit = True, self._thread.submit(self._write_soon)
@@ -171,7 +176,8 @@ class RunWriter:
         self._write()
         self.journal.stop_clock(interrupted=interrupted)
         self._check_place()
-        _write_parts(self.journal, self.folder, self.rank)
+        if self.parts:
+            _write_parts(self.journal, self.folder, self.rank)
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Digests of code with all that it reaches: the modules that it imports, the files and the environment variables that it reads.
 
     imports        wherever they stand in a file, found without running it; of an installed package the version
-    files          that a constant of the code names, or that it opened for reading before it was `settled`
+    files          that a constant of the code names, or that it has opened for reading
     environment    the variables that a constant names, where the code asks for the environment
 
 Why not all that lies beside a file: results and run_dirs lie there, too, and each run would have another digest.
@@ -36,9 +36,7 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 _TASKS = f"{os.sep}lm_eval{os.sep}tasks{os.sep}"  # task files of lm-eval count by their bytes, as anyone's
 _WRITING = ("write", "to_", "save", "mkdir", "unlink")  # how functions that write begin
 _MODES = {"w", "a", "x", "wb", "ab", "xb", "w+", "a+", "wt", "at"}
-# By file of code: what it opened for reading, the same once it was settled, and what it wrote.
-_opened, _late, _written = (defaultdict[str, set[str]](set) for _ in range(3))
-_settled = set[str]()
+_opened, _written = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # for reading, by file of code
 
 
 class _Code(NamedTuple):
@@ -67,17 +65,6 @@ def describe_code(roots: Iterable[str]) -> list[tuple[str, str]]:
 def list_files(roots: Iterable[str]) -> list[str]:
     """The files of code and data that are reached, these among them."""
     return [file for file, *_ in _follow(roots)]
-
-
-def settle(roots: Iterable[str]) -> None:
-    """What this code opens from here on is not in its digest: a plug-in's stands before its first text does."""
-    _settled.update(list_files(roots))
-
-
-def list_late(roots: Iterable[str]) -> list[str]:
-    """The files that settled code has read and that are not in its digest."""
-    files = set(list_files(roots))
-    return sorted({path for file in files for path in _late[file] - _written[file]} - files)
 
 
 def find_version(package: str) -> str | None:
@@ -124,14 +111,14 @@ def watch_opens() -> None:
         path = realpath(path)
         if (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
             _written[opener].add(path)
-        elif (imports or not path.endswith((".py", ".pyc"))) and not _is_elsewhere(path):
-            (_late if opener in _settled else _opened)[opener].add(path)
+        elif (imports or not path.endswith((".py", ".pyc"))) and not is_elsewhere(path):
+            _opened[opener].add(path)
 
     is_library = functools.lru_cache(maxsize=10_000)(is_installed)
     sys.addaudithook(note)
 
 
-def _is_elsewhere(path: str) -> bool:
+def is_elsewhere(path: str) -> bool:
     """Whether a file is the system's, a library's, ours, or in a cache: none that a change of the user's makes another one."""
     caches = [realpath(os.environ[name]) for name in _CACHES if os.environ.get(name)]
     hidden = any(part[0] == "." for part in Path(path).parts)
@@ -161,7 +148,7 @@ def _resolve(file: str) -> tuple[set[str], set[str], set[str]]:
     for text in code.texts:  # folders that are joined to names, or put on the path of imports
         folders += [path for start in folders[:20] if text.strip("./") and isdir(path := join(start, text))]
     named = {join(start, expanduser(text)) for text in code.texts for start in dict.fromkeys(folders)}
-    files = {path for each in named if isfile(each) and not _is_elsewhere(path := realpath(each))}
+    files = {path for each in named if isfile(each) and not is_elsewhere(path := realpath(each))}
     packages = set[str]()
     for name in code.imports:
         top = name.partition(".")[0]

@@ -51,7 +51,8 @@ def digest_files(folder: Path, names: Iterable[Path]) -> str:
 
 def _digest_file(path: Path) -> str:
     """32 hexadecimal digits of a file's bytes."""
-    with open_input(path) as stream:
+    opened: Any = open_input(path)
+    with opened as stream:
         state = os.fstat(stream.fileno())
         kept = None
         if state.st_size >= _KEPT:

@@ -11,6 +11,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.tasks.verdicts import find_doc_id
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ NEUTRAL = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 
 
 def document_label(instance: Instance) -> str:
     """The name of a document in errors."""
-    return f"task {instance.task_name}, doc {instance.doc_id}"
+    return f"task {instance.task_name}, doc {find_doc_id(instance.task_name, instance.doc_id)}"
 
 
 def make_requests(

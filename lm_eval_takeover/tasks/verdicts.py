@@ -1,7 +1,6 @@
 """Which verifier scores the tasks of this process, and where its verdicts are logged. Light: task files import it."""
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -53,17 +52,24 @@ get_think_end = _think_end.get  # what ends the thinking of the model, beside th
 set_think_end = _think_end.set
 
 
+_selected: ContextVar[Mapping[str, Sequence[int]] | None] = ContextVar("documents of --samples, by task", default=None)
+set_selected, reset_selected = _selected.set, _selected.reset
+
+
+def find_doc_id(task: str | None, number: int | None) -> int:
+    """lm-eval's doc_id of a document, whose `number` counts those that were selected."""
+    selected = (_selected.get() or {}).get(task or "")
+    return selected[number or 0] if selected else number or 0
+
+
 @cache
 def identify_scorer(verifier: Verifier) -> str:
-    """The digest of all that judges: the verifier's name, the code of `answers` and `tasks`, and what that code stands on.
-
-    `re` before Python 3.11.5 gives up where a repeated part could match in another way, so it reads some answers otherwise.
-    """
+    """The digest of all that judges: the verifier's name, the code of `answers` and `tasks`, and what that code stands on."""
     tasks = Path(__file__).parent
     files = sorted(file for folder in (tasks, tasks.with_name("answers")) for file in folder.glob("*.py"))
     sources = [[file.name, file.read_text(encoding="utf-8")] for file in files]
     versions = [metadata.version(name) for name in ("math-verify", "sympy", "regex")]
-    return digest_of([verifier, versions, unidata_version, bool(re.search("(?:(?!y).)++y", "aay")), sources])
+    return digest_of([verifier, versions, unidata_version, sources])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_term
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier.output import write_frontier
 from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, Frontier
-from lm_eval_takeover.results.runs import MATHEMATICAL
+from lm_eval_takeover.results.files import MATHEMATICAL
 
 
 @pytest.fixture(scope="module")

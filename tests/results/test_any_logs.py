@@ -14,8 +14,8 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.results.problems import ReadOptions
-from lm_eval_takeover.results.runs import read_run
 
 COUNT = 40
 

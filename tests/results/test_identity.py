@@ -13,7 +13,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import read_single_run, write_baseline
 from lm_eval_takeover.commands.rescore.scoring import write_results
 from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.results.runs import read_runs
+from lm_eval_takeover.results.files import read_runs
 from lm_eval_takeover.runs.identity import describe_identity
 from lm_eval_takeover.runs.run_reader import read_run_folder
 

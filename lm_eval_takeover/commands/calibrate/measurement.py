@@ -6,14 +6,12 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
@@ -45,7 +43,6 @@ def measure(options: argparse.Namespace) -> int:
     methods = _read_methods(options)
     form = load_task_form(options.task, options.include_path, chat=options.apply_chat_template) if options.task else None
     setup = _prepare(options, form)
-    stopping.on_stop(lambda: _describe_kept(options.out))
     asked = {*options.score, *(scorer.name for method, _ in methods if (scorer := method.policy.scorer))}
     others = registered.installed()  # of these only what is asked for
     scores = [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
@@ -64,7 +61,7 @@ def measure(options: argparse.Namespace) -> int:
             left,
         )
         if not unsolved:
-            rollouts.remove()
+            rollouts.close(keep=False)
     _print_report(calibration, options)
     if unsolved:
         raise ArgumentError(
@@ -136,13 +133,6 @@ def _read_known(options: argparse.Namespace, setup: Setup, scores: Sequence[Scor
 
 def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=asdict))
-
-
-def _describe_kept(out: Path) -> str:
-    """The last line of a stopped call: what is kept."""
-    if any(out.parent.glob(f".{out.name}.*.partial/*.npz")):
-        return "what was finished is kept, and the same command goes on from there"
-    return "nothing was written"
 
 
 def _print_report(calibration: Calibration, options: argparse.Namespace) -> None:

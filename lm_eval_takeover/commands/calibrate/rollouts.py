@@ -1,8 +1,8 @@
 """Host rollouts on prompts, and every score of their tokens: lines 1 and 2 of Algorithm 1.
 
-Prompts are done in groups of one batch, each with one pass per model over the texts. The rollouts of a finished group are on disk
-before the next one starts, so an interrupted calibration goes on where it was. A file is written whole; a damaged one is removed,
-and its prompts are done again. All scores are in memory, four bytes each: 33 MB a score for 500 rollouts of 16,384 tokens.
+Prompts are done in groups of one batch, each with one pass per model over the texts. A journal beside the calibration gets each
+finished group, so an interrupted calibration goes on where it was. All scores are in memory, four bytes each: 33 MB a score for
+500 rollouts of 16,384 tokens.
 """
 
 import contextlib
@@ -21,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.decoding.emission import by_positions
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.decoding.rows import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
-from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, run_in_batches
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, RunDirError, run_in_batches
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
@@ -36,13 +37,14 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.member import text_settings
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.progress import Progress
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_whole
 
 logger = logging.getLogger(__name__)
 
+_ROLLOUT, _RESULT = "rollouts", "results"  # kinds of what is kept, in the place of a task
 LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
 
 
@@ -118,57 +120,60 @@ class Rollout(NamedTuple):
 class Rollouts:
     """What a calibration has measured, with these scores: rollouts by the numbers of their prompts, and small results.
 
-    A folder keeps them. Without one they are in memory only.
+    The journal of a folder keeps them. Without one they are in memory only.
     """
 
     def __init__(self, scores: Sequence[Score], folder: Path | None = None) -> None:
-        self.scores, self.folder = scores, folder
+        self.scores, self.run = scores, None if folder is None else RunWriter(folder, parts=False)
         self.done: dict[int, Rollout] = {}
         self.results: dict[str, Any] = {}
-        if folder is None:
-            return
-        for path in sorted(folder.glob("*.npz")):
-            try:
-                self.done |= _read_part(path, scores)
-            except Exception:  # a damaged archive raises errors of any kind
-                logger.warning("'%s' is damaged; its prompts are done again", path)
-                path.unlink()
-        with contextlib.suppress(OSError, ValueError):
-            self.results = dict(json.loads((folder / "results.json").read_text()))
+        for sample in self.run.read_all() if self.run else []:
+            if sample.task == _RESULT:
+                self.results[sample.text] = json.loads(sample.trace)
+            else:
+                rows = np.frombuffer(sample.trace, np.float32).reshape(len(scores), sample.tokens).copy()
+                named = dict(zip((score.name for score in scores), rows, strict=True))
+                self.done[sample.doc_id] = Rollout(named, bool(sample.truncated))
 
     def of(self, score: str, *, cut: bool = False) -> list[NDArray[np.float32]]:
         """A score of all rollouts, `[tokens]` each; cut: only of those that were cut."""
         return [rollout.scores[score] for rollout in self.done.values() if rollout.cut or not cut]
 
     def add(self, done: Mapping[int, Rollout]) -> None:
-        """Keep the rollouts of a group."""
+        """Keep the rollouts of a group: all of them, or after a kill none, since their sums depend on their batch."""
         self.done |= done
-        if self.folder is not None:
-            lengths = [len(next(iter(one.scores.values()))) for one in done.values()]
-            columns: dict[str, Any] = {"prompts": [*done], "lengths": lengths, "cut": [one.cut for one in done.values()]}
-            for score in self.scores:
-                columns[score.name] = np.concatenate([one.scores[score.name] for one in done.values()])
-            write_whole(self.folder / f"{min(done):09d}.npz", lambda stream: np.savez(stream, **columns))
+        samples = []
+        for number, one in done.items():
+            rows = np.stack([one.scores[score.name] for score in self.scores])
+            samples.append(_make_sample(number, "", rows.shape[1], one.cut, rows.astype(np.float32).tobytes()))
+        self._keep(samples)
 
     def remember(self, name: str, value: Any) -> None:
         """Keep a small result."""
         self.results[name] = value
-        if self.folder is not None:
-            write_text(self.folder / "results.json", json.dumps(self.results))
+        self._keep([_make_sample(0, name, 0, False, json.dumps(value).encode())])
 
-    def remove(self) -> None:
-        """Remove the folder: the calibration is written."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def _keep(self, samples: Sequence[Sample]) -> None:
+        if self.run is not None:
+            self.run.add(*samples)
+
+    def close(self, *, keep: bool = True) -> None:
+        """Let go of the folder, which stays where something is in it that is still needed."""
+        if self.run is not None:
+            self.run.close()
+            if not keep or not (self.done or self.results):
+                shutil.rmtree(self.run.folder, ignore_errors=True)
+
+    def describe_kept(self) -> str:
+        """The last line of a stopped call."""
+        kept = self.done or self.results
+        return "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
 
 
-def _read_part(path: Path, scores: Sequence[Score]) -> dict[int, Rollout]:
-    """The rollouts of one group. Raises whatever a damaged file does."""
-    with path.open("rb") as stream, np.load(stream) as part:
-        ends = np.cumsum(part["lengths"])[:-1]
-        rows = zip(*(np.split(part[score.name], ends) for score in scores), strict=True)
-        named = (dict(zip((score.name for score in scores), row, strict=True)) for row in rows)
-        return {int(n): Rollout(row, bool(cut)) for n, cut, row in zip(part["prompts"], part["cut"], named, strict=True)}
+def _make_sample(number: int, text: str, tokens: int, cut: bool, content: bytes) -> Sample:
+    """A rollout, or a result with a name as its text, as a journal keeps them."""
+    key = bytes.fromhex(digest_of([number, text]))
+    return Sample(key, _RESULT if text else _ROLLOUT, number, 0, text, tokens, 0, None, 0, 0, 0, cut, trace=content)
 
 
 @contextlib.contextmanager
@@ -178,27 +183,24 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
     Raises ArgumentError where another process is at work there.
     """
     measured = {
-        **{m.role: [str(m.id), str(m.dtype), text_settings(m.given)] for m in setup.pair.members},
+        **{m.role: [m.id.revision or m.id.id, str(m.dtype), text_settings(m.given)] for m in setup.pair.members},
         "draw": "race",
         "vocabulary": setup.pair.vocabulary.digest,
         "roles": setup.roles,
         "prompts": setup.prompts.source["digest"],
-        "plugins": {score.name: score.source.digest for score in scores if score.source.digest is not None},
+        "scores": {score.name: score.source.digest for score in scores},
         **setup.describe()["decoding"],
     }
     folder = out.with_name(f".{out.name}.{digest_of(measured)[:12]}.partial")
-    make_folder(folder)
     try:
-        lock = Lock(folder / "lock")
-    except Locked:
-        told = f"another process measures this calibration: '{folder}' is locked; wait for it, or give another --out"
-        raise ArgumentError(told) from None
+        rollouts = Rollouts(scores, folder)
+    except RunDirError as error:
+        raise ArgumentError(f"--out '{out}': what is measured cannot be kept beside it: {error}") from error
+    stopping.on_stop(rollouts.describe_kept)
     try:
-        yield Rollouts(scores, folder)
+        yield rollouts
     finally:
-        lock.remove()
-        with contextlib.suppress(OSError):  # what was finished stays
-            folder.rmdir()
+        rollouts.close()
 
 
 @torch.inference_mode()

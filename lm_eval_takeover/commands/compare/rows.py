@@ -14,7 +14,7 @@ from lm_eval_takeover.commands._output import WRITERS, Table, write_json
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
 from lm_eval_takeover.results.fields import read_rows
-from lm_eval_takeover.results.runs import Counts, Run, find_results, read_run
+from lm_eval_takeover.results.files import Counts, Run, find_results, read_run
 from lm_eval_takeover.runs.layout import ROWS
 from lm_eval_takeover.runs.tally import COUNTS
 from lm_eval_takeover.storage.paths import join_inside, make_component

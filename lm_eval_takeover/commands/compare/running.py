@@ -39,7 +39,7 @@ from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.results.runs import Run, find_results, read_run
+from lm_eval_takeover.results.files import Run, find_results, read_run
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text

@@ -6,8 +6,8 @@ from typing import Any
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, write_csv, write_json
 from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE, Contrast
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
+from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS
 from lm_eval_takeover.results.problems import ACC
-from lm_eval_takeover.results.runs import MATHEMATICAL, PAIRS
 from lm_eval_takeover.results.summary import Figure, Summary
 
 # Column names of the paper, for published rows.

@@ -15,9 +15,9 @@ from lm_eval_takeover.commands.leaderboard.contrasts import (
 )
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import summary
+from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, read_runs
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
-from lm_eval_takeover.results.runs import PAIRS, PREFIX, Run, TaskResult, file_date, read_runs
 from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.runs.facts import find_missed_rate
 

@@ -15,8 +15,8 @@ from scipy.special import expit, logit, ndtri
 from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_other_settings
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
+from lm_eval_takeover.results.files import common_ids
 from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k
-from lm_eval_takeover.results.runs import common_ids
 from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,

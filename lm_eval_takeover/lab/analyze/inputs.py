@@ -17,7 +17,7 @@ from lm_eval_takeover.lab.measures.tokens import SampleTokens, make_sample
 from lm_eval_takeover.lab.score_files import find_scored, list_score_files, read_header
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
-from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
+from lm_eval_takeover.runs.run_reader import RunReader, number_documents, read_run_folders
 from lm_eval_takeover.storage.paths import make_component
 
 
@@ -184,6 +184,7 @@ def split_pairs(folders: Sequence[Path], rollouts: str) -> dict[str, list[RunRea
     """
     by_folder = {path.absolute(): read_run_folders([path]) for path in folders}
     runs = {run.folder.absolute(): run for own in by_folder.values() for run in own}
+    number_documents(list(runs.values()))
     written = [run for run in runs.values() if run.written_by == rollouts]
     pairs, places = dict[str | None, dict[Path, RunReader]](), dict[str | None, Path]()
     for path, own in by_folder.items() if len(written) > 1 else ():

@@ -42,6 +42,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any], form: Form, c
     greedy = form.is_greedy
     tasks = dict(find_tasks(run.tasks, options.include_path, of_run=run.tasks).load(run.tasks)["tasks"])
     readers = Readers(restore_arguments(run, given))
+    run.check_models(readers.arguments, readers.pair, allowed=options.allow == "weights")
     writer = Writer(options.out / "continuations", readers, int(run.settings.get("seed") or 0))
     try:
         form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))

@@ -38,4 +38,4 @@ def run(options: argparse.Namespace) -> int:
     folders = [read_run_folders([folder]) for folder in options.run_dirs]
     from lm_eval_takeover.lab.score.scoring import score_runs
 
-    return score_runs(folders, given, overwrite=options.overwrite, name=options.name)
+    return score_runs(folders, given, overwrite=options.overwrite, name=options.name, allow=options.allow)

@@ -55,7 +55,9 @@ class UnscoredSample:
         return len(self.prompt) + len(self.tokens)
 
 
-def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any], *, overwrite: bool, name: str) -> int:
+def score_runs(
+    folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any], *, overwrite: bool, name: str, allow: str | None
+) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
     unscored = list[RunReader]()
@@ -69,6 +71,7 @@ def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any],
                 readers.close()
                 readers = None
             readers = readers or Readers(arguments)
+            run.check_models(arguments, readers.pair, allowed=allow == "weights")
             with _hold(run.folder):
                 count = score_run(run, readers, overwrite=overwrite, name=name)
             print(f"{count:,} samples scored -> {place_scores(run.folder, name)}")

@@ -149,21 +149,23 @@ def test_an_infinite_score_names_the_prompt(pair, prompts):
         calibrate(short_setup(pair, prompts, max_gen_toks=5))
 
 
-def test_rollouts_survive_damage_and_what_a_killed_writer_leaves(tmp_path):
-    def read():
-        found = Rollouts(list(registered), tmp_path)
-        return {number: (len(one.scores["ce"]), one.cut) for number, one in found.done.items()}, found.results
+def test_rollouts_and_results_are_kept_until_the_calibration_is_written(tmp_path):
+    folder = tmp_path / "kept"
 
-    kept = Rollouts(list(registered), tmp_path)
+    def read():
+        found = Rollouts(list(registered), folder)
+        return {number: (one.scores["ce"].tolist(), one.cut) for number, one in found.done.items()}, found.results, found
+
+    kept = read()[2]
     one, two = (dict.fromkeys(SCORES, np.arange(length, dtype=np.float32)) for length in (3, 2))
     kept.add({4: Rollout(one, False), 9: Rollout(two, True)})
     kept.add({2: Rollout(two, True)})
     kept.remember("rate", 0.05)
-    assert read() == ({2: (2, True), 4: (3, False), 9: (2, True)}, {"rate": 0.05})
-    assert [len(row) for row in kept.of("ce", cut=True)] == [2, 2]
-    path = tmp_path / "000000004.npz"
-    for damage in (b"", path.read_bytes()[:200], b"x" * 5000):
-        path.write_bytes(damage)
-        assert (read()[0], path.exists()) == ({2: (2, True)}, False)
-    (tmp_path / f".{path.name}.k1ll3d").write_bytes(b"unfinished")
-    assert read()[0] == {2: (2, True)}
+    kept.close()
+    *found, again = read()
+    assert found == [{4: ([0, 1, 2], False), 9: ([0, 1], True), 2: ([0, 1], True)}, {"rate": 0.05}]
+    assert [len(row) for row in again.of("ce", cut=True)] == [2, 2]
+    again.close(keep=False)
+    assert not folder.exists()
+    read()[2].close()
+    assert not folder.exists()  # nothing was in it

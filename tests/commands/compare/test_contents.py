@@ -14,7 +14,7 @@ from lm_eval_takeover.commands.compare.contents import TaskLoad, read_workload
 from lm_eval_takeover.commands.compare.rows import PlannedRow, plan_rows
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import TASK_SAMPLING
-from lm_eval_takeover.results.runs import read_run
+from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
 TASK = """\

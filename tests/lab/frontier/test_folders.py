@@ -14,7 +14,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.rows import PlannedRow, write_kept_rows
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.lab.frontier.study import describe_frontier
-from lm_eval_takeover.results.runs import read_run
+from lm_eval_takeover.results.files import read_run
 
 ALONE = {"base": [0, 1, 2, 1, 0, 3], "guide": [8, 7, 8, 8, 6, 8]}
 NEAR = {"near@0.05": [4, 3, 8, 2, 5, 6], "near@0.1": [6, 6, 8, 4, 7, 8]}

@@ -18,7 +18,7 @@ from lm_eval_takeover.lab.frontier import output
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES
 from lm_eval_takeover.lab.frontier.output import try_to_draw, write_frontier
 from lm_eval_takeover.lab.frontier.study import describe_frontier
-from lm_eval_takeover.results.runs import read_run
+from lm_eval_takeover.results.files import read_run
 
 METHOD = {"host": "base", "donor": "guide"}
 STRANGER = """\

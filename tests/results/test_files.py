@@ -13,8 +13,8 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results import summary
+from lm_eval_takeover.results.files import Counts, read_run, read_runs
 from lm_eval_takeover.results.problems import read_problems
-from lm_eval_takeover.results.runs import Counts, read_run, read_runs
 from lm_eval_takeover.results.statistics import mean_interval
 
 DATA = Path(__file__).parent / "data"  # `lm_eval --tasks takeover_demo --limit 4 --log_samples` on the demo pair

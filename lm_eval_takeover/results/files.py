@@ -183,7 +183,8 @@ def _is_same(old: Run, new: Run) -> bool:
     pairs = [(result, new.tasks[task]) for task, result in old.tasks.items() if task in new.tasks]
     if _is_judged_again(old, new):
         return all(result.identity == other.identity for result, other in pairs)
-    return all(_is_part(*sorted(pair, key=lambda result: result.count)) for pair in pairs)
+    sized = (sorted(pair, key=lambda result: result.count) for pair in pairs)
+    return all(_is_part(*pair, by_texts=not old.takeover) for pair in sized)
 
 
 def _is_judged_again(old: Run, new: Run) -> bool:
@@ -191,13 +192,18 @@ def _is_judged_again(old: Run, new: Run) -> bool:
     return bool(new.takeover.get("rescored")) and new.tasks.keys() <= old.tasks.keys()
 
 
-def _is_part(part: TaskResult, whole: TaskResult) -> bool:
-    """Whether the first has the same problems as the second or a part of them, asked and judged in the same way."""
+def _is_part(part: TaskResult, whole: TaskResult, *, by_texts: bool) -> bool:
+    """Whether the first has the same problems as the second or a part of them, asked, judged and answered in the same way.
+
+    Texts of ours are told by their identity, those of other models by their digests.
+    """
     if name_differences(part.settings, whole.settings, ["limit"]):
         return False
     if part.problems is None or whole.problems is None:
-        return part.count == whole.count
+        return part.count == whole.count and (part.means == whole.means or not by_texts)
     asked, of_whole = ({*zip(problems.ids, problems.prompts, strict=True)} for problems in (part.problems, whole.problems))
+    if by_texts and not {*part.problems.responses} <= {*whole.problems.responses}:
+        return False
     return asked < of_whole or (asked == of_whole and part.identity == whole.identity)
 
 
