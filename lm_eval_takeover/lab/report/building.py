@@ -27,7 +27,7 @@ from lm_eval_takeover.lab.report.rollouts import list_picks, pack_picks
 from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.problems import derive_pass_at_k
-from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, count_observations, within_shares
+from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, within_shares
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
 from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.runs.layout import SAMPLES
@@ -289,6 +289,5 @@ def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None)
             right, drawn = (as_values(numbers) for numbers in zip(*problems.values(), strict=True))
             values.append(right / drawn if k is None else derive_pass_at_k(right / drawn, drawn, k))
         guided, base, reference = values
-        samples = next(iter(counts[0].values()))[1]
-        trios.append(Trio(guided, base, reference, count_observations("acc" if k is None else f"pass@{k}", samples)))
+        trios.append(Trio(guided, base, reference))
     return recover(trios)
