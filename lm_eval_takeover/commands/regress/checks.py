@@ -153,9 +153,10 @@ def _compare(options: argparse.Namespace, old: SeedRuns, new: SeedRuns) -> int:
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
     how = {"confidence": options.confidence, "average_only": options.average_only}
     checks = [Check(name, limit, verdicts.compare(old, new, name, limit, **how)) for name, limit in limits.items()]
-    told = {task: verdicts.find_changed(side, new.tasks[task]) for task, side in old.tasks.items()}
-    notes += tuple(f"{task}: {changed.describe()}" for task, changed in told.items() if changed and changed.p_value < 1)
-    if options.max_changed is not None:
+    if options.max_changed is None:
+        told = {task: verdicts.find_changed(side, new.tasks[task]) for task, side in old.tasks.items()}
+        notes += tuple(f"{task}: {changed.describe()}" for task, changed in told.items() if changed and changed.worse)
+    else:
         changed = verdicts.judge_changed(old, new, options.max_changed, options.confidence)
         checks.append(Check(CHANGED, options.max_changed, changed))
     return _report(options, checks, old, allowed, notes)
@@ -243,9 +244,8 @@ def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: 
 
 def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
     """List the verdict, the notes on tasks, and which settings were allowed to differ."""
-    limits = [
-        f"allowed {'change' if check.metric in CHANGES else 'drop'} of {check.metric} {check.limit:g}" for check in checks
-    ]
+    kinds = {metric: "change" for metric in (*CHANGES, CHANGED)}
+    limits = [f"allowed {kinds.get(check.metric, 'drop')} of {check.metric} {check.limit:g}" for check in checks]
     notes = [f"{verdict}: {', '.join(limits)}"]
     for check in checks:
         of = f" ({check.metric})" if len(checks) > 1 else ""

@@ -64,7 +64,8 @@ def read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]
     values: dict[str, dict[str, float]] = {}
     for task in file["tasks"]:
         for metric in task["metrics"]:
-            if task["name"] in (tasks or [task["name"]]) and metric["name"] in (metrics or [metric["name"]]):
+            names = {"acc", metric["name"], metric["name"].partition(",")[0]}
+            if task["name"] in (tasks or [task["name"]]) and names.intersection(metrics or names):
                 values.setdefault(metric["name"], {})[task["name"]] = metric["value"]
     if not values:
         known = [f"{task['name']}: {metric['name']}" for task in file["tasks"] for metric in task["metrics"]]

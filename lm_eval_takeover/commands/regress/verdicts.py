@@ -163,7 +163,8 @@ def is_greedy(settings: Settings) -> bool:
 def judge_changed(old: SeedRuns, new: SeedRuns, most: float, confidence: float) -> dict[str, TaskVerdict]:
     """Judge by task the answers that changed their verdict: `pass` where they are at most so many, or such a share of all.
 
-    Else the exact sign test judges, one-sided at `1 - confidence`: it looks for answers that got worse alone. Raises ArgumentError where the runs have other random numbers.
+    Else the exact sign test judges, one-sided at `1 - confidence`: it looks for answers that got worse alone. Raises
+    ArgumentError where the runs have other random numbers.
     """
     verdicts = {}
     for task, side in old.tasks.items():
