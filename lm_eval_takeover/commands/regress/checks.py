@@ -244,7 +244,7 @@ def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: 
 
 def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
     """List the verdict, the notes on tasks, and which settings were allowed to differ."""
-    kinds = {metric: "change" for metric in (*CHANGES, CHANGED)}
+    kinds = dict.fromkeys((*CHANGES, CHANGED), "change")
     limits = [f"allowed {kinds.get(check.metric, 'drop')} of {check.metric} {check.limit:g}" for check in checks]
     notes = [f"{verdict}: {', '.join(limits)}"]
     for check in checks:
