@@ -51,13 +51,6 @@ def test_a_baseline_file_keeps_the_seed_and_only_equal_numbers_are_compared(chec
         main(["regress", str(sampled[0]), "--baseline", str(sampled[1]), *words])
 
 
-@pytest.mark.parametrize("most", ["-1", "1.5", "nan", "x"])
-def test_a_number_of_answers_is_one(capsys, most):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main(["regress", "results", "--baseline", "b", f"--max_changed={most}"])
-    assert f"'{most}' is neither a number of answers nor a share below 1" in capsys.readouterr().err
-
-
 def test_documents_of_one_group_count_as_one(tmp_path, regress, capsys):
     """A family of three variants each: 120 answers are 40 families."""
     old, family = np.repeat(np.arange(40) < 30, 3), np.repeat(np.arange(40), 3).tolist()

@@ -29,11 +29,15 @@ def test_wrong_calls_are_one_line(words, text):
         main(["regress", *words])
 
 
-@pytest.mark.parametrize("limit", ["5%", "1", "nan"])
-def test_a_limit_is_a_share(capsys, limit):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main(["regress", "results", "--baseline", "b", f"--max-drop={limit}"])
-    assert f"argument --max_drop: '{limit}' is not a share from 0 to below 1" in capsys.readouterr().err
+@pytest.mark.parametrize(("option", "limits", "text"), [
+    ("drop", ["5%", "1", "nan"], "is not a share from 0 to below 1"),
+    ("changed", ["-1", "1.5", "nan", "x"], "is neither a number of answers nor a share below 1"),
+])  # fmt: skip
+def test_a_limit_is_a_share_or_a_number_of_answers(capsys, option, limits, text):
+    for limit in limits:
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main(["regress", "results", "--baseline", "b", f"--max-{option}={limit}"])
+        assert f"argument --max_{option}: '{limit}' {text}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ['{"scores": {}, "decoding": {}, "checksum": ""}', ""], ids=["a calibration", "an empty file"])
