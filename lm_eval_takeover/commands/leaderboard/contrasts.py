@@ -106,8 +106,8 @@ def _measure_recovery(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Fig
         ids = common_ids(problems)
         if ids is None or len({p.samples for p in problems}) > 1:
             return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
-        of_row, of_base, of_reference = (p.ordered_as(ids).values[metric] for p in problems)
-        trios.append(Trio(of_row, of_base, of_reference))
+        ordered = [p.ordered_as(ids) for p in problems]
+        trios.append(Trio(*(statistics.by_cluster(p.values[metric], ordered[0].clusters) for p in ordered)))
     return recover(trios)
 
 
@@ -174,9 +174,10 @@ def _subtract(new: TaskResult, old: TaskResult, metric: str, max_missing: float)
         return None, f"no {metric}, since a problem has too few samples in one of the rows"
     ids = common_ids([old.problems, new.problems], max_missing)
     if ids is None:
-        values = new.problems.values[metric], old.problems.values[metric]
+        values = (statistics.by_cluster(p.values[metric], p.clusters) for p in (new.problems, old.problems))
         return statistics.independent_difference(*values), "other problems: not paired"
-    differences = new.problems.ordered_as(ids).values[metric] - old.problems.ordered_as(ids).values[metric]
+    after, before = new.problems.ordered_as(ids), old.problems.ordered_as(ids)
+    differences = statistics.by_cluster(after.values[metric] - before.values[metric], after.clusters)
     return statistics.paired_difference(differences), "paired by problem"
 
 

@@ -10,6 +10,7 @@ from helpers.results import TASK, draw_counts, takeover, write_results
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import read_baseline
 from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.settings import list_differences
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,11 @@ def test_a_stranger_s_task_is_well_formed_in_junit_and_no_command_in_a_log(tmp_p
     printed = capsys.readouterr()
     assert ElementTree.parse(path).find("testcase").get("classname") == r"\::error::a\ufffeb\u202e"
     assert not any(line.strip().startswith("::") for line in (printed.out + printed.err).splitlines())
+
+
+def test_settings_that_differ_are_told_in_words():
+    lines = list_differences({"schema": 2, "base": f"blake2b:{'a1' * 32}", "tau": 1.5}, {"tau": 1.5})
+    assert lines == ["base: files a1a1a1a1… -> none", "schema (the rule that draws tokens): 2 -> none"]
 
 
 def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):
