@@ -230,17 +230,16 @@ def tell_costs(analysis: Analysis, rows: Mapping[str, Summary]) -> str:
 
 def tell_difference(analysis: Analysis, tasks: Sequence[str]) -> str:
     """`Better than random takeovers: yes, …`: by Acc, paired by problem; empty where there are no two such runs."""
-    pair, parts, counts = (analysis.compared, analysis.random), [], []
+    pair, parts = (analysis.compared, analysis.random), []
     for task in tasks if None not in pair else ():
         ours, theirs = (_count_correct(analysis, str(name), task) for name in pair)
         if not ours or not theirs or ours.keys() != theirs.keys():
             return ""
         shares = [np.array([right / drawn for right, drawn in problems.values()]) for problems in (ours, theirs)]
         parts.append(shares[0] - shares[1])
-        counts.append(next(iter(ours.values()))[1])
     if not parts:
         return ""
-    difference = average_differences(parts, counts)
+    difference = average_differences(parts)
     interval, p = within_shares(difference.interval()), difference.p_value()
     low, high = (f"{100 * end:+.1f}" for end in (interval.low, interval.high))
     chance = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
