@@ -156,11 +156,11 @@ def main() -> None:
     for problems in SIZES:
         for samples in SAMPLES:
             how = problems, samples, max(1000, draws // problems)
-            apart = {(*e, a): cover_edge(generator, e, a, *how) for e in EDGES for a in AGREEMENTS}
-            worst = min(apart, key=lambda cell: apart[cell])
+            edges = {(*e, a): cover_edge(generator, e, a, *how) for e in EDGES for a in AGREEMENTS}
+            worst = min(edges, key=lambda cell: edges[cell])
             twice = min(cover_edge(generator, (mean, mean), a, *how) for mean in ALIKE for a in AGREEMENTS)
             where = f"{worst[0]:.1%} to {worst[1]:.1%}, {worst[2]:g}"
-            print(f"| {problems} | {samples} | {apart[worst]:.1%} | {where} | {twice:.1%} |", flush=True)
+            print(f"| {problems} | {samples} | {edges[worst]:.1%} | {where} | {twice:.1%} |", flush=True)
     print("\n| true Pass@8 or Maj@8 |" + "".join(f" {problems} problems |" for problems in SIZES))
     print("|--:|" + "--:|" * len(SIZES))
     for share in NEAR_1:

@@ -144,7 +144,7 @@ def by_cluster(values: Values, clusters: Sequence[int]) -> Values:
         return values
     _, numbers = np.unique(clusters, return_inverse=True)
     sums = np.bincount(numbers, values - values.mean())
-    return values.mean() + sums * (len(sums) / len(clusters))
+    return np.asarray(values.mean() + sums * (len(sums) / len(clusters)))
 
 
 def paired_difference(differences: Values, shares: bool = True) -> Difference:
