@@ -57,7 +57,7 @@ def draw_curve(generator: np.random.Generator, raised: Callable[[Values], Values
     """One calibration and one run of a method at each rate; `host` are the host's shares of correct samples."""
     rates = np.sort(RATES * (1 + MISSED * generator.standard_normal(len(RATES))))
     chances = 1 / (1 + np.exp(-(odds + raised(rates)[:, np.newaxis])))
-    return Curve(rates, [generator.binomial(SAMPLES, chances) / SAMPLES - host], [SAMPLES])
+    return Curve(rates, [generator.binomial(SAMPLES, chances) / SAMPLES - host])
 
 
 class Found(NamedTuple):
@@ -86,7 +86,7 @@ def simulate(
         rates = np.append(0.0, curve.costs)
         whole, known = (float(find_areas(at, np.interp(raised(at), levels, means) - means[0], cap)) for at in (_FINE, rates))
         method, _ = compare_areas(curves, ["copy"], cap)
-        over_problems = average_differences(curve.areas(cap), curve.samples)
+        over_problems = average_differences(curve.areas(cap))
         reach = over_problems.reach(0.9)
         found.append(
             (

@@ -11,12 +11,17 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
-from difficulties import Array, Beta, joint_outcomes, table3
+from difficulties import Array, Beta, draw_together, joint_outcomes, table3
 from scipy import stats
 
-from lm_eval_takeover.results.statistics import Trio, bounds_of, count_observations, errors_of, measure_recovery
+from lm_eval_takeover.results.statistics import Trio, add_unseen, bounds_of, errors_of, measure_recovery
 
-SIZES = (30, 40, 100, 500)
+SIZES = (15, 30, 40, 100, 500)
+SAMPLES = (1, 8, 32, 64)
+# True Acc of two runs, near 0 and 1 and between; and how far the samples of one problem agree (0: independent, 1: all alike).
+EDGES = ((0.01, 0.03), (0.01, 0.05), (0.97, 0.99), (0.005, 0.01), (0.05, 0.1), (0.5, 0.55))
+ALIKE = (0.02, 0.3)
+AGREEMENTS = (0.02, 0.1, 0.4, 0.8)
 NEAR_1 = (0.98, 0.99, 0.995, 0.996, 0.998, 0.999, 0.9995)
 METRICS = ("acc", "pass@8", "maj@8")
 PAIRS = ((0, 1), (0, 2), (1, 2), (2, 3), (4, 5), (5, 6), (6, 7))  # rows of Table 3: base to guided, guided to thinking
@@ -34,17 +39,38 @@ def values_of(metric: str, samples: int) -> Array:
 
 def draw_moments(
     generator: np.random.Generator, chances: Array, values: Array, problems: int, draws: int
-) -> tuple[Array, Array]:
-    """Means and sums of squared deviations over the problems of each draw; `chances` are of the outcomes with these `values`."""
+) -> tuple[Array, Array, Array]:
+    """Means and sums of squares and fourth powers of deviations over the problems of each draw; `chances` are of `values`."""
     counts = generator.multinomial(problems, chances.ravel() / chances.sum(), draws)
-    mean = counts @ values.ravel() / problems
-    return mean, np.maximum(counts @ values.ravel() ** 2 - problems * mean**2, 0)
+    one, two, three, four = (counts @ values.ravel() ** power / problems for power in (1, 2, 3, 4))
+    squares, fourths = two - one**2, four - 4 * one * three + 6 * one**2 * two - 3 * one**4
+    return one, problems * np.maximum(squares, 0), problems * np.maximum(fourths, 0)
+
+
+def find_errors(differences: Array) -> Array:
+    """Standard errors of `paired_difference` for differences `[draws, problems]`."""
+    centred = differences - differences.mean(axis=1, keepdims=True)
+    return errors_of(differences.shape[1], add_unseen((centred**2).sum(axis=1), (centred**4).sum(axis=1)))
+
+
+def cover_edge(
+    generator: np.random.Generator, pair: Sequence[float], agreement: float, problems: int, samples: int, draws: int
+) -> float:
+    """Coverage of the paired difference of Acc between two runs of this true Acc; equal ones are one model with two seeds."""
+    weight = 1 / agreement - 1
+    betas = [Beta(mean * weight, (1 - mean) * weight) for mean in pair]
+    same = pair[0] == pair[1]
+    chances = [generator.beta(*betas[0], (draws, problems))] * 2 if same else draw_together(generator, betas, (draws, problems))
+    old, new = (generator.binomial(samples, each) / samples for each in chances)
+    reach = find_errors(new - old) * stats.t.ppf(0.975, problems - 1)
+    return float((abs((new - old).mean(axis=1) - (pair[1] - pair[0])) <= reach + 1e-9).mean())
 
 
 def cover_mean(generator: np.random.Generator, beta: Beta, metric: str, problems: int, samples: int, draws: int) -> float:
     """Coverage of the mean of a metric."""
     chances, values = joint_outcomes([beta], samples), values_of(metric, samples)
-    low, high = bounds_of(problems, *draw_moments(generator, chances, values, problems, draws))
+    mean, squares, _ = draw_moments(generator, chances, values, problems, draws)
+    low, high = bounds_of(problems, mean, squares)
     return _share_inside(low, high, float(chances @ values))
 
 
@@ -54,8 +80,8 @@ def cover_difference(
     """Coverage of the paired difference of a metric; equal distributions are one model with two seeds."""
     chances, values = joint_outcomes(pair, samples), values_of(metric, samples)
     differences = values - values[:, np.newaxis]
-    mean, squares = draw_moments(generator, chances, differences, problems, draws)
-    reach = errors_of(problems, squares, count_observations(metric, samples)) * stats.t.ppf(0.975, problems - 1)
+    mean, squares, fourths = draw_moments(generator, chances, differences, problems, draws)
+    reach = errors_of(problems, add_unseen(squares, fourths)) * stats.t.ppf(0.975, problems - 1)
     return _share_inside(mean - reach, mean + reach, float((chances * differences).sum()))
 
 
@@ -70,7 +96,7 @@ def cover_recovery(
     for counts in generator.multinomial(problems, chances.ravel() / chances.sum(), draws):
         places = np.unravel_index(np.repeat(np.arange(chances.size), counts), chances.shape)
         b, g, r = (values[place] for place in places)
-        found = measure_recovery([Trio(g, b, r, count_observations(metric, 8))])
+        found = measure_recovery([Trio(g, b, r)])
         if found is not None:
             given += 1
             hits += found.low <= true <= found.high
@@ -121,10 +147,20 @@ def main() -> None:
                 print_line(f"difference of {name}", problems, samples, apart)
                 same = [cover_difference(generator, [beta, beta], metric, *how) for beta in cells.values()]
                 print_line(f"difference of {name}, one model twice", problems, samples, same)
-            if metric != "maj@8" and problems != 40:
+            if metric != "maj@8" and problems in (30, 100, 500):
                 found = [cover_recovery(generator, trio, metric, problems, draws // TRIO_DRAWS) for trio in trios]
                 shown = [coverage for coverage, given in found if given > 0.5]
                 print_line(f"Recovery of {name}, where it is mostly given", problems, 8, shown)
+    print("\n| difference of Acc near 0 and 1 | samples | lowest | true Acc, agreement | one model twice, lowest |")
+    print("|--:|--:|--:|---|--:|")
+    for problems in SIZES:
+        for samples in SAMPLES:
+            how = problems, samples, max(1000, draws // problems)
+            edges = {(*e, a): cover_edge(generator, e, a, *how) for e in EDGES for a in AGREEMENTS}
+            worst = min(edges, key=lambda cell: edges[cell])
+            twice = min(cover_edge(generator, (mean, mean), a, *how) for mean in ALIKE for a in AGREEMENTS)
+            where = f"{worst[0]:.1%} to {worst[1]:.1%}, {worst[2]:g}"
+            print(f"| {problems} | {samples} | {edges[worst]:.1%} | {where} | {twice:.1%} |", flush=True)
     print("\n| true Pass@8 or Maj@8 |" + "".join(f" {problems} problems |" for problems in SIZES))
     print("|--:|" + "--:|" * len(SIZES))
     for share in NEAR_1:

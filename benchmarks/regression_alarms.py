@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from difficulties import Beta, table3
-from scipy import optimize
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
-from lm_eval_takeover.commands.regress.verdicts import EXPECTED, Design, draw_scores, lower, plan
+from lm_eval_takeover.commands.regress.plans import EXPECTED, Design, draw_scores, lower, plan
 from lm_eval_takeover.results.problems import Problems
-from lm_eval_takeover.results.statistics import Values, any_of_runs, as_values, average_differences
+from lm_eval_takeover.results.statistics import Values, as_values, average_differences
 
 SAMPLES = 8
 SIZES = {"AIME24": 30, "AMC23": 40, "Math500": 500}
@@ -44,8 +43,7 @@ def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problem
 
 def find_p_values(margins: Sequence[Values]) -> Values:
     """One-sided p-values of runs whose `margins` of Acc over the limit are by task `[runs, problems]`."""
-    observations = [float(SAMPLES)] * len(margins)
-    return as_values([average_differences(run, observations).p_below() for run in zip(*margins, strict=True)])
+    return as_values([average_differences(run).p_below() for run in zip(*margins, strict=True)])
 
 
 def rate_alarms(
@@ -65,7 +63,7 @@ def plan_power(generator: np.random.Generator, beta: Beta, task: str, drop: floa
     found = []
     for _ in range(PLANS):
         baseline = measure(generator, draw_chances(generator, beta, 1, SIZES[task])[0], "", task)
-        found.append(plan(baseline, "acc", limit, CONFIDENCE, [drop], SAMPLES)[0].power)
+        found.append(plan(baseline, Design("acc", limit, CONFIDENCE), [drop])[0].power)
     return float(np.mean(found))
 
 
@@ -82,23 +80,17 @@ def simulate_quiet(generator: np.random.Generator, difficulties: Sequence[Values
     return np.stack(found)
 
 
-def find_level(design: Design, runs: int) -> float:
-    """The p-value of one run whose `any_of_runs` is the level."""
-    return float(10 ** optimize.brentq(lambda power: any_of_runs(10**power, runs, design.seeds) - design.level, -12, 0))
-
-
 def rate_quiet(
     generator: np.random.Generator, cells: Sequence[tuple[Beta, int]], limit: float, seeds: int, baselines: int
 ) -> list[float]:
-    """Without a change: passes, alarms, alarms of the unluckiest 5 % of baselines, any of 30 alone and with `--history`."""
+    """Without a change: passes, alarms, alarms of the unluckiest 5 % of baselines, any of 30."""
     design = Design("acc", limit, CONFIDENCE, SAMPLES, seeds)
     difficulties = [draw_chances(generator, beta, baselines, problems) for beta, problems in cells]
     found = simulate_quiet(generator, difficulties, design, RUNS)
     alarms = found <= design.level
-    corrected = found <= find_level(design, RUNS)
     each = np.quantile(alarms.mean(axis=1), 0.95)
     rates = (found >= 1 - design.level).mean(), alarms.mean(), each, alarms.any(axis=1).mean()
-    return [float(rate) for rate in (*rates, corrected.any(axis=1).mean())]
+    return [float(rate) for rate in rates]
 
 
 def main() -> None:
@@ -119,8 +111,8 @@ def main() -> None:
                 shown = f"{alarms:.1%} | {planned} | {passes:.1%} | {points:.1%}"
                 print(f"| {task} | {problems} | {limit:g} | {drop:g} | {shown} |", flush=True)
     print()
-    print(f"| no change | problems | limit | seeds | passes | alarms | unlucky 5 % | any of {RUNS} | with --history |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    print(f"| no change | problems | limit | seeds | passes | alarms | unlucky 5 % | any of {RUNS} |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     named = {task: [(cells[ROW, task], count)] for task, count in PAPER.items() if (ROW, task) in cells}
     named |= {"average": [pair for (pair,) in named.values()]}
     for name, pairs in named.items():

@@ -60,6 +60,7 @@ _SHARED: Mapping[str, dict[str, Any]] = {
     "seed": {"type": int, "default": 0, "metavar": "N", "help": "seed of all random numbers (default: 0)"},
     "format": {"choices": ("table", "md", "csv", "latex", "json"), "default": "table", "help": "format (default: table)"},
     "filter": {"metavar": "NAME", "help": "of a task with several filters read this one (default: the first)"},
+    "group": {"metavar": "FIELD", "help": "documents with one value of this field count as one; equal prompts always do"},
     "max_missing": {
         "type": read_share,
         "default": 0.02,

@@ -144,8 +144,11 @@ def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrig
     calibration, column = find_fitting_calibration(arguments, pair, method)
     policy, origin = choose_gate(arguments, method, calibration, column)
     if (target := origin.target) is not None and not target.is_reached:
-        nearest_rate = target.target_rate, target.name, 100 * target.realized_rate
+        nearest_rate = target.target_rate, target.name, 100 * target.nearest_rate
         logger.warning("target_rate=%g: the nearest rate that %s can reach is %.1f%%", *nearest_rate)
+    elif target is not None:
+        told = target.target_rate, target.describe_rate(), target.prompts
+        logger.info("target_rate=%g: realized %s on %d held-out prompts of the calibration", *told)
     command, allowed = make_command(arguments, method), arguments.allow_calibration_mismatch
     fit = CalibrationFit(calibration, pair, arguments.enable_thinking, allowed, command)
     return policy, replace(origin, fit=fit)

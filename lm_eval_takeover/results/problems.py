@@ -3,6 +3,7 @@
 Problems without a response are `missing`.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.settings import Settings
-from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
 from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import show
@@ -46,7 +47,9 @@ class Problems:
     responses: tuple[str, ...] = ()  # digests of those to each problem, where they are known
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
+    clusters: tuple[int, ...] = ()  # the number of each problem's cluster; none where every problem stands alone
     identity: str | None = None  # of what was asked (`runs.identity`); None for other models
+    seed: int | None = None  # that all random numbers follow from; None for other models
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,7 +66,8 @@ class Problems:
         doc_ids = tuple(self.doc_ids[place] for place in order) if self.doc_ids else ()
         prompts = tuple(self.prompts[place] for place in order) if self.prompts else ()
         responses = tuple(self.responses[place] for place in order) if self.responses else ()
-        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts, responses=responses)
+        clusters = tuple(self.clusters[place] for place in order) if self.clusters else ()
+        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts, responses=responses, clusters=clusters)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class ReadOptions:
     filter: str | None = None
     max_missing: float = 0.02
     skip_unreadable: bool | None = None  # what cannot be read is a note; None: the command has no such option
+    group: str | None = None  # the field of a document whose equal values make one cluster
 
     def check(self, place: str, missing: int, present: int) -> None:
         """Raise ResultsError if more problems are missing than may be."""
@@ -81,6 +86,15 @@ class ReadOptions:
                 f"{place} has no response to {missing:,} of {missing + present:,} problems, and --max_missing "
                 f"{self.max_missing:g} is the share that may be missing; run them again, or allow a larger share"
             )
+
+    def find_group(self, place: str, document: Any) -> str:
+        """The group of a document (`--group`). Raises ResultsError if it lacks the field."""
+        if self.group is None:
+            return ""
+        if not isinstance(document, Mapping) or document.get(self.group) is None:
+            known = ", ".join(map(str, document or {})) or "none"
+            raise ResultsError(f"{place}: the document has no field '{self.group}' (--group); its fields: {known}")
+        return json.dumps(document[self.group], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,7 @@ class Measured:
     samples: int
     texts: str
     prompt: str = ""
+    group: str = ""  # of `--group`
 
 
 class NotCorrect(ResultsError):
@@ -156,11 +171,8 @@ def read_problems(
         metrics = {ACC: metrics.pop(accuracy), **metrics}
         metrics |= {m: float(row.get(m)) for m in others if m not in (*metrics, accuracy) and is_share(row.get(m))}
         name = name if copies[name] == 1 else f"{copies[name]}-{name}"
-        rows.append(
-            Measured(
-                name, doc_id, metrics, _count_samples(row), digest_of([name, row.get("resps")]), str(row.get("prompt_hash"))
-            )
-        )
+        texts, group = digest_of([name, row.get("resps")]), reading.find_group(row.place, row.get("doc"))
+        rows.append(Measured(name, doc_id, metrics, _count_samples(row), texts, str(row.get("prompt_hash") or ""), group))
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
     reading.check(f"'{path}'", crashed, len(rows))
@@ -192,7 +204,9 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     names, doc_ids = tuple(row.name for row in rows), tuple(row.doc_id for row in rows)
     values = fill_pass_at_k(values, samples)
     responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
-    return Problems(names, samples, values, doc_ids, digest_of(sorted(responses)), responses, missing, prompts)
+    clusters = join_clusters(prompts, [row.group for row in rows])
+    texts = digest_of(sorted(responses))
+    return Problems(names, samples, values, doc_ids, texts, responses, missing, prompts, clusters)
 
 
 def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:
@@ -266,7 +280,8 @@ def read_log(path: Path, reading: ReadOptions) -> tuple[str, Settings, str, Sett
         texts = digest_of([identity, [sample.output.completion for sample in each]])
         means = {scorer: sum(scores[name][scorer]) / epochs for scorer in names}
         means = {ACC: means.pop(accuracy), **means}
-        rows.append(Measured(identity, number, means, samples_each, texts))
+        group = reading.find_group(f"'{path}'", each[0].metadata)
+        rows.append(Measured(identity, number, means, samples_each, texts, digest_of(problem), group))
     decoding = header.plan.config.model_dump(exclude_none=True, exclude={"seed"})
     settings = {"model": spec.model, **{f"generate.{name}": value for name, value in decoding.items()}}
     of_task = {"task_version": spec.task_version, "limit": spec.config.limit, "samples": epochs, "metric": accuracy}

@@ -13,6 +13,8 @@ from lm_eval_takeover.storage.schema import Positive
 
 Settings = dict[str, Any]
 
+_DIGEST = re.compile(r"\b(?:blake2b|sha256):([0-9a-f]{8})[0-9a-f]+")
+_MEANINGS = {"schema": " (the rule that draws tokens)"}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function without source
 
 
@@ -86,7 +88,8 @@ def name_model(config: Fields, takeover: Fields, kind: str) -> str:
 
 def list_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
     """`name: old -> new` of every setting that differs, in the order of names."""
-    return [f"{name}: {_show(old.get(name))} -> {_show(new.get(name))}" for name in name_differences(old, new, ignored)]
+    pairs = ((name, _show(old.get(name)), _show(new.get(name))) for name in name_differences(old, new, ignored))
+    return [f"{name}{_MEANINGS.get(name, '')}: {before} -> {now}" for name, before, now in pairs]
 
 
 def name_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
@@ -111,5 +114,5 @@ def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
 
 
 def _show(value: Any) -> str:
-    text = "none" if value is None else str(value)
+    text = _DIGEST.sub(r"files \1…", "none" if value is None else str(value))
     return repr(text) if "\n" in text else text if len(text) <= 60 else f"{text[:57]}..."

@@ -12,12 +12,15 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.special import betaincinv, stdtr, stdtrit
 
 Values = NDArray[np.float64]  # one per problem
 
 CONFIDENCE = 0.95
 _AGREEMENT = 0.2  # problems' worth of evidence that the samples of a problem all agree, if nothing else is known
+_ROUNDING = 1e-24  # fourth powers of deviations that are rounding errors
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
     `n_eff = N / deff`, where `deff` is the variance between problems over that of problems whose samples all agree,
     `(sum (x - m)^2 + c) / (N m (1 - m) + c)`. It is 1 where all samples of a problem agree, down to 1/8 where 8 are independent,
     and 1 at 0 of 240 or 240 of 240, where the data cannot tell. Student's t replaces the normal quantile, since `deff` is
-    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals).
+    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals). Near 0 and 1, where Wilson's nearer
+    bound is too near, a one-sided exact bound replaces it, as Brown, Cai and DasGupta do (Stat. Sci. 16, 2001).
     """
     mean = values.mean()
     low, high = bounds_of(len(values), mean, ((values - mean) ** 2).sum(), confidence)
@@ -96,8 +100,15 @@ def bounds_of(count: int, mean: Values, squares: Values, confidence: float = CON
     z2 = float(stdtrit(count - 1, (1 + confidence) / 2)) ** 2
     centre = (mean + z2 / (2 * effective)) / (1 + z2 / effective)
     reach = np.sqrt(z2 * (mean * (1 - mean) / effective + z2 / (4 * effective**2))) / (1 + z2 / effective)
+    below, above = (_bound_exactly(share, effective, confidence) for share in (mean, 1 - mean))
     # At 0 and 1 the bound equals the mean; rounding errors are cut off.
-    return np.clip(np.minimum(centre - reach, mean), 0, 1), np.clip(np.maximum(centre + reach, mean), 0, 1)
+    return np.clip(np.minimum(centre - reach, below), 0, mean), np.clip(np.maximum(centre + reach, 1 - above), mean, 1)
+
+
+def _bound_exactly(share: Values, count: Values, confidence: float) -> Values:
+    """Clopper and Pearson's lower bound of a share, one-sided."""
+    successes = np.maximum(share * count, 1e-9)
+    return np.asarray(betaincinv(successes, np.maximum(count - successes, 0) + 1, 1 - confidence))
 
 
 def average_interval(parts: Sequence[Interval]) -> Interval:
@@ -108,56 +119,80 @@ def average_interval(parts: Sequence[Interval]) -> Interval:
     return Interval(value, max(value - below, 0.0), min(value + above, 1.0))
 
 
-def count_observations(metric: str, samples: int) -> int:
-    """How many independent observations a problem's value is the mean of: its samples for a share, 1 for a 0 or 1."""
-    name, _, k = metric.partition("@")
-    return max(1, samples // int(k)) if name == "pass" else 1 if name == "maj" else samples
+def join_clusters(*labels: Sequence[str]) -> tuple[int, ...]:
+    """Number the clusters of problems: those that share a label, themselves or through others, are one. Empty labels join none.
 
-
-def paired_difference(differences: Values, observations: float) -> Difference:
-    """The mean of one difference per problem, each of means over so many `observations`, `inf` where no number applies.
-
-    Where hardly any problem differs, the variance counts two more: one that became better and one that became worse, by one
-    observation (squares `f = 2 / observations`). So an interval never has no width: that no problem differs among 30 does not
-    show that none will. As the sum of squares S grows beyond that, so does what is added shrink: `S + f / (1 + S / f)`.
+    Nothing is returned where every problem stands alone, or where all would be one: then nothing could be said.
     """
-    mean = differences.mean()
-    error = errors_of(len(differences), ((differences - mean) ** 2).sum(), observations)
-    return Difference(float(mean), float(error), max(len(differences) - 1, 1))
+    count = len(labels[0])
+    ties = []
+    for each in labels:
+        first = dict[str, int]()
+        ties += [(first.setdefault(label, at), at) for at, label in enumerate(each) if label]
+    matrix = coo_array((np.ones(len(ties)), tuple(np.array(ties, dtype=int).reshape(-1, 2).T)), (count, count))
+    number, clusters = connected_components(matrix, directed=False)
+    return tuple(clusters.tolist()) if 1 < number < count else ()
 
 
-def average_differences(tasks: Sequence[Values], observations: Sequence[float]) -> Difference:
+def by_cluster(values: Values, clusters: Sequence[int]) -> Values:
+    """Values of clusters from those of problems; the same ones where there are no clusters.
+
+    Their mean is that over problems, and its error from them is the cluster-robust one: each is the sum of its problems'
+    deviations, in units of a cluster of mean size.
+    """
+    if not clusters:
+        return values
+    _, numbers = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(numbers, values - values.mean())
+    return np.asarray(values.mean() + sums * (len(sums) / len(clusters)))
+
+
+def paired_difference(differences: Values, shares: bool = True) -> Difference:
+    """The mean of one difference per problem (or cluster).
+
+    Problems that were not drawn may differ, even where hardly one of these does: that none of 30 differs does not show that none
+    will. So the variance counts two more, one that is won whole and one that is lost, with the weight `exp(-carriers / 2.5)`:
+    it fades out as more problems carry the variance (`add_unseen`). None is added to values that are no shares.
+    """
+    centred = differences - differences.mean()
+    squares = (centred**2).sum()
+    squares = add_unseen(squares, (centred**4).sum()) if shares else squares
+    return Difference(float(differences.mean()), float(errors_of(len(differences), squares)), max(len(differences) - 1, 1))
+
+
+def average_differences(tasks: Sequence[Values], shares: bool = True) -> Difference:
     """`paired_difference` of each task, averaged over tasks."""
-    return Difference.average([paired_difference(*task) for task in zip(tasks, observations, strict=True)])
+    return Difference.average([paired_difference(task, shares) for task in tasks])
 
 
-def errors_of(count: int, squares: Values, observations: float) -> Values:
-    """Standard errors of `paired_difference` from the number of problems and their sums of squared deviations [rows]."""
-    if count < 2:
-        return np.ones_like(squares)
-    return np.asarray(np.sqrt((squares + _add_floor(squares, observations)) / (count - 1) / count))
+def errors_of(count: int, squares: Values) -> Values:
+    """Standard errors of means over so many problems from the sums of squared deviations [rows]."""
+    return np.sqrt(squares / (count - 1) / count) if count > 1 else np.ones_like(squares)
 
 
-def covariance_of_means(differences: Values, observations: float) -> Values:
+def add_unseen(squares: Values, fourths: Values) -> Values:
+    """Sums of squared deviations with what problems that were not drawn may add, from these and the sums of fourth powers.
+
+    `carriers = squares^2 / fourths` is how many problems carry the variance: the number of problems over the kurtosis.
+    """
+    carriers = squares**2 / (fourths + _ROUNDING)
+    return np.asarray(squares + 2 * np.exp(-carriers / 2.5))
+
+
+def covariance_of_means(differences: Values) -> Values:
     """Covariance [rows, rows] of the means of `differences` [rows, problems], with the variances of `paired_difference`."""
     count = differences.shape[1]
     if count < 2:
         return np.eye(len(differences))  # nothing is known, as in `errors_of`
     centred = differences - differences.mean(axis=1, keepdims=True)
     squares = centred @ centred.T
-    squares = squares + np.diag(_add_floor(squares.diagonal(), observations))
+    np.fill_diagonal(squares, add_unseen(squares.diagonal(), (centred**4).sum(axis=1)))
     return np.asarray(squares / (count - 1) / count)
 
 
-def _add_floor(squares: Values, observations: float) -> Values:
-    """These sums of squares with two more problems added."""
-    floor = 2 / observations
-    return np.asarray(floor / (1 + squares / floor)) if floor else np.zeros_like(squares)
-
-
-def independent_difference(new: Values, old: Values, observations: float) -> Difference:
+def independent_difference(new: Values, old: Values) -> Difference:
     """The difference of means over other problems; degrees of freedom by Welch and Satterthwaite."""
-    half = average_differences([new, -old], [observations] * 2)
+    half = average_differences([new, -old])
     return Difference(2 * half.value, 2 * half.error, half.freedom)
 
 
@@ -171,22 +206,6 @@ def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> l
         adjusted[index] = highest
         left -= weights[index]
     return adjusted
-
-
-def any_of_runs(p_value: float, runs: int, seeds: int) -> float:
-    """The chance that any of so many equal runs has a one-sided p-value this small against one frozen baseline.
-
-    Dunnett's comparison of many with one control, for normal means: the runs share the baseline's noise, which is that of
-    `seeds` runs, so that two differences correlate by `1 / (1 + seeds)`.
-    """
-    if runs <= 1:
-        return p_value
-    shared = 1 / (1 + seeds)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
-    spared = ndtr((-ndtri(p_value) - sqrt(shared) * nodes) / sqrt(1 - shared))
-    # 1 - x^runs without loss of digits where x is close to 1.
-    any_one = -np.expm1(runs * np.log(np.maximum(spared, 1e-300)))
-    return float(np.clip(any_one @ weights / weights.sum(), p_value, 1.0))
 
 
 def fit_chances(shares: Values, samples: float) -> tuple[Values, Values]:
@@ -219,25 +238,24 @@ class Trio:
     guided: Values
     base: Values
     reference: Values
-    observations: float  # that a value is the mean of (`statistics.count_observations`)
 
 
 def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
     """Recovery of the unweighted means over tasks, paired by problem; None if the reference is within noise of the base."""
     pairs = [np.stack([task.guided - task.base, task.reference - task.base]) for task in tasks]
-    return measure_ratio(pairs, [task.observations for task in tasks], confidence)
+    return measure_ratio(pairs, confidence)
 
 
-def measure_ratio(tasks: Sequence[Values], counts: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+def measure_ratio(tasks: Sequence[Values], confidence: float = CONFIDENCE) -> Interval | None:
     """The ratio of two means over tasks, each [2, problems] of differences; None unless the second is above 0 beyond noise.
 
     The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
-    the mean of `second` differs from 0, so both answers come from one test. `counts` are the observations behind a value.
+    the mean of `second` differs from 0, so both answers come from one test.
     """
     means, covariance, parts = np.zeros(2), np.zeros((2, 2)), []
-    for pairs, count in zip(tasks, counts, strict=True):
+    for pairs in tasks:
         means += pairs.mean(axis=1) / len(tasks)
-        part = covariance_of_means(pairs, count) / len(tasks) ** 2
+        part = covariance_of_means(pairs) / len(tasks) ** 2
         covariance += part
         parts.append((part[1, 1], pairs.shape[1] - 1))
     if any(free < 1 for _, free in parts):

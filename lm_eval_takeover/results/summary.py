@@ -18,6 +18,7 @@ from lm_eval_takeover.results.statistics import (
     Trio,
     as_values,
     average_interval,
+    by_cluster,
     mean_interval,
     measure_recovery,
 )
@@ -136,7 +137,9 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summ
     scores = {}
     for metric in list_scores(result.means):
         values = result.problems.values.get(metric) if result.problems else None
-        scores[metric] = Figure(result.means[metric]) if values is None else Figure.of(mean_interval(values))
+        scores[metric] = Figure(result.means[metric])
+        if result.problems and values is not None:
+            scores[metric] = Figure.of(mean_interval(by_cluster(values, result.problems.clusters)))
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
     rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)

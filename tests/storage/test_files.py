@@ -93,17 +93,14 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
     ("link", "words"),
     [
         ("p.jsonl", ["calibrate", "--prompts", "{folder}/p.jsonl", "--out", "{folder}/out.json"]),
-        ("h.jsonl", [*REGRESS, "--history", "{folder}/h.jsonl"]),
         ("results_2026-01-01.json", ["leaderboard", "{folder}"]),
         ("baseline.json", REGRESS),
     ],
-    ids=["prompts", "history", "results", "baseline"],
+    ids=["prompts", "results", "baseline"],
 )
 def test_inputs_of_commands_that_are_pipes_are_one_line(tmp_path, link, words):
     os.mkfifo(tmp_path / "pipe")
     write_results(tmp_path / "run", {"takeover_demo": [4, 8]}, run=takeover())
-    if "--history" in words:
-        assert main([word.format(folder=tmp_path) for word in [*REGRESS, "--update"]]) == 0
     (tmp_path / link).symlink_to("pipe")
     with pytest.raises(TakeoverError, match="it is a folder, a pipe or a device"):
         main([word.format(folder=tmp_path) for word in words])

@@ -58,7 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rows = "methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)"
     add("--methods", nargs="+", default=[], metavar="METHOD", help=rows)
     add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
-    add("--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure rates on (default: 100)")
+    more = "more prompts: rates are solved on half of them, and measured on the others (default: 100)"
+    add("--num_held_out", type=int, default=100, metavar="N", help=more)
     add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve and print (default: ce)")
     rules = ("threshold_to_mean", "tail_to_mean")
     add("--kappa_rule", choices=rules, default=rules[0], help="for --target_rate (default: threshold_to_mean)")

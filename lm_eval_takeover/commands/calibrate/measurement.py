@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lm_eval_takeover.commands._options import read_loading
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
 from lm_eval_takeover.commands.calibrate import page
 from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
-from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
+from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, check_target, solve
 from lm_eval_takeover.commands.calibrate.rollouts import Rollouts, Setup, collect, open_rollouts
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate, fires_along
@@ -35,6 +36,7 @@ from lm_eval_takeover.pair.loading import keep_read, load_pair, open_method, par
 logger = logging.getLogger(__name__)
 
 Wanted = tuple[Method, Sequence[float]]  # and the realized rates to solve its budget parameter for
+PRECISION = 0.01  # of a realized rate, below which a warning says how many prompts are needed
 VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
 
 
@@ -217,12 +219,22 @@ def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted
     targets = list(calibration.targets)
     for method, rates in wanted:
         missing = [rate for rate in rates if not any(target.answers(rate, method.settings) for target in targets)]
-        targets += solve(HeldOutRollouts(setup, requests, calibration, method), missing, rollouts)
+        folds = [HeldOutRollouts(setup, half, calibration, method) for half in (requests[::2], requests[1::2]) if half]
+        solved = list(solve(folds[0], missing, rollouts))
+        targets += [check_target(target, folds[1], rollouts) for target in solved] if len(folds) > 1 else solved
+    for target in targets:
+        reach = (target.high - target.low) / 2 if target.high is not None and target.low is not None else 1.0
+        if reach > PRECISION:
+            needed = ceil(2 * target.prompts * (reach / PRECISION) ** 2 / 10) * 10
+            logger.warning(
+                "%s at %.1f%%: the realized rate is known within ±%.1f points from %d prompts; for ±%g about %d are needed "
+                "(--num_held_out)", target.name, 100 * target.target_rate, 100 * reach, target.prompts, 100 * PRECISION, needed,
+            )  # fmt: skip
     return replace(calibration, targets=tuple(targets))
 
 
 def describe_unsolved(target: Target) -> str:
     return (
         f"no {target.budget_parameter} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} "
-        f"on the {target.prompts} held-out prompts; the nearest one, {target.value:.4g}, realizes {target.realized_rate:.2%}"
+        f"on the held-out prompts; the nearest one, {target.value:.4g}, realizes {target.nearest_rate:.2%}"
     )

@@ -30,7 +30,7 @@ def target_table(calibration: Calibration) -> Table:
     columns = ["method", "argument", "target rate", "value", "realized on held-out prompts", "prompts", "tokens"]
     rows = []
     for target in calibration.targets:
-        rates = f"{target.target_rate:.1%}", f"{target.value:.5g}", f"{target.realized_rate:.2%}"
+        rates = f"{target.target_rate:.1%}", f"{target.value:.5g}", target.describe_rate()
         rows.append([target.name, target.budget_parameter, *rates, str(target.prompts), f"{target.tokens:,}"])
     return Table(columns, rows, names=2)
 

@@ -89,12 +89,12 @@ def read_prompts(
 
     A row becomes a prompt by `task`, with the text of `field` as its problem. Without a task it is the text of `field` in a file,
     and the prompt of our mathematical tasks for a data set. `chat` then applies a chat template.
-    Of too few rows, at most a fifth is held out. Without a `source` the rows are the documents of `task`, test problems: only
+    Of too few rows, at most two fifths are held out. Without a `source` the rows are the documents of `task`, test problems: only
     `diagnostic` allows these. Raises ArgumentError for what cannot be read or is a test problem.
     """
     rows = _open_rows(source, split, field, task)
     drawn = _draw_rows(rows, task, chat or str, count + held_out, seed)
-    held_out = min(held_out, max(len(drawn) - count, len(drawn) // 5))
+    held_out = min(held_out, max(len(drawn) - count, 2 * (len(drawn) // 5)))
     kept = min(count, len(drawn) - held_out)
     drawn = [*sorted(drawn[:kept]), *sorted(drawn[kept : kept + held_out])]
     indices, raw, texts = zip(*drawn, strict=True)

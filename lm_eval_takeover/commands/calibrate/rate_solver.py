@@ -1,15 +1,16 @@
 """Finds the value of a method's budget parameter (spike ratio, leniency, weight) that gives a wanted realized rate.
 
 Each takeover changes what the host writes next, so the rate is measured on rollouts of held-out prompts. These share their random
-numbers, so the rate is nearly monotone in the parameter.
+numbers, so the rate is nearly monotone in the parameter. It is solved on half of the prompts and measured on the others.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Self
 
 import numpy as np
+from scipy.special import stdtrit
 
 from lm_eval_takeover.calibration.thresholds import TOLERANCE, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
@@ -42,6 +43,10 @@ class Measured:
     def rate(self) -> float:
         return self.takeovers / self.tokens
 
+    def find_reach(self, prompts: int) -> float:
+        """How far a 95 % interval of the rate reaches to either side, by Student's t over so many prompts."""
+        return self.error * math.sqrt(prompts / (prompts - 1)) * float(stdtrit(prompts - 1, 0.975)) if prompts > 1 else 1.0
+
     def is_near(self, rate: float) -> bool:
         """Whether more measurements of the same prompts would only fit their noise."""
         return abs(self.rate - rate) <= min(max(_NEAR, self.error), TOLERANCE)
@@ -59,7 +64,7 @@ class HeldOutRollouts:
     @property
     def name(self) -> str:
         """A key of all that a measured rate depends on, without the value."""
-        return digest_of([self.setup.prompts.held_out, self.method.settings])
+        return digest_of([[request.prompt for request in self.requests], self.method.settings])
 
     def measure(self, value: float, label: str) -> Measured:
         """The rate at this value of the budget parameter."""
@@ -103,6 +108,18 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -
         best = min(measured, key=lambda tried: (abs(measured[tried].rate - rate), tried))
         found = measured[best]
         yield Target(rate, settings, parameter.name, math.exp(sign * best), found.rate, len(rollouts.requests), found.tokens)
+
+
+def check_target(target: Target, rollouts: HeldOutRollouts, memory: Rollouts) -> Target:
+    """The target with the rate that its value realizes on these prompts, on which it was not solved."""
+    name, count = f"{rollouts.name} {target.value!r}", len(rollouts.requests)
+    if name not in memory.results:
+        memory.remember(name, astuple(rollouts.measure(target.value, "on the other half")))
+    found = Measured(*memory.results[name])
+    reach = found.find_reach(count)
+    low, high = max(found.rate - reach, 0.0), min(found.rate + reach, 1.0)
+    counts = {"realized_rate": found.rate, "prompts": count, "tokens": found.tokens, "low": low, "high": high}
+    return replace(target, **counts, solved_rate=target.realized_rate)
 
 
 def _choose_next(measured: dict[float, Measured], rate: float, step: int, expect: Callable[[float], float]) -> float | None:

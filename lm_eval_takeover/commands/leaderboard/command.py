@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--published", action="store_true", help="also print the paper's rows, with the numbers of its tables")
     versus = "compare each row with this one (or a row's name in a folder of compare): difference, interval, p-value"
     add("--vs", type=Path, metavar="RESULTS", help=versus)
-    add_shared(parser, "filter", "max_missing", "format")
+    add_shared(parser, "filter", "group", "max_missing", "format")
     add("--skip_unreadable", action="store_true", help="leave out results that cannot be read, and name them")
     columns = "also print these columns (JSON and CSV always have them all)"
     add("--columns", nargs="+", choices=EXTRAS, default=[], help=columns)
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.problems import ReadOptions
     from lm_eval_takeover.results.published import read_published_rows
 
-    reading = ReadOptions(options.filter, options.max_missing, options.skip_unreadable)
+    reading = ReadOptions(options.filter, options.max_missing, options.skip_unreadable, options.group)
     versus = options.vs
     if versus is not None and not versus.exists():  # it may be the name of a row in a folder that `compare` wrote
         rows = {row.name: row for folder in options.results for row in folder.glob("*/")}

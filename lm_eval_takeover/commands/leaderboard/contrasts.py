@@ -106,8 +106,8 @@ def _measure_recovery(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Fig
         ids = common_ids(problems)
         if ids is None or len({p.samples for p in problems}) > 1:
             return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
-        of_row, of_base, of_reference = (p.ordered_as(ids).values[metric] for p in problems)
-        trios.append(Trio(of_row, of_base, of_reference, statistics.count_observations(metric, problems[0].samples)))
+        ordered = [p.ordered_as(ids) for p in problems]
+        trios.append(Trio(*(statistics.by_cluster(p.values[metric], ordered[0].clusters) for p in ordered)))
     return recover(trios)
 
 
@@ -172,13 +172,13 @@ def _subtract(new: TaskResult, old: TaskResult, metric: str, max_missing: float)
         return None, "no samples; run with --log_samples"
     if any(metric not in result.problems.values for result in (new, old) if result.problems):
         return None, f"no {metric}, since a problem has too few samples in one of the rows"
-    observations = statistics.count_observations(metric, min(new.problems.samples, old.problems.samples))
     ids = common_ids([old.problems, new.problems], max_missing)
     if ids is None:
-        values = new.problems.values[metric], old.problems.values[metric]
-        return statistics.independent_difference(*values, observations), "other problems: not paired"
-    differences = new.problems.ordered_as(ids).values[metric] - old.problems.ordered_as(ids).values[metric]
-    return statistics.paired_difference(differences, observations), "paired by problem"
+        values = (statistics.by_cluster(p.values[metric], p.clusters) for p in (new.problems, old.problems))
+        return statistics.independent_difference(*values), "other problems: not paired"
+    after, before = new.problems.ordered_as(ids), old.problems.ordered_as(ids)
+    differences = statistics.by_cluster(after.values[metric] - before.values[metric], after.clusters)
+    return statistics.paired_difference(differences), "paired by problem"
 
 
 def _describe(metric: str, task: str, difference: statistics.Difference | None, how: str) -> Contrast:

@@ -61,7 +61,6 @@ class SeedRuns:
     settings: Settings
     versions: dict[str, Any]
     tasks: dict[str, TaskRuns]
-    digest: str = ""  # of a baseline: its file's checksum
     label: str = ""  # what the run is called
     notes: tuple[str, ...] = ()  # which of its results files count
 
@@ -151,7 +150,8 @@ def _read_task(run: Run, task: str) -> TaskRuns:
         costs, no_costs = read_costs(Path(result.run_dir), task, result.identity, totals, result.problems)
     ids, values = tuple(name[:_ID] for name in result.problems.ids), costs | result.problems.values
     prompts = tuple(name[:_ID] for name in result.problems.prompts)
-    problems = replace(result.problems, ids=ids, values=values, prompts=prompts, identity=result.identity)
+    seed = run.seed if run.takeover and isinstance(run.seed, int) else None
+    problems = replace(result.problems, ids=ids, values=values, prompts=prompts, identity=result.identity, seed=seed)
     return TaskRuns((problems,), result.settings, no_costs=no_costs)
 
 
@@ -178,6 +178,7 @@ class _BaselineRun:
     identity: str | None
     texts: str
     counts: dict[str, _Counts]
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _pack(side: TaskRuns) -> dict[str, Any]:
 
     def pack_run(run: Problems) -> dict[str, Any]:
         values = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
-        return {"identity": run.identity, "texts": run.texts, "counts": count(values)}
+        return {"identity": run.identity, "texts": run.texts, "counts": count(values), "seed": run.seed}
 
     return {
         "settings": side.settings,
@@ -250,7 +251,7 @@ def read_baseline(path: Path) -> SeedRuns:
         tasks = {task: _unpack(side) for task, side in stored.tasks.items()}
     except ValueError as error:
         raise ResultsError(f"'{path}': {error}; write it again with {WRITER}") from None
-    return SeedRuns(stored.model, stored.settings, stored.versions, tasks, stored.checksum, stored.label)
+    return SeedRuns(stored.model, stored.settings, stored.versions, tasks, stored.label)
 
 
 def _unpack(side: _StoredTask) -> TaskRuns:
@@ -271,6 +272,7 @@ def _unpack(side: _StoredTask) -> TaskRuns:
     runs = []
     for run in side.runs:
         values = fill_pass_at_k(divide(run.counts), side.samples)
-        runs.append(Problems(ids, side.samples, values, texts=run.texts, prompts=prompts, identity=run.identity))
+        told = {"texts": run.texts, "identity": run.identity, "seed": run.seed}
+        runs.append(Problems(ids, side.samples, values, prompts=prompts, **told))
     anchors = {role: Problems(ids, side.samples, {ACC: shares}) for role, shares in divide(side.anchors or {}).items()}
     return TaskRuns(tuple(runs), side.settings, anchors)

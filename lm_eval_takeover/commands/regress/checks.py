@@ -1,10 +1,6 @@
-"""`regress` from its options to its exit status: what it reads, and the verdict as text, JSON, JUnit XML, a Markdown summary and
-a history, which has a JSON line for each run.
-"""
+"""`regress` from its options to its exit status: what it reads; the verdict as text, JSON, JUnit XML and a Markdown summary."""
 
 import argparse
-import json
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,9 +17,8 @@ from lm_eval_takeover.commands._output import (
     show_p_value,
     write_file,
     write_json,
-    writing,
 )
-from lm_eval_takeover.commands.regress import verdicts
+from lm_eval_takeover.commands.regress import plans, verdicts
 from lm_eval_takeover.commands.regress.baseline import (
     SeedRuns,
     add_anchors,
@@ -32,16 +27,12 @@ from lm_eval_takeover.commands.regress.baseline import (
     read_single_run,
     write_baseline,
 )
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Power, TaskVerdict
+from lm_eval_takeover.commands.regress.fixed_values import ENDINGS, compare_fixed, plan_fixed, read_fixed_values
+from lm_eval_takeover.commands.regress.plans import MOST_PROBLEMS, Design, Power
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGED, CHANGES, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.results.fields import read_lines
 from lm_eval_takeover.results.problems import ReadOptions
-from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.regular_files import open_regular
-
-WRITER = "`lm-eval-takeover regress --history FILE`"
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,13 +48,15 @@ def regress(options: argparse.Namespace) -> int:
     """Plan, write a baseline, or compare a run with one. Returns the exit status. Raises ArgumentError, ResultsError."""
     if options.junit is not None:
         check_replaceable("junit", options.junit, "a JUnit file of regress")
-    reading = ReadOptions(options.filter, options.max_missing)
+    reading = ReadOptions(options.filter, options.max_missing, group=options.group)
+    if options.baseline is not None and options.baseline.suffix in ENDINGS and not options.update:
+        return _use_fixed_values(options, reading)
     if options.plan:
         read = read_seeds(options.results, reading) if options.results else _read_baseline(options.baseline, reading)
         return _plan(options, _choose(read, options.tasks))
     if options.update:
         new = _choose(read_seeds(options.results, reading), options.tasks)
-        return _update(options.baseline, add_anchors(new, options.base, options.reference) if options.base else new)
+        return _update(options, add_anchors(new, options.base, options.reference) if options.base else new)
     new = _choose(read_single_run(options.results[0], reading), options.tasks)
     return _compare(options, _choose(_read_baseline(options.baseline, reading), options.tasks), new)
 
@@ -85,9 +78,13 @@ def _choose(measured: SeedRuns, tasks: list[str]) -> SeedRuns:
 
 def _find_limits(options: argparse.Namespace, *runs: SeedRuns) -> dict[str, float]:
     """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
-    own = {metric for run in runs for side in run.tasks.values() for metric in side.problems.values}
+    sides = [side for run in runs for side in run.tasks.values()]
+    own = {metric for side in sides for metric in side.problems.values}
+    named = {side.settings.get("metric"): side.settings.get("filter") for side in sides}  # what tasks call their acc
+    own |= {str(name) for name in named} | {f"{name},{of}" for name, of in named.items()}
     limits = {}
-    for metric in (metric for word in options.metric for metric in word.split(",") if metric):
+    words = options.metric or [verdicts.ACC]
+    for metric in (part for word in words for part in ([word] if word in own else word.split(",")) if part):
         if not verdicts.is_drop(metric) and metric not in own.union(CHANGES):
             raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(CHANGES))}")
         limits[metric] = float(options.max_change if metric in CHANGES else options.max_drop)
@@ -96,7 +93,8 @@ def _find_limits(options: argparse.Namespace, *runs: SeedRuns) -> dict[str, floa
     return limits
 
 
-def _update(path: Path, new: SeedRuns) -> int:
+def _update(options: argparse.Namespace, new: SeedRuns) -> int:
+    path = options.baseline
     check_replaceable("baseline", path, "a baseline")
     write_baseline(path, new)
     counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
@@ -104,7 +102,29 @@ def _update(path: Path, new: SeedRuns) -> int:
         print(note, file=sys.stderr)
     runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {runs}{counts}"))
+    design = Design(verdicts.ACC, options.max_drop, options.confidence, seeds=new.seeds)
+    wanted = next((drop for drop in sorted(options.drop) if drop > options.max_drop), 2 * options.max_drop)
+    for name, (least, whole, needed) in plans.find_smallest_drop(new, design, wanted).items():
+        found = f"finds a drop of {100 * least:.1f} points ({100 * whole:.1f} if whole problems are lost)"
+        more = f"about {needed:,} problems" if needed else f"more than {MOST_PROBLEMS:,} problems"
+        line = f"{name}: at --max_drop {options.max_drop:g} it {found} in {verdicts.POWER:.0%} of runs"
+        print(for_terminal(f"{line}; one of {100 * wanted:g} points needs {more}"))
     return 0
+
+
+def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
+    """Compare a run with values that are known without problems, or plan such a comparison. Returns the exit status."""
+    if options.max_changed is not None:
+        raise ArgumentError(f"--max_changed needs the answers of the baseline, and '{options.baseline}' has none")
+    fixed = read_fixed_values(options.baseline, options.metric or [], options.tasks)
+    if options.plan:
+        design = Design(verdicts.ACC, options.max_drop, options.confidence)
+        rows, lines = plan_fixed(fixed, design, options.drop)
+        return _print_plan(options, rows, lines)
+    how = options.max_drop, options.confidence, options.allow
+    judged, run, notes = compare_fixed(fixed, options.results[0], reading, *how)
+    checks = [Check(metric, options.max_drop, tasks) for metric, tasks in judged.items()]
+    return _report(options, checks, run, [], notes)
 
 
 def _plan(options: argparse.Namespace, chosen: SeedRuns) -> int:
@@ -114,34 +134,43 @@ def _plan(options: argparse.Namespace, chosen: SeedRuns) -> int:
     ((metric, limit),) = limits.items()
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
-    rows = verdicts.plan(chosen, metric, limit, options.confidence, options.drop, options.samples)
+    design = Design(metric, limit, options.confidence, options.samples, chosen.seeds)
+    return _print_plan(options, plans.plan(chosen, design, options.drop), [])
+
+
+def _print_plan(options: argparse.Namespace, rows: Sequence[Power], lines: Sequence[str]) -> int:
     if options.format == "json":
         sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
     else:
-        sys.stdout.write(WRITERS[options.format](_lay_out_plan(rows, limit)))
+        sys.stdout.write(WRITERS[options.format](_lay_out_plan(rows, options.max_drop, lines)))
     return 0
 
 
 def _compare(options: argparse.Namespace, old: SeedRuns, new: SeedRuns) -> int:
     limits = _find_limits(options, old, new)
     notes = (*old.notes, *new.notes)
-    if options.history and not old.digest:
-        raise ArgumentError(f"--history needs a baseline file, and '{options.baseline}' is a log; write one with --update")
     old, new = verdicts.align(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
-    digests = {*_list_runs(options.history, old), _digest_run(new)} if options.history else set()
-    how = {"runs": max(options.runs, len(digests)) if options.history else 1, "average_only": options.average_only}
+    how = {"confidence": options.confidence, "average_only": options.average_only}
+    checks = [Check(name, limit, verdicts.compare(old, new, name, limit, **how)) for name, limit in limits.items()]
+    if options.max_changed is None:
+        told = {task: verdicts.find_changed(side, new.tasks[task]) for task, side in old.tasks.items()}
+        notes += tuple(f"{task}: {changed.describe()}" for task, changed in told.items() if changed and changed.worse)
+    else:
+        changed = verdicts.judge_changed(old, new, options.max_changed, options.confidence)
+        checks.append(Check(CHANGED, options.max_changed, changed))
+    return _report(options, checks, old, allowed, notes)
+
+
+def _report(
+    options: argparse.Namespace, checks: Sequence[Check], old: SeedRuns, allowed: Sequence[str], notes: Sequence[str]
+) -> int:
+    """Print the verdicts and write the files that were asked for. Returns the exit status."""
     for note in dict.fromkeys(notes):
         print(note, file=sys.stderr)
-    checks = [
-        Check(metric, limit, verdicts.compare(old, new, metric, limit, options.confidence, **how))
-        for metric, limit in limits.items()
-    ]
     judged = [each for check in checks for each in check.tasks.values()]
     if all(each.note == verdicts.SAME for each in judged):
         print("the run is the baseline's own: all texts and verdicts are the same, so nothing is tested", file=sys.stderr)
-    if options.history:
-        _add_run(options.history, old, new, checks)
     verdict = next(name for name in ("regressed", "inconclusive", "pass") if name in {each.verdict for each in judged})
     failing = ("regressed", "inconclusive") if options.strict else ("regressed",)
     tables = _lay_out(verdict, checks, options.confidence, allowed)
@@ -151,14 +180,6 @@ def _compare(options: argparse.Namespace, old: SeedRuns, new: SeedRuns) -> int:
         sys.stdout.write(write_json(_describe(verdict, checks, old, options.confidence, allowed)))
     else:
         sys.stdout.write(summary if options.format == "md" else as_table)
-    if options.history:
-        line = f"run {len(digests)} of {options.runs} against this baseline, which share one error rate"
-        if len(digests) > options.runs:
-            line = (
-                f"{len(digests)} runs against this baseline, {options.runs} were planned: false alarms over all of them are now "
-                "more frequent than --confidence says; take a new baseline with --update"
-            )
-        print(line, file=sys.stderr)
     _write_files(options, _write_junit(checks, failing), summary)
     return int(verdict in failing)
 
@@ -223,9 +244,8 @@ def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: 
 
 def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
     """List the verdict, the notes on tasks, and which settings were allowed to differ."""
-    limits = [
-        f"allowed {'change' if check.metric in CHANGES else 'drop'} of {check.metric} {check.limit:g}" for check in checks
-    ]
+    kinds = dict.fromkeys((*CHANGES, CHANGED), "change")
+    limits = [f"allowed {kinds.get(check.metric, 'drop')} of {check.metric} {check.limit:g}" for check in checks]
     notes = [f"{verdict}: {', '.join(limits)}"]
     for check in checks:
         of = f" ({check.metric})" if len(checks) > 1 else ""
@@ -256,54 +276,16 @@ def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
-    heading = ["Task", "Problems", "Samples", "Drop", "Power", "Problems for 80 %"]
-    lines = []
+def _lay_out_plan(rows: Sequence[Power], limit: float, lines: Sequence[str]) -> Table:
+    heading = ["Task", "Problems", "Samples", "Drop", "Power", "Whole", "Problems for 80 %"]
+    table = []
     for row in rows:
-        power = f"{row.power:.1%}" if row.power < 0.1 else f"{row.power:.0%}"
+        powers = (f"{power:.1%}" if power < 0.1 else f"{power:.0%}" for power in (row.power, row.power_whole))
         needed = f"{row.problems_for_80:,}" if row.problems_for_80 else "-"
-        lines.append([row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}", power, needed])
-    notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}."]
+        table.append([row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}", *powers, needed])
+    notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}, if all problems get harder alike. Whole: if whole "
+             "problems are lost."]  # fmt: skip
     if any(row.problems_for_80 is None for row in rows):
         notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
     notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
-    return Table(heading, lines, notes)
-
-
-# The history: all runs against a baseline share one error rate.
-
-
-def _list_runs(path: Path, baseline: SeedRuns) -> set[str]:
-    """The digests of the runs that were compared with this baseline. Raises ResultsError for another kind of file."""
-    if not path.exists():
-        return set()
-    entries = read_lines(path, WRITER, skip=logger.warning)
-    lines = [(line.require("baseline", str), line.require("run", str)) for line in entries]
-    return {run for digest, run in lines if digest == baseline.digest}
-
-
-def _digest_run(measured: SeedRuns) -> str:
-    """Digest all texts of a run. The same run again counts once."""
-    return digest_of({task: [run.texts for run in side.runs] for task, side in measured.tasks.items()})
-
-
-def _add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Check]) -> None:
-    """Append a line with the verdicts of each metric. A line that was cut off is ended first. Raises ArgumentError."""
-    line = {
-        "baseline": baseline.digest,
-        "run": _digest_run(new),
-        "model": new.model,
-        "verdicts": [
-            {
-                key: [each.metric, each.verdict, None if isnan(each.difference) else each.difference]
-                for key, each in check.tasks.items()
-            }
-            for check in checks
-        ],
-    }
-    with writing("history", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, follow=True), "ab+") as stream:
-            stream.seek(max(stream.tell() - 1, 0))
-            start = b"" if stream.read(1) in (b"", b"\n") else b"\n"
-            stream.write(start + json.dumps(line).encode() + b"\n")
+    return Table(heading, table, [*notes, *lines])

@@ -13,17 +13,31 @@ interval of the difference lies below the allowed drop, `pass` if it lies above,
 inconclusive, 1 regressed (with --strict also inconclusive), 2 a wrong call or settings that differ from the baseline's."""
 EXAMPLE = """examples:
   lm-eval-takeover regress results/seed0 results/seed1 --baseline baseline.json --update
-  lm-eval-takeover regress results/now --baseline baseline.json --max_drop 0.02 --history history.jsonl
+  lm-eval-takeover regress results/now --baseline baseline.json --max_drop 0.02
   lm-eval-takeover regress --baseline baseline.json --plan --drop 0.02 0.05 0.10
 """
 
 
 _METRICS = (
-    "one or more of acc, pass@K, maj@N, recovery, recovery_pass@K and any other metric that is better if higher "
-    "(--max_drop), realized_rate, guide_passes_per_token, truncated, no_answer, restated, unparsed, timed_out, unboxed, "
-    "unclosed_think (--max_change) (default: acc)"
+    "one or more of acc (or what the task calls it), pass@K, maj@N, recovery, recovery_pass@K and any other metric that is "
+    "better if higher (--max_drop), realized_rate, guide_passes_per_token, truncated, no_answer, restated, unparsed, "
+    "timed_out, unboxed, unclosed_think (--max_change) (default: acc)"
 )
-_LOG = "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl, *.eval"
+_LOG = (
+    "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl, *.eval; or a configuration "
+    "of vLLM's lm-eval-harness (YAML)"
+)
+
+
+def _read_most(text: str) -> float:
+    """A number of answers, or a share of them."""
+    try:
+        most = float(text)
+    except ValueError:
+        most = -1.0
+    if not (0 <= most < 1 or (most >= 1 and most.is_integer())):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither a number of answers nor a share below 1")
+    return most
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,25 +49,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--base", type=Path, metavar="RESULTS", help="with --update: results of the base alone, to check Recovery")
     thinking = "with --update: results of the thinking model, or of the guide alone"
     add("--reference", type=Path, metavar="RESULTS", help=thinking)
-    add("--metric", nargs="+", default=["acc"], help=_METRICS)
+    add("--metric", nargs="+", help=_METRICS)
     for name, word in (("drop", "drop"), ("change", "change, up or down")):
         add(f"--max_{name}", type=read_share, default=0.02, metavar="X", help=f"allowed {word} (default: 0.02)")
+    most = "answers that may change their verdict (a number, or a share); beyond it an exact sign test judges. For greedy runs"
+    add("--max_changed", type=_read_most, metavar="N", help=most)
     sure = "confidence of the two-sided interval (default: 0.95)"
     add("--confidence", type=float, default=0.95, metavar="P", help=sure)
     add("--average_only", action="store_true", help="judge only the average over tasks, which has the most data")
-    so_far = "file with the runs against this baseline so far; all runs share one error rate"
-    add("--history", type=Path, metavar="FILE", help=so_far)
-    planned = "for --history: number of runs planned against one baseline (default: 30)"
-    add("--runs", type=int, default=30, metavar="N", help=planned)
     add("--strict", action="store_true", help="exit with 1 also if the verdict is inconclusive")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="check only these tasks (default: all of the baseline)")
     add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
     add("--plan", action="store_true", help="print the chance to notice a drop; needs only the baseline")
     drops = "for --plan: drops to try (default: 0.02 0.05 0.10)"
     add("--drop", type=float, nargs="+", default=[0.02, 0.05, 0.10], metavar="X", help=drops)
-    add("--samples", type=int, default=8, metavar="N", help="for --plan: samples of each problem (default: 8)")
+    add("--samples", type=int, metavar="N", help="for --plan: samples of each problem (default: the baseline's)")
     add("--junit", type=Path, metavar="FILE", help="also write JUnit XML to this file")
-    add_shared(parser, "filter", "max_missing", "format", format={"choices": ("table", "md", "json")})
+    add_shared(parser, "filter", "group", "max_missing", "format", format={"choices": ("table", "md", "json")})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +83,7 @@ def _check_call(options: argparse.Namespace) -> None:
         raise ArgumentError("regress needs RESULTS, the folder of `lm_eval … --output_path`")
     if len(options.results) > 1 and not (options.update or options.plan):
         raise ArgumentError(f"RESULTS are {len(options.results)} folders; one run is compared, several are for --update")
-    check_least(options, "runs", "samples")
+    check_least(options, "samples")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
     if (options.base is None) != (options.reference is None) or (options.base is not None and not options.update):

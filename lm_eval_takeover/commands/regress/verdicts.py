@@ -1,16 +1,15 @@
 """Judges a run: `regressed` or `pass` if an interval says so, else `inconclusive`. The average is judged as a task is.
 
-`plan` simulates from a baseline how probable it is to notice a drop: it draws problems' chances given what the baseline scored,
-runs a baseline and new runs with them, and judges these by the same intervals.
+Where both runs draw with the same random numbers, `find_changed` counts the answers that changed their verdict, and tests them.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, nan
+from math import ceil, nan, sqrt
 
 import numpy as np
-from scipy.special import expit, logit, ndtri
+from scipy.special import bdtrc, betaincinv
 
 from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_other_settings
@@ -21,18 +20,16 @@ from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
     Difference,
+    Interval,
     Values,
-    any_of_runs,
-    as_values,
     average_differences,
-    count_observations,
-    fit_chances,
+    by_cluster,
     holm,
+    mean_interval,
     measure_ratio,
     within_shares,
 )
 from lm_eval_takeover.results.summary import choose_averaged
-from lm_eval_takeover.tasks.metrics import pass_at_k
 
 CHANGES = (
     "realized_rate", "guide_passes_per_token", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unboxed",
@@ -40,6 +37,7 @@ CHANGES = (
 )  # fmt: skip
 _RATIOS = {"realized_rate": "takeovers", "guide_passes_per_token": "guide_passes"}  # over tokens
 SAME = "no sample differs"
+CHANGED = "changed answers"  # the name of this check among metrics
 AVERAGE = "average"  # its name among the verdicts by task
 POWER = 0.8  # at which a number of problems counts as enough
 
@@ -47,6 +45,12 @@ POWER = 0.8  # at which a number of problems counts as enough
 def is_drop(metric: str) -> bool:
     """Whether a metric is worse where it is lower."""
     return re.fullmatch(r"acc|recovery|(recovery_)?pass@[1-9]\d*|maj@[1-9]\d*", metric) is not None
+
+
+def find_metric(settings: Settings, name: str) -> str:
+    """The metric that a task calls so: `acc` has its own name there, alone or with its filter (`exact_match,strict-match`)."""
+    own = settings.get("metric")
+    return ACC if name in (own, f"{own},{settings.get('filter')}") else name
 
 
 def of_recovery(metric: str) -> str | None:
@@ -60,7 +64,7 @@ class TaskVerdict:
     """One task, or the average over tasks.
 
     `p_value` is of a difference this bad if the true one were just at the limit: one-sided for a drop, two-sided for a change.
-    `p_holm` is corrected for all that is judged, and for the runs that one baseline is planned for.
+    `p_holm` is corrected for all that is judged.
     """
 
     metric: str
@@ -77,23 +81,21 @@ class TaskVerdict:
 
 @dataclass(frozen=True)
 class TaskPair:
-    """One task in both runs, in one order of problems. `margins`: by problem how far inside the limit it is, at either end."""
+    """One task in both runs, by cluster of problems. `margins`: how far inside the limit each is, at either end."""
 
     before: Values
     now: Values
     margins: Sequence[Values]
-    observations: float
     same: bool  # the run's texts are those of a run of the baseline
     anchors: tuple[Values, Values] | None = None  # of a check of Recovery: base and reference
 
 
 def compare(
-    old: SeedRuns, new: SeedRuns, metric: str, limit: float, confidence: float, *, runs: int = 1, average_only: bool = False
+    old: SeedRuns, new: SeedRuns, metric: str, limit: float, confidence: float, *, average_only: bool = False
 ) -> dict[str, TaskVerdict]:
     """Judge each task, and the average over several tasks. Raises ResultsError for other problems.
 
-    Holm's correction is over tasks and average, which alone may use half of the error rate. `runs` are compared with this
-    baseline in all.
+    Holm's correction is over tasks and average, which alone may use half of the error rate.
     """
     parts = {task: _align(task, side, new.tasks[task], metric, limit) for task, side in old.tasks.items()}
     groups = {task: [part] for task, part in parts.items()}
@@ -103,16 +105,101 @@ def compare(
     if average_only:
         groups = {AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups
     verdicts = {name: _judge(group, metric, confidence) for name, group in groups.items()}
-    p_values = [any_of_runs(verdict.p_value, runs, old.seeds) for verdict in verdicts.values()]
-    adjusted = holm(p_values, [float(max(1, len(verdicts) - 1)) if name == AVERAGE else 1.0 for name in verdicts])
-    level = (1 - confidence) if metric in CHANGES else (1 - confidence) / 2
+    return correct(verdicts, (1 - confidence) if metric in CHANGES else (1 - confidence) / 2)
+
+
+def correct(verdicts: dict[str, TaskVerdict], level: float) -> dict[str, TaskVerdict]:
+    """The verdicts with p-values by Holm; what has regressed alone, but not among all of them at this level, is inconclusive."""
+    weights = [float(max(1, len(verdicts) - 1)) if name == AVERAGE else 1.0 for name in verdicts]
+    adjusted = holm([verdict.p_value for verdict in verdicts.values()], weights)
     for (name, verdict), p_holm in zip(list(verdicts.items()), adjusted, strict=True):
         verdicts[name] = replace(verdict, p_holm=p_holm)
         if verdict.verdict == "regressed" and p_holm > level:
-            among = [f"{len(verdicts)} comparisons"] * (len(verdicts) > 1) + [f"{runs} runs"] * (runs > 1)
-            note = f"beyond the limit alone, but not among {' and '.join(among)} (corrected p: {show_p_value(p_holm)})"
+            note = f"beyond the limit alone, but not among {len(verdicts)} comparisons (corrected p: {show_p_value(p_holm)})"
             verdicts[name] = replace(verdicts[name], verdict="inconclusive", note=note)
     return verdicts
+
+
+@dataclass(frozen=True)
+class Changed:
+    """How many answers changed their verdict, of how many; of a problem with several samples it is how many are correct.
+
+    `p_value` is that of the exact sign test: how probable it is that so many of those changed, or more, are worse by chance.
+    """
+
+    worse: int
+    better: int
+    answers: int
+
+    @property
+    def p_value(self) -> float:
+        return float(bdtrc(self.worse - 1, self.worse + self.better, 0.5)) if self.worse else 1.0
+
+    def describe(self) -> str:
+        count = self.worse + self.better
+        share = {self.worse: "all got worse", self.better: "all got better"}.get(count, f"{self.worse} got worse")
+        test = f", {share} (exact sign test: p = {show_p_value(self.p_value)})" if count else ""
+        return f"{count} of {self.answers:,} answers changed their verdict{test}"
+
+
+def find_changed(old: TaskRuns, new: TaskRuns) -> Changed | None:
+    """The answers that differ from those of the baseline's run with the same random numbers; None where there is no such run."""
+    problems = new.runs[0]
+    before = next((run for run in old.runs if is_greedy(new.settings) or run.seed == problems.seed is not None), None)
+    if before is None:
+        return None
+    differences = problems.values[ACC] - before.values[ACC]
+    if problems.clusters:
+        differences = np.bincount(np.unique(problems.clusters, return_inverse=True)[1], differences)
+    return Changed(int((differences < -1e-9).sum()), int((differences > 1e-9).sum()), len(differences))
+
+
+def is_greedy(settings: Settings) -> bool:
+    """Whether a task draws no random number: by its temperature, else by `do_sample`."""
+    temperature = settings.get("temperature")
+    return float(temperature) == 0 if temperature is not None else not settings.get("do_sample")
+
+
+def judge_changed(old: SeedRuns, new: SeedRuns, most: float, confidence: float) -> dict[str, TaskVerdict]:
+    """Judge by task the answers that changed their verdict: `pass` where they are at most so many, or such a share of all.
+
+    Else the exact sign test judges, one-sided at `1 - confidence`: it looks for answers that got worse alone. Raises
+    ArgumentError where the runs have other random numbers.
+    """
+    verdicts = {}
+    for task, side in old.tasks.items():
+        changed = find_changed(side, new.tasks[task])
+        if changed is None:
+            raise ArgumentError(
+                f"--max_changed: {task} is sampled, and the baseline has no run of this seed; compare greedy runs, or "
+                "guided-takeover's of one seed"
+            )
+        count, answers = changed.worse + changed.better, changed.answers
+        # Of those that changed, the share that got worse lies between these bounds (Clopper and Pearson).
+        ends = (1 - confidence) / 2, (1 + confidence) / 2
+        low = float(betaincinv(changed.worse, changed.better + 1, ends[0])) if changed.worse else 0.0
+        high = float(betaincinv(changed.worse + 1, changed.better, ends[1])) if changed.better else 1.0
+        net = [(1 - 2 * share) * count / answers + 0.0 for share in (high, low)]
+        verdict = "regressed" if changed.p_value <= 1 - confidence else "inconclusive"
+        verdict = "pass" if count <= (most if most >= 1 else most * answers) else verdict
+        difference = (changed.better - changed.worse) / answers
+        figures = count / answers, difference, *net, changed.p_value
+        verdicts[task] = TaskVerdict(CHANGED, 0.0, *figures, verdict, changed.describe())
+    return correct(verdicts, 1 - confidence)
+
+
+def judge_fixed(name: str, values: Values, value: float, limit: float, confidence: float) -> TaskVerdict:
+    """Judge one task by a value that is known without its problems: the interval is that of the run alone."""
+    found, count = mean_interval(values, confidence), len(values)
+    within = Interval(found.value - value, found.low - value, found.high - value)
+    # The test whose interval is Wilson's: the error is that of a true mean at the limit.
+    edge = min(max(value - limit, 1e-9), 1 - 1e-9)
+    spread = values.var() / max(found.value * (1 - found.value), 1e-9) if 0 < found.value < 1 else 1.0
+    margin = Difference(found.value - edge, sqrt(edge * (1 - edge) * spread / count), max(count - 1, 1))
+    verdict = "regressed" if within.high < -limit else "pass" if within.low >= -limit else "inconclusive"
+    note = describe_need(margin, count, confidence) if verdict == "inconclusive" else ""
+    figures = value, found.value, within.value, within.low, within.high, margin.p_below()
+    return TaskVerdict(name, *figures, verdict, note)
 
 
 def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: str) -> list[str]:
@@ -158,7 +245,8 @@ def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, S
 
 
 def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -> TaskPair:
-    of = of_recovery(metric) or metric
+    metric = find_metric(new.settings, metric)
+    of, clusters = of_recovery(metric) or metric, new.problems.clusters
     before, now = _values(old.problems, of), _values(new.problems, of)
     if before is None or now is None:
         if metric in (*_RATIOS, "truncated"):
@@ -166,11 +254,11 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
             raise ResultsError(f"{task}: {metric} by problem is in the run_dir alone: {why}")
         metrics = ", ".join(name for name in old.problems.values if name in new.problems.values)
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {metrics}")
-    observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
+    before, now = by_cluster(before, clusters), by_cluster(now, clusters)
     same = new.runs[0].texts in [run.texts for run in old.runs]
     if of == metric:
         margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
-        return TaskPair(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
+        return TaskPair(before, now, margins, same and (len(old.runs) > 1 or np.array_equal(before, now)))
     if old.anchors.keys() != {"base", "reference"}:
         raise ResultsError(
             f"{task}: Recovery needs base and reference, which the baseline does not hold; write it again with "
@@ -178,25 +266,26 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
         )
     k = int(of.removeprefix("pass@")) if of != ACC else 1
     base, reference = (
-        derive_pass_at_k(old.anchors[role].values[ACC], old.problems.samples, k) for role in ("base", "reference")
+        by_cluster(derive_pass_at_k(old.anchors[role].values[ACC], old.problems.samples, k), clusters)
+        for role in ("base", "reference")
     )
     # `R_new >= R_old - limit` where the mean of `new - old + limit (reference - base)` is at least 0.
-    return TaskPair(before, now, [now - before + limit * (reference - base)], observations, same, (base, reference))
+    return TaskPair(before, now, [now - before + limit * (reference - base)], same, (base, reference))
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
     """Judge one task, or the unweighted average over several."""
-    observations = [part.observations for part in parts]
+    shares = metric not in _RATIOS
     before, now = (
         float(np.mean([values.mean() for values in side]))
         for side in ([part.before for part in parts], [part.now for part in parts])
     )
-    interval = within_shares(average_differences([part.now - part.before for part in parts], observations).interval(confidence))
+    interval = within_shares(average_differences([part.now - part.before for part in parts], shares).interval(confidence))
     if of_recovery(metric):
         anchors = [part.anchors for part in parts if part.anchors]
         gaps = [reference - base for base, reference in anchors]
         pairs = [np.stack([part.now - part.before, gap]) for part, gap in zip(parts, gaps, strict=True)]
-        spread = measure_ratio(pairs, observations, confidence)
+        spread = measure_ratio(pairs, confidence)
         if spread is None:
             return TaskVerdict(metric, nan, nan, nan, nan, nan, 1.0, "inconclusive", NOT_ABOVE)
         base, whole = (float(np.mean([x.mean() for x in values])) for values in ([pair[0] for pair in anchors], gaps))
@@ -204,7 +293,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
     if all(part.same for part in parts):
         return TaskVerdict(metric, before, now, now - before, now - before, now - before, 1.0, "pass", SAME)
     ends = zip(*(part.margins for part in parts), strict=True)
-    margins = [average_differences(values, observations) for values in ends]
+    margins = [average_differences(values, shares) for values in ends]
     spans = [margin.interval(confidence) for margin in margins]
     p_value = min(1.0, len(margins) * min(margin.p_below() for margin in margins))
     verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
@@ -231,108 +320,3 @@ def _values(problems: Problems, metric: str) -> Values | None:
     tokens, spent = values["tokens"], values[_RATIOS[metric]]
     ratio = spent.sum() / tokens.sum()
     return np.asarray(ratio + (spent - ratio * tokens) / tokens.mean())
-
-
-# Plans.
-
-
-# The expected metric of a problem whose samples are correct with probability p.
-EXPECTED: dict[str, Callable[[Values], Values]] = {"acc": lambda p: p, "pass@8": lambda p: 1 - (1 - p) ** 8}
-SIMULATIONS = 2000
-MOST_PROBLEMS = 100_000  # a plan names no larger number
-_HALVINGS = 26  # of 60 log-odds: to a millionth
-_EDGE = 1e-9  # probabilities are kept that far from 0 and 1
-
-
-@dataclass(frozen=True)
-class Design:
-    """The rule of a simulation, the samples of each problem, and the runs of the baseline."""
-
-    metric: str
-    limit: float
-    confidence: float
-    samples: int
-    seeds: int = 1
-
-    @property
-    def level(self) -> float:
-        """The one-sided p-value from which a drop counts as one."""
-        return (1 - self.confidence) / 2
-
-
-@dataclass(frozen=True)
-class Power:
-    """The chance to find a drop. `problems_for_80` is None where it is too large."""
-
-    task: str
-    problems: int
-    samples: int
-    drop: float
-    power: float
-    problems_for_80: int | None
-
-
-def plan(baseline: SeedRuns, metric: str, limit: float, confidence: float, drops: Sequence[float], samples: int) -> list[Power]:
-    """Plan by task and drop, and for the average over tasks. Raises ArgumentError."""
-    if metric not in EXPECTED:
-        raise ArgumentError(f"--plan supports drops of {' and '.join(EXPECTED)}, not of '{metric}'")
-    if metric == "pass@8" and samples < 8:
-        raise ArgumentError(f"--samples {samples}: pass@8 needs at least 8 samples a problem")
-    design = Design(metric, limit, confidence, samples, baseline.seeds)
-    groups = {task: [side] for task, side in baseline.tasks.items()}
-    if len(averaged := choose_averaged(baseline.tasks)) > 1:
-        groups[AVERAGE] = [baseline.tasks[task] for task in averaged]
-    return [_plan_drop(name, sides, design, drop) for name, sides in groups.items() for drop in drops]
-
-
-def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float) -> Power:
-    generator = np.random.default_rng(0)
-    chances = []
-    for side in sides:
-        scored = side.problems.values["acc"], side.problems.samples * len(side.runs)
-        before = draw_difficulties(generator, *scored)
-        chances.append((before, lower(before, drop, EXPECTED[design.metric])))
-    parts = []
-    for side, (before, after) in zip(sides, chances, strict=True):
-        ours = max(design.samples, side.problems.samples)  # of the baseline, which is made anew with more
-        old = draw_scores(generator, before, ours, design.metric, design.seeds)
-        new = draw_scores(generator, after, design.samples, design.metric)
-        parts.append(new - old + design.limit)
-    observations = [float(count_observations(design.metric, design.samples))] * len(sides)
-    margins = [average_differences(values, observations) for values in zip(*parts, strict=True)]
-    power = float(np.mean([margin.p_below() <= design.level for margin in margins]))
-    count = sum(len(side.problems) for side in sides)
-    return Power(name, count, design.samples, drop, round(power, 4), _count_needed(margins, design, count))
-
-
-def _count_needed(margins: Sequence[Difference], design: Design, count: int) -> int | None:
-    beyond = -float(np.mean([margin.value for margin in margins]))
-    if beyond <= 0:
-        return None
-    reach = float(np.sqrt(np.mean([margin.error**2 for margin in margins]))) * (ndtri(POWER) - ndtri(design.level))
-    needed = count * (reach / beyond) ** 2
-    return ceil(needed) if needed <= MOST_PROBLEMS else None
-
-
-def draw_difficulties(generator: np.random.Generator, shares: Values, samples: int) -> Values:
-    """Draw probabilities `[SIMULATIONS, problems]` that agree with what each problem scored (`fit_chances`)."""
-    return np.clip(generator.beta(*fit_chances(shares, samples), (SIMULATIONS, len(shares))), _EDGE, 1 - _EDGE)
-
-
-def lower(probabilities: Values, drop: float, expected: Callable[[Values], Values]) -> Values:
-    """Shift all log-odds of a row by the one amount that lowers its expected metric by `drop`."""
-    odds = logit(probabilities)
-    target = expected(probabilities).mean(axis=1) - drop
-    low, high = np.full(len(odds), -60.0), np.zeros(len(odds))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        above = expected(expit(odds + middle[:, np.newaxis])).mean(axis=1) > target
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.asarray(expit(odds + low[:, np.newaxis]))
-
-
-def draw_scores(generator: np.random.Generator, chances: Values, samples: int, metric: str, seeds: int = 1) -> Values:
-    """Draw the metric by problem of runs with these chances, as the mean over `seeds` runs."""
-    counts = range(samples + 1)
-    scores = as_values([count / samples if metric == "acc" else pass_at_k(samples, count, 8) for count in counts])
-    return as_values(sum(scores[generator.binomial(samples, chances)] for _ in range(seeds))) / seeds

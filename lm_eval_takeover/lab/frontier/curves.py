@@ -32,12 +32,11 @@ LEAST = ("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_h
 class Curve:
     """Gains of one method over the host: by task `[points, problems]`, in one order of problems for all methods.
 
-    `costs` `[points]` rise. `samples` are those of each problem, by task.
+    `costs` `[points]` rise.
     """
 
     costs: Values
     gains: Sequence[Values]
-    samples: Sequence[int]
 
     @property
     def means(self) -> Values:
@@ -150,7 +149,7 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
     areas = {name: curve.areas(cap) for name, curve in curves.items()}
     grids = {name: curve.grid_error(cap) for name, curve in curves.items()}
     differences = {
-        (name, other): average_differences([a - b for a, b in zip(areas[name], areas[other], strict=True)], curve.samples)
+        (name, other): average_differences([a - b for a, b in zip(areas[name], areas[other], strict=True)])
         for name, curve in curves.items()
         for other in against
         if other in curves and other != name
@@ -162,7 +161,7 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
     for name, curve in curves.items():
         widths, gains = curve.steps(cap)
         steps = float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
-        own = Area(name, _widen(average_differences(areas[name], curve.samples), grids[name]), steps)
+        own = Area(name, _widen(average_differences(areas[name]), grids[name]), steps)
         pairs = [(pair[1], value, adjusted[frozenset(pair)]) for pair, value in differences.items() if pair[0] == name]
         results += [replace(own, versus=v, difference=value, p_holm=p) for v, value, p in pairs] or [own]
     return results
@@ -173,7 +172,7 @@ def find_band(curve: Curve) -> list[Interval]:
 
     Problems are drawn again, for all points the same. Never narrower than each point's own interval.
     """
-    parts = [average_differences(of_point, curve.samples) for of_point in zip(*curve.gains, strict=True)]
+    parts = [average_differences(of_point) for of_point in zip(*curve.gains, strict=True)]
     errors, own = np.array([part.error for part in parts]), [part.reach() for part in parts]
     drawn = _draw_means(curve.gains) - curve.means
     largest = (np.abs(drawn) / errors).max(axis=1)

@@ -16,7 +16,7 @@ from lm_eval_takeover.lab.frontier.curves import LEAST, Curve, Oracle, compare_a
 from lm_eval_takeover.results.fields import read_document, read_rows
 from lm_eval_takeover.results.files import Run, TaskResult, common_ids
 from lm_eval_takeover.results.problems import ACC, Problems
-from lm_eval_takeover.results.statistics import Interval, Values, count_observations, within_shares
+from lm_eval_takeover.results.statistics import Interval, Values, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.schema import Between
 from lm_eval_takeover.storage.whole_files import write_text
@@ -205,16 +205,12 @@ class Study:
         own, its = [self.problems[point.row.label] for point in points], self.problems[self.host.row.label]
         return [np.stack([each[i].values[name] - its[i].values[name] for each in own]) for i, name in self.scores(task, metric)]
 
-    def samples(self, task: str, metric: str) -> list[int]:
-        own = self.problems[self.host.row.label]
-        return [count_observations(name, own[place].samples) for place, name in self.scores(task, metric)]
-
     def find_bands(self) -> dict[tuple[str, str, str], Interval]:
         """The gain of each row, task and metric, with the band that holds all rates of its method."""
         bands = dict[tuple[str, str, str], Interval]()
         for (task, metric), points in product(self.sections, self.families.values()):
             names = (task, *(self.tasks if len(self.tasks) == 1 else ()))  # a single task is its own average
-            curve = Curve(np.zeros(len(points)), self.gains(points, task, metric), self.samples(task, metric))
+            curve = Curve(np.zeros(len(points)), self.gains(points, task, metric))
             for point, band in zip(points, find_band(curve), strict=True):
                 bands |= {(point.row.label, name, metric): within_shares(band) for name in names}
         return bands
@@ -246,7 +242,7 @@ class Study:
             reached = [costs[point] for point in known]
             if axis in AREA_AXES and (most := known[-1].row.covers) and most > reached[-1]:  # it keeps its last gain
                 known, reached = [*known, known[-1]], [*reached, most]
-            curves[method] = Curve(np.array(reached), self.gains(known, task, metric), self.samples(task, metric))
+            curves[method] = Curve(np.array(reached), self.gains(known, task, metric))
         return curves
 
     def measure_areas(self, curves: Mapping[str, Curve], task: str, metric: str) -> Iterator[dict[str, Any]]:

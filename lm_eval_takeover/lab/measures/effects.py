@@ -8,7 +8,6 @@ inverse, so that all figures are of the population. Positions of one problem are
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -38,17 +37,16 @@ AUROC = ("kind", "score", "positions", "auroc", "low", "high")
 def measure_position(host: Sequence[bool], donor: Sequence[bool], confidence: float = CONFIDENCE) -> dict[str, Any]:
     """Counts, effect and interval of one position, over its pairs of continuations."""
     pairs = np.asarray(donor, dtype=np.float64) - np.asarray(host, dtype=np.float64)
-    mean = within_shares(paired_difference(pairs, 1).interval(confidence))
+    mean = within_shares(paired_difference(pairs).interval(confidence))
     counts = {"correct_host": sum(host), "correct_donor": sum(donor), "continuations": len(pairs)}
     return counts | {"effect": mean.value, "low": mean.low, "high": mean.high}
 
 
-def nested_mean(values: Values, problems: NDArray[Any], samples: int, weights: Values | None = None) -> Interval:
-    """The weighted mean over positions with its interval over problems; `samples` continuations are behind each value.
+def nested_mean(values: Values, problems: NDArray[Any], weights: Values | None = None) -> Interval:
+    """The weighted mean over positions with its interval over problems.
 
     Each problem counts with its pseudo-value of the jackknife, `G m - (G - 1) m_(g)`: of G problems the mean, and that without
-    this one. So an interval holds where the number of positions hangs on their effects. Positions of one problem agree in part:
-    the samples behind a problem are between `samples` and that times its positions, and the geometric mean counts.
+    this one. So an interval holds where the number of positions hangs on their effects.
     No interval is narrower than [-1, 1] for a single problem.
     """
     weights = np.ones(len(values)) if weights is None else weights
@@ -57,13 +55,13 @@ def nested_mean(values: Values, problems: NDArray[Any], samples: int, weights: V
     mean = float(sums.sum() / sizes.sum())
     if len(sizes) < 2:
         return Interval(mean, -1.0, 1.0)
-    return within_shares(_jackknife(mean, (sums.sum() - sums) / (sizes.sum() - sizes), samples, len(values)))
+    return within_shares(_jackknife(mean, (sums.sum() - sums) / (sizes.sum() - sizes)))
 
 
-def _jackknife(value: float, without: Values, samples: int, positions: int) -> Interval:
+def _jackknife(value: float, without: Values) -> Interval:
     """The interval of a value over problems, from the values `[problems]` without each one."""
     count = len(without)
-    reach = paired_difference(count * value - (count - 1) * without, samples * sqrt(positions / count)).reach()
+    reach = paired_difference(count * value - (count - 1) * without).reach()
     return Interval(value, value - reach, value + reach)
 
 
@@ -135,7 +133,7 @@ class Positions:
     def mean(self, inside: NDArray[np.bool_] | None = None) -> Interval:
         """The mean effect, of all or of some of them."""
         inside = np.ones(len(self.effects), dtype=bool) if inside is None else inside
-        return nested_mean(self.effects[inside], self.problems[inside], self.pairs, self.weights[inside])
+        return nested_mean(self.effects[inside], self.problems[inside], self.weights[inside])
 
     @cached_property
     def parts(self) -> Values:
@@ -264,7 +262,7 @@ def measure_auroc(positions: Positions, values: Values) -> tuple[float | None, f
     if (positions.pairs < 2 and not positions.exact) or not positions.has_both:
         return None, None, None
     area, *without = positions.ranks.areas(values)
-    mean = _jackknife(area, np.array(without), positions.pairs, len(values)) if without else Interval(area, np.nan, np.nan)
+    mean = _jackknife(area, np.array(without)) if without else Interval(area, np.nan, np.nan)
     auroc, low, high = (None if np.isnan(end) else float(np.clip(end, 0, 1)) for end in (mean.value, mean.low, mean.high))
     return auroc, low, high
 

@@ -27,7 +27,7 @@ from lm_eval_takeover.lab.report.rollouts import list_picks, pack_picks
 from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.problems import derive_pass_at_k
-from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, count_observations, within_shares
+from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, within_shares
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
 from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.runs.layout import SAMPLES
@@ -230,17 +230,16 @@ def tell_costs(analysis: Analysis, rows: Mapping[str, Summary]) -> str:
 
 def tell_difference(analysis: Analysis, tasks: Sequence[str]) -> str:
     """`Better than random takeovers: yes, …`: by Acc, paired by problem; empty where there are no two such runs."""
-    pair, parts, counts = (analysis.compared, analysis.random), [], []
+    pair, parts = (analysis.compared, analysis.random), []
     for task in tasks if None not in pair else ():
         ours, theirs = (_count_correct(analysis, str(name), task) for name in pair)
         if not ours or not theirs or ours.keys() != theirs.keys():
             return ""
         shares = [np.array([right / drawn for right, drawn in problems.values()]) for problems in (ours, theirs)]
         parts.append(shares[0] - shares[1])
-        counts.append(next(iter(ours.values()))[1])
     if not parts:
         return ""
-    difference = average_differences(parts, counts)
+    difference = average_differences(parts)
     interval, p = within_shares(difference.interval()), difference.p_value()
     low, high = (f"{100 * end:+.1f}" for end in (interval.low, interval.high))
     chance = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
@@ -289,6 +288,5 @@ def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None)
             right, drawn = (as_values(numbers) for numbers in zip(*problems.values(), strict=True))
             values.append(right / drawn if k is None else derive_pass_at_k(right / drawn, drawn, k))
         guided, base, reference = values
-        samples = next(iter(counts[0].values()))[1]
-        trios.append(Trio(guided, base, reference, count_observations("acc" if k is None else f"pass@{k}", samples)))
+        trios.append(Trio(guided, base, reference))
     return recover(trios)

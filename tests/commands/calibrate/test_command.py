@@ -208,7 +208,7 @@ def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path, cap
     out = tmp_path / "out.json"
     call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "10", "--num_held_out", "5", "--out", str(out)]
     call += ["--max_gen_toks", "60", "--target_rate"]
-    none = "--target_rate: no spike_ratio of ce realizes 99.0% ± 0.5% on the 5 held-out prompts"
+    none = "--target_rate: no spike_ratio of ce realizes 99.0% ± 0.5% on the held-out prompts"
     with one_line(ArgumentError, none, "and the rollouts are kept for another try with --overwrite)"):
         main([*call, "0.05", "0.99"])
     assert [target.target_rate for target in read_calibration(out).targets] == [0.05]

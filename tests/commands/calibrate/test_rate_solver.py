@@ -10,7 +10,7 @@ from helpers.calibrations import calibrate_values, small_calibration
 
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TABLE
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands.calibrate.rate_solver import Measured, solve
+from lm_eval_takeover.commands.calibrate.rate_solver import Measured, check_target, solve
 from lm_eval_takeover.commands.calibrate.rollouts import Rollouts
 from lm_eval_takeover.lab.methods import Lossy
 from lm_eval_takeover.method.policies import Disagreement
@@ -81,6 +81,18 @@ def test_four_measurements_do_and_fresh_prompts_are_as_near_as_after_twelve():
         errors.append(rate(target.value) - wanted)
     assert statistics.median(asked) <= 4 and max(asked) <= 12
     assert np.sqrt(np.mean(np.square(errors))) < 0.0115
+
+
+def test_a_rate_is_measured_on_other_prompts_than_it_was_solved_on_and_the_interval_holds_the_true_one():
+    held = []
+    for seed in range(60):
+        (target,) = solve(HeldOut(lambda rho: rho, 2 * seed), [0.05], Rollouts([]))
+        others = HeldOut(lambda rho: rho, 2 * seed + 1)
+        found = check_target(target, others, Rollouts([]))
+        assert (found.solved_rate, others.asked, found.prompts) == (target.realized_rate, [target.value], 40)
+        held.append(found.low <= target.value <= found.high)  # each rho is its own rate
+    assert np.mean(held) >= 0.85
+    assert Measured(1, 100, 0.0).find_reach(1) == 1  # one prompt says nothing
 
 
 def test_the_standard_error_is_that_of_prompts_not_of_tokens():

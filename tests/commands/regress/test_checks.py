@@ -1,6 +1,4 @@
-"""Calls of `regress`: what is refused, what is never written over, and what a verdict is as status, JSON, JUnit XML, summary and
-line of a history.
-"""
+"""Calls of `regress`: what is refused, what is never written over, and a verdict as status, JSON, JUnit XML and summary."""
 
 import json
 from xml.etree import ElementTree
@@ -12,6 +10,7 @@ from helpers.results import TASK, draw_counts, takeover, write_results
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import read_baseline
 from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.settings import list_differences
 
 
 @pytest.mark.parametrize(
@@ -21,7 +20,7 @@ from lm_eval_takeover.errors import ArgumentError, ResultsError
         (["results"], "regress needs --baseline FILE"),
         (["a", "b", "--baseline", "b"], "RESULTS are 2 folders; one run is compared"),
         (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
-        (["results", "--baseline", "b", "--runs", "0"], "--runs 0 is not at least 1"),
+        (["results", "--baseline", "b", "--samples", "0"], "--samples 0 is not at least 1"),
         (["results", "--baseline", "b", "--base", "x"], "--base and --reference go together, and with --update"),
         (["no/results", "--baseline", "none.json", "--plan"], "'no/results' does not exist"),
     ],
@@ -31,11 +30,15 @@ def test_wrong_calls_are_one_line(words, text):
         main(["regress", *words])
 
 
-@pytest.mark.parametrize("limit", ["5%", "1", "nan"])
-def test_a_limit_is_a_share(capsys, limit):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main(["regress", "results", "--baseline", "b", f"--max-drop={limit}"])
-    assert f"argument --max_drop: '{limit}' is not a share from 0 to below 1" in capsys.readouterr().err
+@pytest.mark.parametrize(("option", "limits", "text"), [
+    ("drop", ["5%", "1", "nan"], "is not a share from 0 to below 1"),
+    ("changed", ["-1", "1.5", "nan", "x"], "is neither a number of answers nor a share below 1"),
+])  # fmt: skip
+def test_a_limit_is_a_share_or_a_number_of_answers(capsys, option, limits, text):
+    for limit in limits:
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main(["regress", "results", "--baseline", "b", f"--max-{option}={limit}"])
+        assert f"argument --max_{option}: '{limit}' {text}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ['{"scores": {}, "decoding": {}, "checksum": ""}', ""], ids=["a calibration", "an empty file"])
@@ -117,50 +120,9 @@ def test_a_stranger_s_task_is_well_formed_in_junit_and_no_command_in_a_log(tmp_p
     assert not any(line.strip().startswith("::") for line in (printed.out + printed.err).splitlines())
 
 
-# Histories.
-
-
-@pytest.fixture
-def run(check):
-    """Compares the run of a seed, with a history."""
-    history = check.folder / "h" / "history.jsonl"
-
-    def run(seed, *words):
-        words = ["--max_drop", "0.03", "--history", str(history), *words]
-        return check({TASK: draw_counts(seed, -0.08)}, *words)[1]["tasks"][TASK]
-
-    run.history = history
-    return run
-
-
-def test_runs_in_a_history_share_one_error_rate_and_their_number_is_said(check, run, capsys):
-    alone, first = check({TASK: draw_counts(2, -0.08)}, "--max_drop", "0.03")[1]["tasks"][TASK], run(2)
-    assert alone["p_holm"] < first["p_holm"] < 30 * alone["p_holm"]
-    assert (alone["low"], alone["high"]) == (first["low"], first["high"])
-    assert run(2, "--runs", "1")["p_holm"] == alone["p_holm"]  # the same texts count once
-    words = ["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--history", str(run.history)]
-    for more, said in (
-        (["--runs", "1"], "2 runs against this baseline, 1 were planned"),
-        ([], "run 2 of 30 against this baseline"),
-    ):
-        main([*words, *more])
-        assert said in capsys.readouterr().err
-    assert len(run.history.read_text().splitlines()) == 4
-    run.history.write_text("{}")
-    with pytest.raises(ResultsError, match=r"history.jsonl', line 1: field 'baseline' is missing"):
-        run(2)
-
-
-@pytest.mark.parametrize(("cut", "counted"), [(1, 2), (40, 1)])
-def test_a_line_that_was_cut_off_stays_apart_from_the_next(run, caplog, cut, counted):
-    """Without the end of its line an entry counts; without its end it is left out, with a notice at each call."""
-    run(2)
-    run.history.write_bytes(run.history.read_bytes()[:-cut])
-    run(3)
-    lines = run.history.read_text().splitlines()
-    assert sum(line.endswith("}") for line in lines) == counted and json.loads(lines[-1])
-    run(4)
-    assert ("line 1 is left out: it is not JSON" in caplog.text) == (cut > 1)
+def test_settings_that_differ_are_told_in_words():
+    lines = list_differences({"schema": 2, "base": f"blake2b:{'a1' * 32}", "tau": 1.5}, {"tau": 1.5})
+    assert lines == ["base: files a1a1a1a1… -> none", "schema (the rule that draws tokens): 2 -> none"]
 
 
 def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):

@@ -10,7 +10,8 @@ from regression_alarms import measure, rate_alarms
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import TaskRuns
-from lm_eval_takeover.commands.regress.verdicts import compare, draw_difficulties, lower
+from lm_eval_takeover.commands.regress.plans import draw_difficulties, lower
+from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 
 
@@ -142,7 +143,7 @@ def test_planted_drops_shift_all_log_odds_by_one_amount_and_unsolved_problems_ha
     assert lowered.mean(axis=1) == pytest.approx(chances.mean(axis=1) - 0.1, abs=1e-5)
     shifts = np.log(lowered / (1 - lowered)) - np.log(chances / (1 - chances))
     assert shifts == pytest.approx(np.broadcast_to(shifts[:, :1], shifts.shape), abs=1e-6)
-    drawn = draw_difficulties(np.random.default_rng(0), np.array([0.0] * 20 + [0.5] * 20), 8)
+    drawn = draw_difficulties(np.random.default_rng(0), np.array([0.0] * 20 + [0.5] * 20), 8, 2000)
     assert 0 < drawn[:, :20].mean() < drawn[:, 20:].mean() == pytest.approx(0.5, abs=0.1)
 
 

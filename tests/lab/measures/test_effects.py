@@ -48,16 +48,16 @@ def position_frame(host, donor, problems=None):
 def test_positions_of_one_problem_count_together_and_by_the_inverse_of_their_probability():
     """One position of each problem is a plain paired mean."""
     values = np.random.default_rng(0).normal(size=30).clip(-1, 1)
-    plain = paired_difference(values, 8).interval()
-    nested = nested_mean(values, np.arange(30), 8)
+    plain = paired_difference(values).interval()
+    nested = nested_mean(values, np.arange(30))
     assert (nested.value, nested.low, nested.high) == pytest.approx((plain.value, plain.low, plain.high))
     values = np.repeat(np.random.default_rng(0).normal(size=20).clip(-1, 1) / 2, 6)
-    together = nested_mean(values, np.repeat(np.arange(20), 6), 8)
-    apart = nested_mean(values, np.arange(120), 8)
+    together = nested_mean(values, np.repeat(np.arange(20), 6))
+    apart = nested_mean(values, np.arange(120))
     assert together.value == pytest.approx(apart.value)
     assert together.high - together.low > 2 * (apart.high - apart.low)
-    assert nested_mean(values, np.zeros(120), 8).low == -1
-    assert nested_mean(np.array([1.0, 1, 0, 0]), np.arange(4), 8, np.array([1.0, 1, 3, 3])).value == 0.25
+    assert nested_mean(values, np.zeros(120)).low == -1
+    assert nested_mean(np.array([1.0, 1, 0, 0]), np.arange(4), np.array([1.0, 1, 3, 3])).value == 0.25
 
 
 @pytest.mark.parametrize("world", ["none", "tied", "clear"])

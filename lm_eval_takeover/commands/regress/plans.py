@@ -1,0 +1,165 @@
+"""Before a run: which drops a baseline can find. Power is simulated, by the intervals that judge a run (`verdicts`).
+
+Problems' chances are drawn given what the baseline scored; a baseline and new runs are drawn with them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+
+import numpy as np
+from scipy.special import expit, logit, ndtri
+
+from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, POWER
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.statistics import Difference, Values, as_values, average_differences, fit_chances
+from lm_eval_takeover.results.summary import choose_averaged
+from lm_eval_takeover.tasks.metrics import pass_at_k
+
+# The expected metric of a problem whose samples are correct with probability p.
+EXPECTED: dict[str, Callable[[Values], Values]] = {"acc": lambda p: p, "pass@8": lambda p: 1 - (1 - p) ** 8}
+_QUICK = 200  # simulations
+MOST_PROBLEMS = 100_000  # a plan names no larger number
+_HALVINGS = 26  # of 60 log-odds: to a millionth
+_EDGE = 1e-9  # probabilities are kept that far from 0 and 1
+_ROUNDS = 3  # in which the smallest drop is found
+
+
+@dataclass(frozen=True)
+class Design:
+    """The rule of a simulation, the samples of each problem (None: as many as the baseline has), and the baseline's runs."""
+
+    metric: str
+    limit: float
+    confidence: float
+    samples: int | None = None
+    seeds: int = 1
+    simulations: int = 2000
+
+    @property
+    def level(self) -> float:
+        """The one-sided p-value from which a drop counts as one."""
+        return (1 - self.confidence) / 2
+
+    @property
+    def reach(self) -> float:
+        """How many standard errors a drop must be beyond the limit, so that 80 % of runs find it."""
+        return float(ndtri(POWER) - ndtri(self.level))
+
+
+@dataclass(frozen=True)
+class Power:
+    """The chance to find a drop: if it shifts all problems' log-odds alike, and if whole problems are lost.
+
+    `problems_for_80` is for the former; None where it is too large.
+    """
+
+    task: str
+    problems: int
+    samples: int
+    drop: float
+    power: float
+    power_whole: float
+    problems_for_80: int | None
+
+
+def plan(baseline: SeedRuns, design: Design, drops: Sequence[float]) -> list[Power]:
+    """Plan by task and drop, and for the average over tasks. Raises ArgumentError."""
+    return [_plan_drop(name, sides, design, drop) for name, sides in _group(baseline, design).items() for drop in drops]
+
+
+def find_smallest_drop(baseline: SeedRuns, design: Design, drop: float) -> dict[str, tuple[float, float, int | None]]:
+    """The smallest drops that 80 % of runs find: all problems get harder alike, or whole ones are lost; of the average, else by
+    task. With them how many problems `drop` needs if all get harder alike.
+    """
+    groups, quick = _group(baseline, design), replace(design, simulations=_QUICK)
+    found = {}
+    for name, sides in ({AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups).items():
+        smallest = []
+        for whole in (False, True):
+            least = drop
+            for _ in range(_ROUNDS):
+                errors = [margin.error for margin in _simulate(sides, quick, min(least, 0.99), whole)]
+                least = design.limit + design.reach * float(np.sqrt(np.mean(np.square(errors))))
+            smallest.append(least)
+        found[name] = *smallest, _plan_drop(name, sides, quick, drop).problems_for_80
+    return found
+
+
+def _group(baseline: SeedRuns, design: Design) -> dict[str, list[TaskRuns]]:
+    """The tasks by name, with those of the average. Raises ArgumentError for a metric that cannot be planned."""
+    if design.metric not in EXPECTED:
+        raise ArgumentError(f"--plan supports drops of {' and '.join(EXPECTED)}, not of '{design.metric}'")
+    least = min(design.samples or side.problems.samples for side in baseline.tasks.values())
+    if design.metric == "pass@8" and least < 8:
+        raise ArgumentError(f"--samples {least}: pass@8 needs at least 8 samples a problem")
+    groups = {task: [side] for task, side in baseline.tasks.items()}
+    averaged = choose_averaged(baseline.tasks)
+    return groups | ({AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {})
+
+
+def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float) -> Power:
+    shifted, lost = (_simulate(sides, design, drop, whole) for whole in (False, True))
+    powers = [float(np.mean([margin.p_below() <= design.level for margin in margins])) for margins in (shifted, lost)]
+    count = sum(len(side.problems) for side in sides)
+    samples = design.samples or sides[0].problems.samples
+    return Power(name, count, samples, drop, *(round(power, 4) for power in powers), _count_needed(shifted, design, count))
+
+
+def _simulate(sides: Sequence[TaskRuns], design: Design, drop: float, whole: bool) -> list[Difference]:
+    """How far runs with this drop are inside the limit, as differences from a baseline that is drawn, too."""
+    generator, expected = np.random.default_rng(0), EXPECTED[design.metric]
+    change = partial(lose, generator) if whole else lower
+    parts = []
+    for side in sides:
+        scored = side.problems.values["acc"], side.problems.samples * len(side.runs)
+        before = draw_difficulties(generator, *scored, design.simulations)
+        before = generator.permuted(before, axis=1)  # which problems are lost is random
+        samples = design.samples or side.problems.samples
+        # A baseline with fewer samples is made anew.
+        old = draw_scores(generator, before, max(samples, side.problems.samples), design.metric, design.seeds)
+        new = draw_scores(generator, change(before, drop, expected), samples, design.metric)
+        parts.append(new - old + design.limit)
+    return [average_differences(values) for values in zip(*parts, strict=True)]
+
+
+def _count_needed(margins: Sequence[Difference], design: Design, count: int) -> int | None:
+    beyond = -float(np.mean([margin.value for margin in margins]))
+    if beyond <= 0:
+        return None
+    needed = count * (design.reach * float(np.sqrt(np.mean([margin.error**2 for margin in margins]))) / beyond) ** 2
+    return ceil(needed) if needed <= MOST_PROBLEMS else None
+
+
+def draw_difficulties(generator: np.random.Generator, shares: Values, samples: int, simulations: int) -> Values:
+    """Draw probabilities `[simulations, problems]` that agree with what each problem scored (`fit_chances`)."""
+    return np.clip(generator.beta(*fit_chances(shares, samples), (simulations, len(shares))), _EDGE, 1 - _EDGE)
+
+
+def lower(probabilities: Values, drop: float, expected: Callable[[Values], Values]) -> Values:
+    """Shift all log-odds of a row by the one amount that lowers its expected metric by `drop`."""
+    odds = logit(probabilities)
+    target = expected(probabilities).mean(axis=1) - drop
+    low, high = np.full(len(odds), -60.0), np.zeros(len(odds))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = expected(expit(odds + middle[:, np.newaxis])).mean(axis=1) > target
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return np.asarray(expit(odds + low[:, np.newaxis]))
+
+
+def lose(generator: np.random.Generator, probabilities: Values, drop: float, expected: Callable[[Values], Values]) -> Values:
+    """Set the first probabilities of a row to 0, so many that its expected metric falls by `drop`."""
+    worth = expected(probabilities) / probabilities.shape[1]
+    # The last problem that is lost is so with the chance that makes the drop exact.
+    share = (drop - (worth.cumsum(axis=1) - worth)) / worth
+    return np.where(generator.random(worth.shape) < share, _EDGE, probabilities)
+
+
+def draw_scores(generator: np.random.Generator, chances: Values, samples: int, metric: str, seeds: int = 1) -> Values:
+    """Draw the metric by problem of runs with these chances, as the mean over `seeds` runs."""
+    counts = range(samples + 1)
+    scores = as_values([count / samples if metric == "acc" else pass_at_k(samples, count, 8) for count in counts])
+    return as_values(sum(scores[generator.binomial(samples, chances)] for _ in range(seeds))) / seeds
