@@ -32,10 +32,10 @@ class EngineActor:
 
     async def write(self, job: Job) -> Text:
         self.engine.add(job)
-        text = self._texts[job.number] = asyncio.get_running_loop().create_future()
+        self._texts[job.number] = asyncio.get_running_loop().create_future()
         if len(self._texts) == 1:
             self._steps = asyncio.create_task(self._step())
-        return await text
+        return await self._texts[job.number]
 
     async def _step(self) -> None:
         try:
