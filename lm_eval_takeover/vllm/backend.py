@@ -27,7 +27,7 @@ from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import make_empty
 from lm_eval_takeover.vllm.data_parallel import Engines
 from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
-from lm_eval_takeover.vllm.launch import check_version, count_engines
+from lm_eval_takeover.vllm.launch import check_architectures, check_version, count_engines
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 
 _AT_ONCE = 4096  # samples that vLLM gets together; its queue is long, and a waiting sample is small
@@ -39,6 +39,7 @@ class VllmBackend:
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         check_version()
+        check_architectures(pair, policy)
         self.pair, self.policy = pair, policy
         self._arguments = {name: value for name, value in arguments.engine_arguments.items() if name in _NUMERIC}
         for member in pair.members:

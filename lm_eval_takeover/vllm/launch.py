@@ -75,7 +75,7 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
 
     Raises ArgumentError for a model that vLLM cannot run here, and for a number where none can draft.
     """
-    _check_architectures(pair, policy)
+    check_architectures(pair, policy)
     engine_arguments, block_size = arguments.engine_arguments, arguments.block_size
     usual = CONCURRENCY.get(pair.members[-1].device.type, CONCURRENCY["cpu"])
     most = int(engine_arguments.get("max_num_seqs", usual))
@@ -232,7 +232,7 @@ def _choose_length(arguments: ModelArguments, pair: Pair, options: dict[str, Any
     return pair.max_length if length is None else int(length)
 
 
-def _check_architectures(pair: Pair, policy: Policy) -> None:
+def check_architectures(pair: Pair, policy: Policy) -> None:
     """Raises ArgumentError for a model that vLLM has no class for, or none that shares an engine with another decoder."""
     from vllm import ModelRegistry
 
