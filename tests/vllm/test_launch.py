@@ -12,7 +12,6 @@ import pytest
 import torch
 from helpers.one_line import one_line
 from helpers.pairs import save_random_model
-from test_block_rule import pair_of
 from transformers import AutoConfig
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -20,7 +19,6 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.serve import server
-from lm_eval_takeover.vllm.block_rule import choose_drafts
 from lm_eval_takeover.vllm.launch import RUNNER, check_version, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 
@@ -96,15 +94,15 @@ def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, monkeypatch, caplog):
     assert "speculative_config" not in plan(block_size="auto", policy="random", rate=0.9, tau=None)
 
 
-@pytest.mark.parametrize("most", [256, 1024])
-def test_three_lengths_of_drafts_have_few_graphs(plan, monkeypatch, most):
+@pytest.mark.parametrize("ranges", [[(1, 9, 12), (10, 99, 10), (100, 256, 7)], [(1, 9, 12), (10, 99, 9), (100, 1024, 0)]])
+def test_three_lengths_of_drafts_have_few_graphs(plan, monkeypatch, ranges):
     """By vLLM's own sizes. A fixed length of 8 has 44 full graphs of the target, the best length of each number 253 and 387."""
     from vllm.config.compilation import CUDAGraphMode
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.worker.gpu import cudagraph_utils
 
-    ranges = choose_drafts(pair_of(base=1.7e9, guide=3.2e10), most).ranges
-    given = {"num_speculative_tokens_per_batch_size": ranges, "num_speculative_tokens": (longest := ranges[0][2])}
+    longest, most = ranges[0][2], ranges[-1][1]
+    given = {"num_speculative_tokens_per_batch_size": ranges, "num_speculative_tokens": longest}
     options = plan(block_size=1, max_num_seqs=most, max_num_batched_tokens=8192)
     config = EngineArgs(**options, enforce_eager=False).create_engine_config()
     config.speculative_config = SimpleNamespace(**given, uses_dynamic_speculative_decoding=lambda: True)
@@ -117,7 +115,6 @@ def test_three_lengths_of_drafts_have_few_graphs(plan, monkeypatch, most):
     monkeypatch.setattr(cudagraph_utils, "current_platform", Mock())
     config._set_cudagraph_sizes()
     graphs = cudagraph_utils.CudaGraphManager(config, torch.device("cpu"), mode, longest + 1)._capture_descs
-    assert len({length for *_, length in ranges}) == 3
     assert len(graphs[CUDAGraphMode.FULL]) < 140 and len(graphs[CUDAGraphMode.PIECEWISE]) < 64
 
 
