@@ -64,12 +64,15 @@ def _find_problem(endpoint: str) -> str | None:
     return None
 
 
-def identify(name: str, path: str, revision: str | None, given: ModelArguments, code: Mapping[str, str]) -> ModelId:
+def identify(
+    name: str, path: str, revision: str | None, given: ModelArguments | None = None, code: Mapping[str, str] = {}
+) -> ModelId:
     """The id of what `locate(name)` found, and its revision: the hub's commit, or the digest of a folder's files.
 
     Those of its adapter, and of other repositories with a file of `code` that it runs, stand behind it. Ours: `demo-base`,
     `demo-guide`.
     """
+    given = given or ModelArguments()
     folder, own = Path(path), find_revision(path, revision, given.subfolder, gguf_file=given.gguf_file)
     label = path
     if folder.is_dir():
@@ -107,6 +110,7 @@ def _digest_loaded(folder: Path, gguf_file: str | None) -> str:
     names |= {file for file in folder.rglob("*.py") if not any(part[0] == "." for part in file.relative_to(folder).parts)}
     for index in folder.glob("*.index.json"):
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):  # its loader says what is wrong
-            names |= {folder / name for name in json.loads(read_bounded(index)).get("weight_map", {}).values()}
+            named = json.loads(read_bounded(index)).get("weight_map", {}).values()
+            names |= {folder / name for name in named if not Path(name).is_absolute()}
     names |= {folder / gguf_file} if gguf_file else set()
     return digest_files(folder, (file.relative_to(folder) for file in names if file.is_file()))

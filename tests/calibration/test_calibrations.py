@@ -113,6 +113,9 @@ def test_pairs_match_by_files_or_by_hub_id(made):
     local = ModelId("base", "sha256:11")
     assert is_for_pair(replace(made, base=local), ModelId("renamed", "sha256:11"), GUIDE)
     assert not is_for_pair(replace(made, base=local), ModelId("base", "sha256:22"), GUIDE)
+    adapted = ModelId("a/x+b/y", "commit+first")
+    assert adapted.same_model(ModelId("a/x+b/y", "other+first"))
+    assert not adapted.same_model(ModelId("a/x+b/y", "commit+second"))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.ragged_cache import Plan
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.ids import identify, locate, sampled_digest, whole_digest
+from lm_eval_takeover.pair.ids import find_revision, identify, locate
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -138,16 +138,21 @@ def test_a_checkpoint_has_an_id_and_a_revision(tmp_path):
         copy = shutil.copytree(folder, tmp_path / f"copy of {role}")
         found = [identify(str(path), str(path), None) for path in (folder, tmp_path / role, copy)]
         assert [one.id for one in found] == [f"demo-{role}", f"demo-{role}", f"copy of {role}"]
-        assert found[-1].revision == sampled_digest(folder)
+        assert found[-1].revision == find_revision(str(folder), None)
 
 
-@pytest.mark.parametrize("digest", [sampled_digest, whole_digest])
-def test_digests_follow_the_bytes(tmp_path, digest):
+def test_revisions_follow_the_bytes_that_loading_opens(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(bytes(2**18))
-    before = digest(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"w": "parts/a.safetensors", "x": "/dev/null"}}')
+    (tmp_path / "parts").mkdir()
+    before = find_revision(str(tmp_path), None)
     (tmp_path / "README.md").write_text("not computed with")
-    assert digest(tmp_path) == before
-    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    assert digest(tmp_path) != before
+    (tmp_path / "parts" / "optimizer.pt").write_text("nor this")
+    assert find_revision(str(tmp_path), None) == before
+    for weights in ("parts/a.safetensors", "model.safetensors"):
+        (tmp_path / weights).write_bytes(bytes(2**18))
+        assert find_revision(str(tmp_path), None) != before
+        before = find_revision(str(tmp_path), None)
+        (tmp_path / weights).write_bytes(bytes(2**18 - 1) + b"x")
+        assert find_revision(str(tmp_path), None) != before
+        before = find_revision(str(tmp_path), None)
