@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def trace(folder: Path) -> tuple[list[str], list[str]]:
 
 def run_traced(folder: Path, arguments: str) -> None:
     """Evaluate this world in this process, and write what it opens and asks for."""
-    files, written, variables = set[str](), set[str](), set[str]()
+    files, written, asked = set[str](), set[str](), defaultdict[Any, set[str]](set)
 
     def note(event: str, arguments: Any) -> None:
         if event == "open" and isinstance(arguments[0], (str, bytes)):
@@ -156,7 +156,8 @@ def run_traced(folder: Path, arguments: str) -> None:
     plain = environment.__getitem__
 
     def ask(self: Any, name: str) -> Any:
-        variables.add(os.fsdecode(name))
+        frame = sys._getframe(2 if sys._getframe(1).f_code.co_name == "get" else 1)
+        asked[frame.f_code, frame.f_lineno].add(os.fsdecode(name))
         return plain(self, name)
 
     sys.addaudithook(note)
@@ -167,6 +168,7 @@ def run_traced(folder: Path, arguments: str) -> None:
     tasks = TaskManager(include_path=str(folder / "tasks"), include_defaults=False)
     simple_evaluate("guided-takeover", model_args=arguments, tasks=["of_world"], limit=2, task_manager=tasks, bootstrap_iters=0)
     read = sorted(file for file in files - written if os.path.isfile(file))
+    variables = {name for names in asked.values() if len(names) < 20 for name in names}  # not of a line that copies all
     (folder / "traced.json").write_text(json.dumps({"files": read, "variables": sorted(variables)}))
 
 

@@ -46,6 +46,8 @@ TESTED_ELSEWHERE = {
     "policy_arguments",
     "engine_arguments",
     "think_end_token",
+    "add_bos_token",  # changes the prompt's ids, where the tokenizer has a BOS
+    "guide_add_bos_token",
 }  # below, test_plugins.py, tests/vllm
 # Of the base or of both, and of the guide alone.
 LOADING = {
