@@ -156,7 +156,9 @@ def run_traced(folder: Path, arguments: str) -> None:
     plain = environment.__getitem__
 
     def ask(self: Any, name: str) -> Any:
-        frame = sys._getframe(2 if sys._getframe(1).f_code.co_name == "get" else 1)
+        frame: Any = sys._getframe(1)
+        while frame.f_code.co_filename.startswith("<frozen") and frame.f_back:  # `get` and `getenv`
+            frame = frame.f_back
         asked[frame.f_code, frame.f_lineno].add(os.fsdecode(name))
         return plain(self, name)
 
