@@ -324,7 +324,7 @@ _VALUE = rf"(?:\$[^$\n]{{1,40}}\$|{_NUMBER.pattern})"
 _DENIED = re.compile(
     r"(?i)(?:\b(?:not|never|nor|(?<!\d\s)(?:more|less|fewer|greater|larger|smaller) than|rule out|cannot|over"
     rf"|(?:either|between|neither)\s{_VALUE}\s(?:and|or|nor))|n['’]t)\s(?:be\s)?{_VALUE}"
-    rf"|{_VALUE}\s(?:(?:is|was)(?:\snot|n['’]t|\s(?:too|wrong|incorrect|impossible))|does not work)\b"
+    rf"|{_VALUE}\s(?:(?:is|was)(?:(?:\snot|n['’]t)\s(?:the|right|correct)|\s(?:too|wrong|incorrect|impossible))|does not work)\b"
 )
 _REFUSED = re.compile(r"[$\s)\]]*+(?:is|was)\s(?:not|wrong|incorrect)\b")
 _NAMES = re.compile(r"(?<![\\A-Za-z])(?!pi)[A-Za-z]{1,3}")

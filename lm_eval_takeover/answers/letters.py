@@ -1,6 +1,6 @@
 """The letter of a multiple-choice answer: of the last box, else of the last marker, else the only one in the last line.
 
-No answer: two letters offered together, a denied letter, one with a question mark. Regular expressions are possessive or bounded.
+No answer: two letters offered together, a denied letter, one with a question mark. Regular expressions are atomic or bounded.
 """
 
 import re
