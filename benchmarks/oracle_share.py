@@ -53,7 +53,7 @@ def read_shares(world: World, problems: NDArray[np.int64], rng: np.random.Genera
     effects, owned, host = world.effects[inside], len(problems), world.host[problems]
     levels = [host, *(host + world.gains(world.choose(rate))[problems] for rate in RATES)]
     accs = levels if rng is None else [rng.binomial(SAMPLES, np.clip(level, 0, 1)) / SAMPLES for level in levels]
-    curve, wrong = Curve(np.array(RATES), [np.stack(accs[1:]) - accs[0]], [SAMPLES]), [1 - accs[0]]
+    curve, wrong = Curve(np.array(RATES), [np.stack(accs[1:]) - accs[0]]), [1 - accs[0]]
     room, cost, worth = float(wrong[0].mean()), 1 / (TOKENS * SAMPLES * owned), 1 / (SAMPLES * owned)
     if rng is None:
         known = Oracle.of(np.full(len(effects), cost), effects * worth, room, places)

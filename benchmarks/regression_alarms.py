@@ -73,8 +73,8 @@ def simulate_quiet(generator: np.random.Generator, difficulties: Sequence[Values
     for chances in zip(*difficulties, strict=True):
         parts = []
         for each in chances:
-            old = draw_scores(generator, each[np.newaxis], design.samples, design.metric, design.seeds)
-            new = draw_scores(generator, np.broadcast_to(each, (runs, len(each))), design.samples, design.metric)
+            old = draw_scores(generator, each[np.newaxis], design.samples or SAMPLES, design.metric, design.seeds)
+            new = draw_scores(generator, np.broadcast_to(each, (runs, len(each))), design.samples or SAMPLES, design.metric)
             parts.append(new - old + design.limit)
         found.append(find_p_values(parts))
     return np.stack(found)

@@ -117,8 +117,8 @@ class Pair:
                     return str(self.tokenizer.apply_chat_template(tried, **options))
             except Exception as error:  # a template is code of its author
                 if tried is rest or rest == messages or isinstance(error, TimeoutError):
-                    named = f"--apply_chat_template: the chat template of '{self.tokenizer.name_or_path}'"
-                    problem = f"{named} cannot be used: {first_line(error)}"
+                    told = f"--apply_chat_template: the chat template of '{self.tokenizer.name_or_path}'"
+                    problem = f"{told} cannot be used: {first_line(error)}"
                     raise ArgumentError(f"{problem}; leave it out, or mend the template") from error
                 logger.warning("the chat template refuses the messages as they are; leaving out the system message")
         raise AssertionError("one of the two was returned or raised")

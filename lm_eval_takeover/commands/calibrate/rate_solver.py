@@ -7,7 +7,7 @@ numbers, so the rate is nearly monotone in the parameter. It is solved on half o
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import stdtrit
@@ -118,7 +118,7 @@ def check_target(target: Target, rollouts: HeldOutRollouts, memory: Rollouts) ->
     found = Measured(*memory.results[name])
     reach = found.find_reach(count)
     low, high = max(found.rate - reach, 0.0), min(found.rate + reach, 1.0)
-    counts = {"realized_rate": found.rate, "prompts": count, "tokens": found.tokens, "low": low, "high": high}
+    counts: dict[str, Any] = {"realized_rate": found.rate, "prompts": count, "tokens": found.tokens, "low": low, "high": high}
     return replace(target, **counts, solved_rate=target.realized_rate)
 
 

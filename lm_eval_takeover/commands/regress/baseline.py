@@ -272,7 +272,7 @@ def _unpack(side: _StoredTask) -> TaskRuns:
     runs = []
     for run in side.runs:
         values = fill_pass_at_k(divide(run.counts), side.samples)
-        told = {"texts": run.texts, "identity": run.identity, "seed": run.seed}
-        runs.append(Problems(ids, side.samples, values, prompts=prompts, **told))
+        problems = Problems(ids, side.samples, values, prompts=prompts, texts=run.texts)
+        runs.append(replace(problems, identity=run.identity, seed=run.seed))
     anchors = {role: Problems(ids, side.samples, {ACC: shares}) for role, shares in divide(side.anchors or {}).items()}
     return TaskRuns(tuple(runs), side.settings, anchors)

@@ -32,7 +32,7 @@ from lm_eval_takeover.commands.regress.plans import MOST_PROBLEMS, Design, Power
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGED, CHANGES, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.results.problems import ReadOptions
+from lm_eval_takeover.results.problems import ACC, ReadOptions
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _find_limits(options: argparse.Namespace, *runs: SeedRuns) -> dict[str, floa
     named = {side.settings.get("metric"): side.settings.get("filter") for side in sides}  # what tasks call their acc
     own |= {str(name) for name in named} | {f"{name},{of}" for name, of in named.items()}
     limits = {}
-    words = options.metric or [verdicts.ACC]
+    words = options.metric or [ACC]
     for metric in (part for word in words for part in ([word] if word in own else word.split(",")) if part):
         if not verdicts.is_drop(metric) and metric not in own.union(CHANGES):
             raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(CHANGES))}")
@@ -102,7 +102,7 @@ def _update(options: argparse.Namespace, new: SeedRuns) -> int:
         print(note, file=sys.stderr)
     runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {runs}{counts}"))
-    design = Design(verdicts.ACC, options.max_drop, options.confidence, seeds=new.seeds)
+    design = Design(ACC, options.max_drop, options.confidence, seeds=new.seeds)
     wanted = next((drop for drop in sorted(options.drop) if drop > options.max_drop), 2 * options.max_drop)
     for name, (least, whole, needed) in plans.find_smallest_drop(new, design, wanted).items():
         found = f"finds a drop of {100 * least:.1f} points ({100 * whole:.1f} if whole problems are lost)"
@@ -118,7 +118,7 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
         raise ArgumentError(f"--max_changed needs the answers of the baseline, and '{options.baseline}' has none")
     fixed = read_fixed_values(options.baseline, options.metric or [], options.tasks)
     if options.plan:
-        design = Design(verdicts.ACC, options.max_drop, options.confidence)
+        design = Design(ACC, options.max_drop, options.confidence)
         rows, lines = plan_fixed(fixed, design, options.drop)
         return _print_plan(options, rows, lines)
     how = options.max_drop, options.confidence, options.allow

@@ -84,7 +84,8 @@ def find_smallest_drop(baseline: SeedRuns, design: Design, drop: float) -> dict[
                 errors = [margin.error for margin in _simulate(sides, quick, min(least, 0.99), whole)]
                 least = design.limit + design.reach * float(np.sqrt(np.mean(np.square(errors))))
             smallest.append(least)
-        found[name] = *smallest, _plan_drop(name, sides, quick, drop).problems_for_80
+        alike, lost = smallest
+        found[name] = alike, lost, _plan_drop(name, sides, quick, drop).problems_for_80
     return found
 
 
@@ -102,10 +103,12 @@ def _group(baseline: SeedRuns, design: Design) -> dict[str, list[TaskRuns]]:
 
 def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float) -> Power:
     shifted, lost = (_simulate(sides, design, drop, whole) for whole in (False, True))
-    powers = [float(np.mean([margin.p_below() <= design.level for margin in margins])) for margins in (shifted, lost)]
+    power, whole = (
+        round(float(np.mean([margin.p_below() <= design.level for margin in margins])), 4) for margins in (shifted, lost)
+    )
     count = sum(len(side.problems) for side in sides)
     samples = design.samples or sides[0].problems.samples
-    return Power(name, count, samples, drop, *(round(power, 4) for power in powers), _count_needed(shifted, design, count))
+    return Power(name, count, samples, drop, power, whole, _count_needed(shifted, design, count))
 
 
 def _simulate(sides: Sequence[TaskRuns], design: Design, drop: float, whole: bool) -> list[Difference]:

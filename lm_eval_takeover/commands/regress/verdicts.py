@@ -22,6 +22,7 @@ from lm_eval_takeover.results.statistics import (
     Difference,
     Interval,
     Values,
+    as_values,
     average_differences,
     by_cluster,
     holm,
@@ -150,7 +151,7 @@ def find_changed(old: TaskRuns, new: TaskRuns) -> Changed | None:
         return None
     differences = problems.values[ACC] - before.values[ACC]
     if problems.clusters:
-        differences = np.bincount(np.unique(problems.clusters, return_inverse=True)[1], differences)
+        differences = as_values(np.bincount(np.unique(problems.clusters, return_inverse=True)[1], differences))
     return Changed(int((differences < -1e-9).sum()), int((differences > 1e-9).sum()), len(differences))
 
 
@@ -179,11 +180,11 @@ def judge_changed(old: SeedRuns, new: SeedRuns, most: float, confidence: float) 
         ends = (1 - confidence) / 2, (1 + confidence) / 2
         low = float(betaincinv(changed.worse, changed.better + 1, ends[0])) if changed.worse else 0.0
         high = float(betaincinv(changed.worse + 1, changed.better, ends[1])) if changed.better else 1.0
-        net = [(1 - 2 * share) * count / answers + 0.0 for share in (high, low)]
         verdict = "regressed" if changed.p_value <= 1 - confidence else "inconclusive"
         verdict = "pass" if count <= (most if most >= 1 else most * answers) else verdict
         difference = (changed.better - changed.worse) / answers
-        figures = count / answers, difference, *net, changed.p_value
+        low, high = ((1 - 2 * share) * count / answers + 0.0 for share in (high, low))
+        figures = count / answers, difference, low, high, changed.p_value
         verdicts[task] = TaskVerdict(CHANGED, 0.0, *figures, verdict, changed.describe())
     return correct(verdicts, 1 - confidence)
 
