@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # control, format, surrogates, private use, separators of lines
 _LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-          "^": r"\^{}", "~": r"\textasciitilde{}", "–": "--", "†": r"\textdagger{}"}  # fmt: skip
+          "^": r"\^{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+          "–": "--", "†": r"\textdagger{}", "‡": r"\textdaggerdbl{}"}  # fmt: skip
 _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "[": r"\[", "]": r"\]", "`": r"\`", "\\": r"\\"}
 _COMMAND = re.compile(r"(?<!\S)(?=::|##\[)")  # of a CI's log, at the start of a line
 

@@ -5,7 +5,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -25,9 +25,10 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_
 from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
+from lm_eval_takeover.pair.member import LoadedAs
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
-from lm_eval_takeover.runs.identity import collect_text_settings, describe_identity, identify_task
+from lm_eval_takeover.runs.identity import collect_text_settings, describe_identity, describe_loading, identify_task
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
@@ -35,6 +36,7 @@ from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage import code
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
@@ -68,6 +70,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     @cached_property
     def engine(self) -> Backend:
         """Both models loaded, once what is asked is known to fit. (`backend` is lm-eval's own word: causal.)"""
+        for member in self.pair.members:
+            member.__dict__.pop("loaded_as", None)
+        self.__dict__.pop("recorder", None)
         return open_backend(self.arguments, self.pair, self.policy)
 
     # One object may serve several evaluations.
@@ -99,7 +104,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     @cached_property
     def recorder(self) -> Recorder:
         """Of this evaluation's texts, which depend on the weights."""
-        backend, trusted = self.engine.identity, self.arguments.trust_remote_code
+        return self._make_recorder(self.engine.identity)
+
+    def _make_recorder(self, backend: str) -> Recorder:
+        trusted = self.arguments.trust_remote_code
         settings = collect_text_settings(self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted)
         facts = collect_facts(self.arguments, settings, self._description())
         return Recorder(self.run, settings, facts, self.policy)
@@ -167,7 +175,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
         folder = None if run is None else str(run.folder)
         described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
-        identity = describe_identity(self.recorder.settings) if "engine" in self.__dict__ else {}  # else nothing was asked
+        was_asked = {"engine", "recorder"} & self.__dict__.keys()
+        identity = describe_identity(self.recorder.settings) if was_asked else {}
         return {"takeover": {**self._description(), **identity, **counts, **described, "seconds": round(sum(spent), 3)}}
 
     def _description(self) -> dict[str, Any]:
@@ -219,8 +228,34 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
+        if (finished := self._recall(requests, indices)) is not None:
+            return requests, finished
         self._load_weights()
         return requests, self.recorder.group_by_key(requests, indices)
+
+    def _recall(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]] | None:
+        """As `group_by_key`, by what an earlier attempt says of its weights, if all samples are finished. None if not.
+
+        So nothing is loaded where nothing is missing.
+        """
+        asked, run = describe_loading(asdict(self.arguments)), self.run
+        for facts in run.list_facts() if run and "engine" not in self.__dict__ else ():
+            described = facts["takeover"]
+            if describe_loading(facts["arguments"]) != asked or described["dtypes"].keys() != {*self.policy.roles}:
+                continue
+            for role in self.policy.roles:
+                self.pair.member(role).loaded_as = LoadedAs(described["dtypes"][role], described["parameters"][role])
+            recorder = self._make_recorder(facts["settings"]["backend"])
+            by_key = recorder.group_by_key(requests, indices)
+            if (
+                digest_of(recorder.settings) == digest_of(facts["settings"])
+                and run
+                and len(run.find(list(by_key))) == len(by_key)
+            ):
+                self.recorder = recorder
+                self._compare_dtypes()
+                return by_key
+        return None
 
     def _fill_texts(
         self,
@@ -260,6 +295,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _load_weights(self) -> None:
         """Once what is asked is known to fit."""
         _ = self.engine
+        self._compare_dtypes()
+
+    def _compare_dtypes(self) -> None:
         if self.gate_origin.fit is not None:
             self.gate_origin.fit.compare_dtypes()
 

@@ -30,7 +30,7 @@ from graded_puzzle import read_texts
 
 from lm_eval_takeover.lab.frontier.curves import CAP, Oracle
 from lm_eval_takeover.lab.frontier.output import draw_frontier
-from lm_eval_takeover.results.files import find_results, read_run
+from lm_eval_takeover.results.files import read_run
 
 COMMAND = split(
     "compare --tasks takeover_demo_graded --rows base,guide,drafted,ce,entropy,surprise,random,early,rkl,js,margin,"
@@ -92,7 +92,7 @@ def read_oracle(run_dir: Path, rates: Sequence[float]) -> dict[str, Any]:
 
 def _read_correct(folder: Path) -> dict[tuple[int, int], bool]:
     """By document and sample."""
-    (path,) = folder.glob("results-*/**/samples_*.jsonl")
+    (path,) = folder.glob("results/**/samples_*.jsonl")
     documents = [json.loads(line) for line in path.read_text().splitlines()]
     return {(d["doc_id"], n): said[1] == "correct" for d in documents for n, said in enumerate(d["filtered_resps"][0])}
 
@@ -197,7 +197,7 @@ def compare_killed(whole: Path, kills: int, most: float) -> int:
         shutil.copy(path, killed)
     for number in range(kills):
         status = compare(killed, seconds=generator.uniform(0, most))
-        finished = len(list(killed.glob("*/results-*/call.json")))
+        finished = len(list(killed.glob("*/results/*/results_*.json")))
         print(f"kill {number + 1}: {finished} rows are done" if status is None else "it has ended before", flush=True)
     if status := compare(killed):
         return status
@@ -222,7 +222,7 @@ def compare_killed(whole: Path, kills: int, most: float) -> int:
 
 def digest_texts(row: Path) -> tuple[str, ...]:
     """Of all responses of a row, by its calls."""
-    runs = [read_run(find_results(path.parent)[-1]) for path in sorted(row.glob("results-*/call.json"))]
+    runs = [read_run(path) for path in sorted(row.glob("results/**/results_*.json"))]
     return tuple(result.problems.texts for run in runs for result in run.tasks.values() if result.problems)
 
 

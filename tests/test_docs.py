@@ -17,7 +17,8 @@ from helpers.results import takeover, write_results
 from lm_eval.utils import simple_parse_args_string
 
 from lm_eval_takeover.cli import build_parser, main
-from lm_eval_takeover.commands.compare import command as compare
+from lm_eval_takeover.commands.compare.comparison import read_comparison
+from lm_eval_takeover.commands.compare.running import check_rows
 from lm_eval_takeover.pair.loading import parse_arguments
 from lm_eval_takeover.runs.traces import SCHEMA
 from lm_eval_takeover.storage.paths import CALIBRATIONS, TASK_CONFIGS
@@ -184,7 +185,7 @@ def test_runs_ask_as_their_calibration_was_measured(page):
             if words[1] == "calibrate" and options.out is not None:
                 made[str(options.out)] = options
             if words[1] == "compare" and source == page:
-                compare.check_options(options)
+                check_rows(read_comparison(options))
     for words in commands(page.read_text(), "lm_eval"):
         given = simple_parse_args_string(words[words.index("--model_args") + 1]) if "--model_args" in words else {}
         if str(given.get("calibration", "")).endswith(".json"):

@@ -15,7 +15,7 @@ from helpers.processes import environment
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import build_parser, main
-from lm_eval_takeover.commands.compare import command
+from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.regress.baseline import read_baseline
 from lm_eval_takeover.tasks.loading import load_named_tasks
 
@@ -81,7 +81,7 @@ def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
     assert shell.summary.read_text() == "| the table |\n" * 2
     assert "RESULTS=" in (shell.folder / "env").read_text()
     for call in calls:
-        command.check_options(build_parser().parse_args(call.split()))
+        read_comparison(build_parser().parse_args(call.split()))
 
 
 def test_the_workflow_gates_what_the_demo_writes():

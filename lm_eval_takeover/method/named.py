@@ -5,13 +5,15 @@ segment:length=8         a policy, with a model argument
 surprise@0.02:0.05       with the realized rates that are wanted of it
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import scores
 
+# Names of ours in the registries, which load torch to know them.
+OURS = ("ce", "rkl", "js", "entropy", "disagreement", "random", "early", "base", "guide")
 _GRAMMAR = "NAME[:argument=value…][@rate…]"
 
 
@@ -58,3 +60,10 @@ def find_policy(option: str, name: str) -> dict[str, str]:
     if name in scores:
         return {"policy": "disagreement", "score": name}
     raise ArgumentError(f"--{option} '{name}' is not known; {nearest(name, [*policies.names(), *scores.names()])}")
+
+
+def check_name(option: str, name: str, more: Collection[str] = ()) -> None:
+    """Raise ArgumentError with the nearest name for one that neither we nor an installed package have. Loads none of them."""
+    known = [*OURS, *policies.installed(), *scores.installed(), *more]
+    if name not in known:
+        raise ArgumentError(f"--{option} '{name}' is not known; {nearest(name, known)}")

@@ -114,9 +114,9 @@ class CalibrationFit:
         return listed
 
     def compare_dtypes(self) -> None:
-        """Say where the weights, which this loads, have other dtypes."""
+        """Say where the weights have other dtypes."""
         for role, measured in self.calibration.dtypes.items():
-            if (now := str(self.pair.member(role).model.dtype)) != measured:
+            if (now := self.pair.member(role).loaded_as.dtype) != measured:
                 self._say_once(
                     f"calibration '{self.calibration.name}' was measured with the {role} in {measured}, and this run has it in "
                     f"{now}; its thresholds may be a little off"

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -29,6 +29,13 @@ _BOS_FAMILIES = ("gemma",)  # by the beginning of their model types
 _OTHERS = {"base", "guide", "dtype", *TWINS.values()}
 _TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
 _BITSANDBYTES = [name for name in KINDS if name.startswith("bnb_")]
+
+
+class LoadedAs(NamedTuple):
+    """What is known of weights only once they are loaded."""
+
+    dtype: str
+    parameters: int
 
 
 class Member:
@@ -143,6 +150,11 @@ class Member:
         if self.given.peft is not None:
             model = self._adapt(model, self.given.peft)
         return model.eval()
+
+    @cached_property
+    def loaded_as(self) -> LoadedAs:
+        """Dtype and size of the weights. Loads them, unless an earlier attempt's are put here: then nothing else needs them."""
+        return LoadedAs(str(self.model.dtype), self.model.num_parameters())
 
     def _adapt(self, model: Any, adapter: str) -> Any:
         """The model with the layers of a PEFT adapter in it."""

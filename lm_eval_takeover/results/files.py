@@ -274,6 +274,8 @@ def _list_missing(path: Path, result: TaskResult) -> list[str]:
 
 def _read_results(path: Path, reading: ReadOptions) -> Run:
     document = read_document(path, "`lm_eval … --output_path`")
+    if "config" not in document and "results" not in document:
+        raise ResultsError(f"'{path}' is no results file of lm_eval; give results_*.json, or the folder of --output_path")
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
     for name in ("rate", "target_rate", "spike_ratio"):

@@ -5,7 +5,7 @@ A new column is one field of `Rates` (or of `Counts`), and one heading where it 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -23,8 +23,8 @@ from lm_eval_takeover.results.statistics import (
     measure_recovery,
 )
 
-WIDEST = 1.0  # the widest interval of a Recovery that is shown
-TOO_WIDE = "its interval is wider than 100 points, as the gap between base and reference is small for so few problems"
+WIDE = 1.0  # from this width of its interval on, a Recovery is marked
+TOO_WIDE = "the interval of Recovery is wider than 100 points, since these problems are few for such a gap"
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,7 @@ def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
 
 
 def recover(trios: Sequence[Trio]) -> Figure:
-    """Recovery of the unweighted means over tasks; empty, with the reason, if it is not known well enough."""
-    interval = measure_recovery(trios)
-    if interval is not None and interval.high - interval.low > WIDEST:
-        return Figure(why=TOO_WIDE)
-    return Figure.of(interval, NOT_ABOVE)
+    """Recovery of the unweighted means over tasks; empty, with the reason, where the gap itself may be 0."""
+    figure = Figure.of(measure_recovery(trios), NOT_ABOVE)
+    is_wide = figure.interval is not None and figure.interval.high - figure.interval.low > WIDE
+    return replace(figure, why=TOO_WIDE) if is_wide else figure

@@ -40,8 +40,8 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: Policy, origin
         "seed": arguments.seed,
         "block_size": arguments.block_size,
         "devices": {role: str(pair.member(role).device) for role in policy.roles},
-        "dtypes": {role: str(pair.member(role).model.dtype) for role in policy.roles},
-        "parameters": {role: pair.member(role).model.num_parameters() for role in policy.roles},
+        "dtypes": {role: pair.member(role).loaded_as.dtype for role in policy.roles},
+        "parameters": {role: pair.member(role).loaded_as.parameters for role in policy.roles},
     }
 
 

@@ -94,13 +94,18 @@ def collect_text_settings(
     }
 
 
+def describe_loading(arguments: Mapping[str, Any]) -> str:
+    """The digest of all model arguments by which models, their code and their backend are loaded."""
+    return digest_of({name: arguments.get(name) for name, kind in KINDS.items() if kind.loads or kind.key == "backend"})
+
+
 def describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
     """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
     from lm_eval_takeover.pair.member import text_settings
 
     settings = {name: value for name, value in text_settings(member.given).items() if name != "peft"}  # its revision says it
     model = member.id.revision if Path(member.path).is_dir() else f"{member.id.id}@{member.id.revision}"
-    dtype = str(member.model.dtype) if is_asked else None
+    dtype = member.loaded_as.dtype if is_asked else None
     return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
 
 

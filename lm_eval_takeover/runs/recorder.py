@@ -71,6 +71,7 @@ class Recorder:
         """The samples of these keys that are finished; says how many there are."""
         finished = self.run.find(keys) if self.run else {}
         if self.run and finished:
+            self.run.samples_kept += len(finished)
             counts = self.run.folder, len(finished), len(keys), len(keys) - len(finished)
             logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
         return finished

@@ -113,7 +113,6 @@ class RunWriter:
                     samples |= journal.find(missing)
             except (OSError, sqlite3.Error, Damaged, ValueError) as error:  # its own rank repairs it
                 logger.warning("'%s' cannot be read: %s; its samples are not used", path, error)
-        self.samples_kept += len(samples)
         return samples
 
     def read_all(self) -> list[Sample]:
@@ -167,6 +166,11 @@ class RunWriter:
             return self.journal.attempts(self.command)
 
         return self._run_on_thread(read)
+
+    def list_facts(self) -> list[dict[str, Any]]:
+        """The facts of the last attempt at each command, the latest command first."""
+        journal = self.journal
+        return self._run_on_thread(lambda: [journal.attempts(command)[-1][0] for command in reversed(journal.commands())])
 
     def flush(self, *, interrupted: bool = False) -> None:
         """Commit everything that was handed over, write the parts of the traces, and stop the clock of the command."""

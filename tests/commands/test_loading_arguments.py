@@ -8,9 +8,10 @@ from helpers.stock import value_of
 
 from lm_eval_takeover.arguments import KINDS, READ_WITH, ModelArguments
 from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
-from lm_eval_takeover.commands.compare import calls, command
-from lm_eval_takeover.commands.compare.contents import read_workload
+from lm_eval_takeover.commands.compare import calls
+from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair import loading
@@ -55,9 +56,7 @@ def check(parsed, name, value):
 def loads(tmp_path_factory, parse):
     """The work of the demo task, whatever the models are."""
     words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path_factory.mktemp("run")), "--rows", "base"]
-    options = parse(*words)
-    command.check_options(options)
-    return read_workload(options)
+    return read_workload(read_comparison(parse(*words)))
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -83,14 +82,13 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, par
     words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), "--rows", "guided", "--target_rate", "0.07"]
     words += ["--base", str(DEMO["base"]), "--guide", str(DEMO["guide"])]
     given = {each: json.dumps(value) if isinstance(value, dict) else value for each, value in choose_values(name).items()}
-    options = parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items()))
-    command.check_options(options)
-    (row,) = plan_rows(options)
+    asked = read_comparison(parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items())))
+    (row,) = plan_rows(asked)
     monkeypatch.setattr(calls, "load_pair", lambda given: loaded.append(given) or demo_pair)
-    plan = calls.plan_calibration(options, [row], loads)
+    plan = calls.plan_calibration(asked, [row], loads)
     check(loaded[0], name, value)
     check(read_loading(parse(*plan.words)), name, value)
-    (call,) = calls.plan_calls(options, row, plan, loads)
+    (call,) = calls.plan_calls(asked, row, plan)
     given = read_arguments(value_of(call.words, "--model_args"))
     check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)
 

@@ -22,7 +22,7 @@ from lm_eval_takeover.commands._options import read_loading
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
 from lm_eval_takeover.commands.calibrate import page
 from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
-from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, check_target, solve
+from lm_eval_takeover.commands.calibrate.rate_solver import MOST, HeldOutRollouts, check_target, solve
 from lm_eval_takeover.commands.calibrate.rollouts import Rollouts, Setup, collect, open_rollouts
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate, fires_along
@@ -49,6 +49,7 @@ def measure(options: argparse.Namespace) -> int:
     others = registered.installed()  # of these only what is asked for
     scores = [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
     known = _read_known(options, setup, scores)
+    print(_estimate(setup, sum(len(rates or ()) for _, rates in methods)), file=sys.stderr)
     with open_rollouts(setup, options.out, scores) as rollouts:
         calibration = calibrate(setup, methods, known=known, rollouts=rollouts)
         unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
@@ -71,6 +72,14 @@ def measure(options: argparse.Namespace) -> int:
             f"nearest one, and the rollouts are kept for another try with --overwrite)"
         )
     return 0
+
+
+def _estimate(setup: Setup, rates: int) -> str:
+    """The most that there is to write, in a line."""
+    prompts, tries = len(setup.prompts.texts), MOST * rates * len(setup.prompts.held_out)
+    solving = f", then up to {tries:,} of held-out prompts ({rates} x {MOST} tries)" if tries else ""
+    most = f"at most {setup.max_gen_toks:,} tokens each; fewer prompts are a quicker first try (--num_prompts, --num_held_out)"
+    return f"{prompts:,} rollouts{solving}, {most}"
 
 
 def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:

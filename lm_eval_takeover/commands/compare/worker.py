@@ -1,9 +1,8 @@
-"""A process that runs calls one after the other, each as the stock command would, on one pair that is loaded once.
+"""Runs calls one after the other, each as the stock command would, on one pair that is loaded once.
 
-`start_worker` starts it: `python -m lm_eval_takeover.commands.compare.worker CALLS` reads a JSON list of
-`{"row", "words", "results", "log"}`. Without results, the words are those of `lm-eval-takeover`. Output of a call goes into
-`log`, its progress bars go to the terminal. Each call is marked as done when it ends. So a process that is killed loses only
-the row at hand, and keeps the samples that are in its journal.
+`run_batch` does so here, `start_worker` in a process of its own: `python -m lm_eval_takeover.commands.compare.worker CALLS` reads
+a JSON list of `{"row", "words", "results", "log"}`. Without results, the words are those of `lm-eval-takeover`. Output of a call
+goes into `log`, its progress bars go to the terminal. What is killed keeps the samples that are in the journals.
 """
 
 import argparse
@@ -13,17 +12,15 @@ import functools
 import gc
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.errors import install_error_hook
-from lm_eval_takeover.storage.whole_files import write_text
 
 
 class CallFailed(Exception):
@@ -56,38 +53,36 @@ def _end_with_parent() -> None:
 def main() -> None:
     install_error_hook()
     try:
-        read_harness_once()
-        run_calls(json.loads(Path(sys.argv[1]).read_text()), quiet=sys.argv[2:] == ["--quiet"])
+        run_batch(json.loads(Path(sys.argv[1]).read_text()), quiet=sys.argv[2:] == ["--quiet"])
     except BaseException as error:
         if (stop := stopping.find_stop(error)) is None:
             raise
         raise SystemExit(stopping.status(stop)) from None  # `compare` says what is kept
 
 
-def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
-    """Run each call to its end. Results of an interrupted one are removed; its samples stay."""
+def run_batch(calls: Sequence[Mapping[str, Any]], *, quiet: bool = False) -> None:
+    """Run each call to its end, in this process."""
     import torch
 
     from lm_eval_takeover.pair.loading import share_pairs
     from lm_eval_takeover.runs import progress
 
+    read_harness_once()
     with share_pairs():
         for call in calls:
-            results = Path(call["results"]) if call["results"] else None
-            if results:
-                shutil.rmtree(results, ignore_errors=True)
             try:
                 with _divert(Path(call["log"])) as terminal, progress.show_on(None if quiet else terminal, call["row"]):
-                    run_stock(call["words"]) if results else run_calibrate(call["words"][1:])
+                    run_stock(call["words"]) if call["results"] else run_calibrate(call["words"][1:])
             except (Exception, SystemExit):
                 print(f"{call['row']}: failed; all that it printed is in '{call['log']}'", file=sys.stderr)
                 raise
-            if results:
-                write_text(results / "call.json", json.dumps({"words": call["words"]}) + "\n")
             gc.collect()
             torch.cuda.empty_cache()
+    gc.collect()  # a process that is started next needs the memory of the pair
+    torch.cuda.empty_cache()
 
 
+@functools.cache
 def read_harness_once() -> None:
     """Cache what lm-eval reads again in each call: its 14,000 task files, and its facts about this machine."""
     from lm_eval.tasks._index import TaskIndex

@@ -43,14 +43,11 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.published import read_published_rows
 
     reading = ReadOptions(options.filter, options.max_missing, options.skip_unreadable, options.group)
-    versus = options.vs
-    if versus is not None and not versus.exists():  # it may be the name of a row in a folder that `compare` wrote
-        rows = {row.name: row for folder in options.results for row in folder.glob("*/")}
-        if (versus := rows.get(str(options.vs))) is None:
-            raise ArgumentError(
-                f"--vs '{options.vs}' is neither a folder nor a row of compare; {nearest(str(options.vs), rows)}"
-            )
-    board = build_board(options.results, options.thinking, versus, reading=reading)
+    named = {row.name: row for folder in options.results for row in folder.glob("*/")}
+    versus = named.get(str(options.vs), options.vs)  # a row of a folder of `compare` first, whatever else has its name
+    if versus is not None and not versus.exists():
+        raise ArgumentError(f"--vs '{options.vs}' is neither a folder nor a row of compare; {nearest(str(options.vs), named)}")
+    board = build_board(options.results, options.thinking, versus, reading)
     if options.published:
         board = replace(board, rows=[*board.rows, *map(describe_published, read_published_rows())])
     sys.stdout.write(write_table(board, options.format, options.columns))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
@@ -13,22 +14,30 @@ from lm_eval_takeover.results.statistics import NOT_ABOVE, Trio
 from lm_eval_takeover.results.summary import Figure, recover
 
 AVERAGE = "average"
+PAIR = ("base", "guide")
 _SAME_SIZE = 0.3  # names round: a "0.6B" may have 0.75 B with its embeddings
 
 
-def find_reference(row: Run, rows: Sequence[Run]) -> Run | None:
-    """The same-size thinking model if there is one, else the guide alone. Of several, the one whose name begins the base's."""
-    thinking = [other for other in rows if other.kind == "thinking" and row.kind in PAIRS]
+class Members(NamedTuple):
+    """A row with the rows that its Recovery is measured between."""
+
+    row: Run
+    base: Run | None
+    reference: Run | None
+
+
+def find_members(row: Run, rows: Sequence[Run]) -> Members:
+    """The base and the reference of a row among others: a thinking model if there is one, else the guide alone.
+
+    Of several thinking models it is the one whose name begins the base's. Rows of no pair have neither.
+    """
+    if row.kind not in PAIRS:
+        return Members(row, None, None)
+    base, guide = ([r for r in rows if r.kind == role and r.settings.get(role) == row.settings.get(role)] for role in PAIR)
+    thinking = [other for other in rows if other.kind == "thinking"]
     if len(thinking) > 1:
         thinking = [other for other in thinking if row.model.startswith(other.model)]
-    return _choose_nearest(row, thinking) or find_member(row, rows, "guide")
-
-
-def find_member(row: Run, rows: Sequence[Run], role: str) -> Run | None:
-    """The base or the guide alone, of the same model as the row's."""
-    model = row.settings.get(role)
-    same = [other for other in rows if other.kind == role and other.settings.get(role) == model]
-    return _choose_nearest(row, same) if row.kind in PAIRS else None
+    return Members(row, _choose_nearest(row, base), _choose_nearest(row, thinking or guide))
 
 
 def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
@@ -42,21 +51,20 @@ def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
     return min(others, key=distance, default=None)
 
 
-def warn_of_references(rows: Sequence[Run]) -> list[str]:
+def warn_of_references(members: Sequence[Members]) -> list[str]:
     """A line where Recovery is against a thinking model of another size than the base's, or of unknown size."""
     lines = []
-    for row in rows:
-        reference, base = find_reference(row, rows), find_member(row, rows, "base")
+    for _, base, reference in members:
         if reference is None or base is None or reference.kind != "thinking":
             continue
-        size, base_size = _find_size(reference, "model"), _find_size(base, "base")
+        size, base_size = _find_size(reference, "guide" if reference.takeover else "model"), _find_size(base, "base")
         if size is None or base_size is None:
             if not base.model.startswith(reference.model):
                 unknown = f"nothing says that it has the size of {base.name}"
                 lines.append(f"Recovery is against {reference.name}, and {unknown}")
         elif abs(size - base_size) > _SAME_SIZE * base_size:
-            sizes = f"has {size / 1e9:.2g} B parameters, {base.name} {base_size / 1e9:.2g} B"
-            lines.append(f"Recovery is against {reference.name}, which {sizes}: not what one of the same size makes it")
+            sizes = f"has {size / 1e9:.2g} B parameters, while {base.name} has {base_size / 1e9:.2g} B"
+            lines.append(f"{reference.name} {sizes}; the paper's Recovery is against a model of the base's size")
     return list(dict.fromkeys(lines))
 
 
@@ -66,8 +74,9 @@ def _find_size(run: Run, role: str) -> float | None:
     return run.parameters.get(role) or (float(named[1]) * 1e9 if named else None)
 
 
-def measure_recoveries(row: Run, base: Run | None, reference: Run | None, averaged: Sequence[str]) -> dict[str, Figure]:
+def measure_recoveries(members: Members, averaged: Sequence[str]) -> dict[str, Figure]:
     """Measure Recovery of Acc, Pass@8 and the Pass@k that tables show."""
+    row, base, reference = members
     why = _find_obstacle(row, base, reference, averaged)
     shown = {row.tasks[task].k or 8 for task in averaged if task in row.tasks}
     metrics = ["acc", *dict.fromkeys(f"pass@{k}" for k in (8, *(shown if len(shown) == 1 else ())))]
@@ -123,10 +132,10 @@ class Contrast:
     how: str | None = None  # paired by problem, or not
 
 
-def compare_runs(
+def subtract_row(
     rows: Sequence[Run], averaged: Sequence[str], versus: Path, max_missing: float
 ) -> tuple[Run, dict[str, list[Contrast]]]:
-    """Find the row of `--vs` and compare the others with it, by name. Raises ArgumentError unless it is one of the rows.
+    """Find the row of `--vs` and subtract it from the others, by name. Raises ArgumentError unless it is one of the rows.
 
     Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
     """

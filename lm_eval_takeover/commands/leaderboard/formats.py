@@ -1,6 +1,6 @@
 """Writes the table for a terminal, and as Markdown, CSV, LaTeX and JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, write_csv, write_json
@@ -8,7 +8,7 @@ from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE, Contrast
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
 from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS
 from lm_eval_takeover.results.problems import ACC
-from lm_eval_takeover.results.summary import Figure, Summary
+from lm_eval_takeover.results.summary import TOO_WIDE, Figure, Summary
 
 # Column names of the paper, for published rows.
 _HEADINGS = {
@@ -35,6 +35,9 @@ _COSTS = {
     "seconds_per_problem": "s / problem",
 }
 MISSED = "† off the rate that was asked for."
+_WIDE = "‡"
+# A figure of a cell: what it is, the figure, and its interval or nothing.
+Part = tuple[str, str, str]
 _RUN_RATES = ("base_passes_per_token", *_COSTS)  # in JSON and CSV
 _CELL_RATES = {"truncated": "truncated", "realized_rate": "task_rate"}
 _CELL_RATES |= {name: name for name in (*_PARTS["reading"], "unparsed")}
@@ -46,7 +49,9 @@ def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> s
     if format_name == "csv":
         return _write_csv(board)
     versus, write = _lay_out_versus(board), WRITERS[format_name]
-    return write(_lay_out(board, extras)) + (f"\n{write(versus)}" if versus else "")
+    return write(_lay_out(board, extras, _spread if format_name == "latex" else _join)) + (
+        f"\n{write(versus)}" if versus else ""
+    )
 
 
 # JSON and CSV: shares from 0 to 1, null or empty where there is none.
@@ -124,24 +129,50 @@ def _write_csv(board: Board) -> str:
 # Tables for people: shares in per cent.
 
 
-def _lay_out(board: Board, extras: Sequence[str]) -> Table:
+Cells = tuple[str, list[list[Part]]]  # a heading and, by row, the figures below it
+
+
+def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Iterable[tuple[str, list[str]]]]) -> Table:
     """Model, rate, Acc and Pass@k by task, the average of several tasks, Recovery, and what was asked for."""
     rows = board.rows
     shown = dict.fromkeys(_heading(task) for row in rows for task in row.tasks)
     headings = list(dict.fromkeys([*(_HEADINGS[task] for task in MATHEMATICAL if _HEADINGS[task] in shown), *shown]))
     published = any(row.source != MEASURED for row in rows)
-    table = {"Model": [row.name for row in rows], "Rate": [_show_rate(row) for row in rows]}
     cells = [{_heading(task): cell for task, cell in row.tasks.items()} for row in rows]
-    table |= {heading: [_show_cell(each.get(heading), extras) for each in cells] for heading in headings}
+    table: list[Cells] = [("Model", [_alone(row.name) for row in rows]), ("Rate", [_alone(_show_rate(row)) for row in rows])]
+    table += [(heading, [_list_parts(each.get(heading), extras) for each in cells]) for heading in headings]
     if len(headings) != 1 or published:
-        table["Average"] = [_show_cell(row.average, extras) for row in rows]
-    table["Recovery"] = [_show_recovery(row, "intervals" in extras) for row in rows]
+        table.append(("Average", [_list_parts(row.average, extras) for row in rows]))
+    table.append(("Recovery", [_list_recoveries(row, "intervals" in extras) for row in rows]))
     for name, heading in _COSTS.items() if "cost" in extras else ():
-        table[heading] = [_show_cost(getattr(row.rates, name)) for row in rows]
+        table.append((heading, [_alone(_show_cost(getattr(row.rates, name))) for row in rows]))
     if published:
-        table["Source"] = [row.source.removeprefix("published, ") for row in rows]
-    table = {heading: cells for heading, cells in table.items() if any(cells)}  # other models have no rate, no Recovery
-    return Table(list(table), [list(line) for line in zip(*table.values(), strict=True)], _list_notes(board, extras))
+        table.append(("Source", [_alone(row.source.removeprefix("published, ")) for row in rows]))
+    columns = [column for cells in table for column in write(cells) if any(column[1])]  # other models have no rate, no Recovery
+    lines = [list(line) for line in zip(*(texts for _, texts in columns), strict=True)]
+    return Table([heading for heading, _ in columns], lines, _list_notes(board, extras))
+
+
+def _alone(text: str) -> list[Part]:
+    return [("", text, "")]
+
+
+def _join(cells: Cells) -> Iterator[tuple[str, list[str]]]:
+    """One column, with a cell's figures and their intervals side by side; more than two figures are labelled."""
+    texts = []
+    for parts in cells[1]:
+        shown = [f"{figure or '-'} ({span})" if span else figure or "-" for _, figure, span in parts]
+        labelled = [f"{label} {each}" for (label, *_), each in zip(parts, shown, strict=True)] if len(parts) > 2 else shown
+        texts.append(" / ".join(labelled) if any(figure for _, figure, _ in parts) else "")
+    yield cells[0], texts
+
+
+def _spread(cells: Cells) -> Iterator[tuple[str, list[str]]]:
+    """A column for each figure, and one for its interval where a row has one."""
+    for label in dict.fromkeys(label for parts in cells[1] for label, *_ in parts):
+        found = [next((part for part in parts if part[0] == label), ("", "", "")) for parts in cells[1]]
+        yield f"{cells[0]} {label}".strip(), [figure for _, figure, _ in found]
+        yield "95 %", [span for *_, span in found]
 
 
 def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
@@ -160,12 +191,14 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     for row in rows:
         if row.source == MEASURED and row.kind in PAIRS:
             for metric, label in _list_measures(row.average):
-                if (figure := row.recovery.get(metric)) and figure.why:
+                if (figure := row.recovery.get(metric)) and figure.why not in (None, TOO_WIDE):
                     why = figure.why if figure.value is not None else f"no Recovery: {figure.why}"
                     reasons.setdefault(why, []).append(f"{row.name} ({label})")
         if row.average_why:
             reasons.setdefault(f"no average: {row.average_why}", []).append(row.name)
     notes += [f"{', '.join(_unique(models))}: {why}." for why, models in reasons.items()]
+    wide = any(figure.why == TOO_WIDE for row in rows for figure in row.recovery.values())
+    notes += [f"{_WIDE} {TOO_WIDE}."] if wide else []
     notes += [MISSED] if any(row.missed_rate is not None for row in rows) else []
     return notes + [f"Warning: {line}" for line in board.warnings]
 
@@ -222,44 +255,42 @@ def _show_rate(row: BoardRow) -> str:
     return f"({row.nominal:.0%})" if row.nominal is not None else ""
 
 
-def _show_cell(cell: Summary | None, extras: Sequence[str]) -> str:
-    """Acc, Pass@k (with intervals if asked for), and what `--columns` adds; more than two figures are labelled."""
+def _list_parts(cell: Summary | None, extras: Sequence[str]) -> list[Part]:
+    """Acc, Pass@k (with intervals if asked for), and what `--columns` adds."""
     if cell is None or cell.acc.value is None:
-        return ""
-    parts = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
+        return []
+    shown = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
     majority = cell.score("maj@8") if cell.score("maj@8").value is not None else cell.score(f"maj@{cell.samples}")
-    parts += [_show_share(majority, intervals=False)] if "maj8" in extras else []
-    rates = [name for extra, names in _PARTS.items() if extra in extras for name in names]
-    parts += [
-        _show_range(cell) if name == "truncated" else _show_share(Figure(getattr(cell.rates, name)), False) for name in rates
-    ]
-    if len(parts) > 2:
-        parts = list(map(" ".join, zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True)))
-    return " / ".join(parts)
+    shown += [_show_share(majority, intervals=False)] if "maj8" in extras else []
+    for name in (name for extra, names in _PARTS.items() if extra in extras for name in names):
+        rate = getattr(cell.rates, name)
+        shown.append((_show_range(cell), "") if name == "truncated" else _show_share(Figure(rate), False))
+    return [(label, *each) for label, each in zip(_name_parts(cell.k, cell.samples, extras), shown, strict=True)]
 
 
 def _show_range(cell: Summary) -> str:
     """Acc, and what it were at most if all truncated samples had gone on to be correct."""
     if cell.acc.value is None or cell.rates.truncated is None:
-        return "-"
+        return ""
     return f"[{100 * cell.acc.value:.1f}, {100 * min(1.0, cell.acc.value + cell.rates.truncated):.1f}]"
 
 
-def _show_share(figure: Figure, intervals: bool) -> str:
-    if figure.value is None:
-        return "-"
+def _show_share(figure: Figure, intervals: bool) -> tuple[str, str]:
     bounds = figure.interval if intervals else None
-    return f"{100 * figure.value:.1f}" + (f" ({100 * bounds.low:.1f}–{100 * bounds.high:.1f})" if bounds else "")
+    span = f"{100 * bounds.low:.1f}–{100 * bounds.high:.1f}" if bounds else ""
+    return "" if figure.value is None else f"{100 * figure.value:.1f}", span
 
 
-def _show_recovery(row: BoardRow, intervals: bool) -> str:
-    """The Recovery of Acc and of Pass@k; nothing if there is neither."""
+def _list_recoveries(row: BoardRow, intervals: bool) -> list[Part]:
+    """The Recovery of Acc and of Pass@k. A wide interval is always there, with a mark."""
     parts = []
-    for figure in (row.recovery[name] for name, _ in _list_measures(row.average) if name in row.recovery):
-        bounds = figure.interval if intervals else None
-        span = f" ({bounds.low:z.0%} to {bounds.high:z.0%})" if bounds else ""
-        parts.append(("-" if figure.value is None else f"{figure.value:z.0%}") + span)
-    return " / ".join(parts) if any(part != "-" for part in parts) else ""
+    for name, label in _list_measures(row.average):
+        figure = row.recovery.get(name, Figure())
+        is_wide = figure.why == TOO_WIDE
+        bounds = figure.interval if intervals or is_wide else None
+        span = f"{bounds.low:z.0%} to {bounds.high:z.0%}" if bounds else ""
+        parts.append((label, "" if figure.value is None else f"{figure.value:z.0%}{f' {_WIDE}' * is_wide}", span))
+    return parts
 
 
 def _show_cost(value: float | None) -> str:

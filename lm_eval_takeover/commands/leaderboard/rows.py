@@ -1,21 +1,23 @@
 """The rows of the table, measured and published: names, figures, averages, Recovery, and what differs between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os.path import realpath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_eval_takeover.commands.leaderboard.contrasts import (
     Contrast,
-    compare_runs,
-    find_member,
-    find_reference,
+    Members,
+    find_members,
     measure_recoveries,
+    subtract_row,
     warn_of_references,
 )
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, read_runs
+from lm_eval_takeover.results.kept_rows import THINKING, ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
 from lm_eval_takeover.results.settings import describe_varying
@@ -57,25 +59,38 @@ class Board:
     versus: str | None = None
 
 
+class Place(NamedTuple):
+    """Where a row of `compare` stands: in which folder of one, and as which of all rows."""
+
+    number: int
+    folder: Path
+    row: ComparedRow
+
+
 def build_board(
     results: Sequence[Path],
     thinking: Sequence[Path],
     versus: Path | None,
-    labels: Mapping[Path, str] = {},
     reading: ReadOptions = ReadOptions(),
+    hidden: Collection[str] = (),
 ) -> Board:
-    """Build the table of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
-    ours, notes = read_runs(results, reading)
+    """Build the table of these results. Rows of a folder of `compare` have its names, its order and its reference.
+
+    `hidden` are names of such rows that are left out. Raises ResultsError, ArgumentError.
+    """
+    places = {path: place for path, place in _find_places([*results, *thinking]).items() if place.row.name not in hidden}
+    ours, notes = read_runs([path for given in results for path in _open_comparison(given, places)], reading)
     thinkers, more = read_runs(thinking, reading)
     sources = {run.source for run in thinkers}
     runs = [run for run in ours if run.source not in sources] + [replace(run, kind="thinking") for run in thinkers]
-    named, more_differences = _name_runs(runs, labels)
+    named, more_differences = name_runs(runs, places)
     if not named and (results or thinking):
         reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
         paths = ", ".join(f"'{path}'" for path in [*results, *thinking])
         raise ArgumentError(f"nothing can be shown of {paths}: {reasons}")
     averaged = summary.choose_averaged(sorted({task for row in named for task in row.tasks}))
-    rows = [_describe_row(row, named, averaged) for row in named]
+    members = {row.name: find_members(row, _list_peers(row, named, places)) for row in named}
+    rows = [_describe_row(row, members[row.name], averaged) for row in named]
     missed = [
         f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
         for row in rows
@@ -86,24 +101,51 @@ def build_board(
         *more,
         *more_differences,
         *missed,
-        *warn_of_references(named),
+        *warn_of_references(list(members.values())),
         *_list_warnings(named, averaged),
     ]
     unknown = [row.name for row in named if not row.takeover]
     if unknown and (len(named) > 1 or notes):
-        warnings.append(
-            f"{', '.join(unknown)}: these logs have no identity of ours, so they are matched by what their files say"
-        )
+        why = "other model types record no digest of a run, so runs were told apart by the settings that their files state"
+        warnings.append(f"{', '.join(unknown)}: {why}")
     if versus is None:
         return Board(rows, warnings)
-    reference, contrasts = compare_runs(named, averaged, versus, reading.max_missing)
+    reference, contrasts = subtract_row(named, averaged, versus, reading.max_missing)
     return Board([replace(row, contrasts=contrasts.get(row.name, ())) for row in rows], warnings, reference.name)
 
 
-def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> BoardRow:
+def _find_places(paths: Sequence[Path]) -> dict[Path, Place]:
+    """By their folders the rows of `compare` that lie in these paths, or around them."""
+    places: dict[Path, Place] = {}
+    for path in map(Path, map(realpath, paths)):
+        for folder in (path, *path.parents[:3]):
+            rows = list_kept_rows(folder) if folder == path or (folder / "leaderboard.json").is_file() else []
+            for row in rows:
+                places.setdefault(folder / row.label, Place(len(places), folder, row))
+    return places
+
+
+def _open_comparison(path: Path, places: Mapping[Path, Place]) -> list[Path]:
+    """In a folder of `compare` the results of its rows, and what `rescore` wrote of them; any other path as it is."""
+    inside = [place for place in places.values() if place.folder == Path(realpath(path))]
+    rescored = [file for place in inside for file in path.glob(f"{place.row.label}/samples/**/results_*.json")]
+    return [path / each for place in inside for each in place.row.results] + rescored or [path]
+
+
+def _find_place(run: Run, places: Mapping[Path, Place]) -> Place | None:
+    return next((places[parent] for parent in run.source.parents if parent in places), None)
+
+
+def _list_peers(run: Run, rows: Sequence[Run], places: Mapping[Path, Place]) -> list[Run]:
+    """The rows that may be a row's base and reference: of a row of `compare` those of its folder, and those of no other one."""
+    if (own := _find_place(run, places)) is None:
+        return list(rows)
+    return [row for row in rows if (place := _find_place(row, places)) is None or place.folder == own.folder]
+
+
+def _describe_row(run: Run, members: Members, averaged: Sequence[str]) -> BoardRow:
     tasks = summary.summarize_tasks([run])
     missing = [task for task in averaged if task not in tasks]
-    reference = find_reference(run, rows)
     return BoardRow(
         run.name,
         run.kind,
@@ -113,8 +155,8 @@ def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> Boa
         tasks,
         None if missing else summary.average([tasks[task] for task in averaged]),
         f"without {', '.join(missing)}" if missing else None,
-        measure_recoveries(run, find_member(run, rows, "base"), reference, averaged),
-        reference.name if reference else None,
+        measure_recoveries(members, averaged),
+        members.reference.name if members.reference else None,
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
     )
@@ -146,21 +188,33 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     return lines
 
 
-# Names: the label, else model and method. Equal names get what tells the runs apart.
+def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> tuple[list[Run], list[str]]:
+    """Order the runs and name them. Returns also lines on what names leave out. The order is that of `compare`, else of Table 3.
 
-
-def _name_runs(runs: Sequence[Run], labels: Mapping[Path, str]) -> tuple[list[Run], list[str]]:
-    """Order the runs as in Table 3 (by base, kind and rate) and name them. Returns also lines on what names leave out.
-
-    `labels` are the names of all runs in a folder.
+    given                        name
+    a row of `compare`, `model=` its label
+    base alone, another model    MODEL
+    guide alone, `--thinking`    MODEL (guide), MODEL (thinking)
+    a gate on `ce`; another one  MODEL + Guided; MODEL + Guided (js, reverse)
+    another policy               MODEL + Random
+    verdicts of math_verify      NAME, math_verify
+    several runs of one name     NAME (rate 0.02), NAME (seed 1, tau 3.0): the settings that tell them apart, else dates
     """
+    by_run = {run.source: _find_place(run, places) for run in runs}
 
-    def place(run: Run) -> tuple[Any, ...]:
+    def order(run: Run) -> tuple[Any, ...]:
+        if (place := by_run[run.source]) is not None:
+            return 0, place.number, str(run.source)
         family = str(run.settings.get("base")) if run.kind in ("base", *PAIRS) else "~"
-        return family, _ORDER.index(run.kind), run.counts.realized_rate or 0, run.model, str(run.source)
+        return 1, family, _ORDER.index(run.kind), run.counts.realized_rate or 0, run.model, str(run.source)
 
-    by_folder = {folder.resolve(): label for folder, label in labels.items()}
-    rows = [replace(run, name=_name(run, by_folder)) for run in sorted(runs, key=place)]
+    rows = []
+    for run in sorted(runs, key=order):
+        place = by_run[run.source]
+        kind = "thinking" if place and place.row.name == THINKING else run.kind
+        verifiers = sorted({result.verifier for result in run.tasks.values()} - {"takeover"})
+        label = place.row.label if place else run.given_label or _name_method(run)
+        rows.append(replace(run, kind=kind, name=", ".join([label, *verifiers])))
     names = [row.name for row in rows]
     lines = []
     for name in dict.fromkeys(names):
@@ -172,22 +226,14 @@ def _name_runs(runs: Sequence[Run], labels: Mapping[Path, str]) -> tuple[list[Ru
     return rows, lines
 
 
-def _name(run: Run, by_folder: Mapping[Path, str]) -> str:
-    label = next((by_folder[parent] for parent in run.source.parents if parent in by_folder), run.given_label)
-    verifiers = sorted({result.verifier for result in run.tasks.values()} - {"takeover"})
-    return ", ".join([label or _name_method(run), *verifiers])
-
-
 def _name_method(run: Run) -> str:
     takeover, kind = run.takeover, run.kind
     if kind in ("guide", "thinking"):
         return f"{run.model} ({kind})"
-    if kind in ("random", "early"):
-        return f"{run.model} + {kind.capitalize()}"
-    if kind != "guided":
+    if kind in ("base", "other"):
         return run.model
-    if takeover.get("policy") not in ("disagreement", "entropy"):  # another paper's, or a plug-in's
-        return f"{run.model} + {str(takeover.get('policy')).capitalize()}"
+    if (policy := str(takeover.get("policy"))) not in ("disagreement", "entropy"):
+        return f"{run.model} + {policy.capitalize()}"
     parts = [str(takeover.get("score"))] if takeover.get("score") != "ce" else []
     parts += ["reverse"] if takeover.get("direction") == "reverse" else []
     return " ".join([run.model, "+ Guided", *([f"({', '.join(parts)})"] if parts else [])])

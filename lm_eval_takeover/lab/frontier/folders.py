@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
-from lm_eval_takeover.commands.compare.rows import ComparedRow, read_kept_rows
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.frontier.output import try_to_draw, write_frontier
 from lm_eval_takeover.lab.frontier.study import Frontier, describe_frontier, measure_points
 from lm_eval_takeover.results.files import Counts, Run, TaskResult
+from lm_eval_takeover.results.kept_rows import ComparedRow, read_kept_rows
 from lm_eval_takeover.results.settings import list_differences
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import make_folder

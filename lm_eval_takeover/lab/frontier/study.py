@@ -9,12 +9,13 @@ from typing import Annotated, Any, Self, TypedDict
 import numpy as np
 
 from lm_eval_takeover.commands._output import write_csv, write_json
-from lm_eval_takeover.commands.compare.rows import DRAFTED, ComparedRow
+from lm_eval_takeover.commands.compare.comparison import DRAFTED
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.curves import LEAST, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.fields import read_document, read_rows
 from lm_eval_takeover.results.files import Run, TaskResult, common_ids
+from lm_eval_takeover.results.kept_rows import ComparedRow
 from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.statistics import Interval, Values, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks

@@ -61,7 +61,6 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
     if rows := dict.fromkeys(row for item in items.values() for row in item.rows if row != "thinking" or pair.thinking):
         thinking = f"thinking={DEMO.get(pair.thinking or '', pair.thinking)}"
         compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, *limit]
-        compare += ["--device", "cpu"] if pair.base is None else []  # lm-eval's own models look for a GPU
         named = [thinking if row == "thinking" else row for row in rows if not is_reverse(row)]
         yield [*compare, "--rows", ",".join(named), "--run_dir", str(folder), *options.rest]
         if back := [row for row in rows if is_reverse(row)]:

@@ -9,16 +9,15 @@ from helpers.stock import arguments_of, value_of
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.commands.compare.calls import CalibrationPlan, plan_calibration, plan_calls
-from lm_eval_takeover.commands.compare.contents import TaskLoad, read_workload
 from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.method.request import TASK_SAMPLING
 
 
-def test_rows_are_methods_at_rates(read_options):
+def test_rows_are_methods_at_rates(ask):
     words = "guide,base,guided,ce,random,lossy@0.1,log_ratio:tau=0.5"
-    planned = {row.label: row for row in plan_rows(read_options("--rows", words, "--rates", "0.05,0.01"))}
+    planned = {row.label: row for row in plan_rows(ask("--rows", words, "--rates", "0.05,0.01"))}
     assert list(planned) == [
         "guide", "base", "guided", "ce@0.01", "ce@0.05", "random@0.01", "random@0.05", "lossy@0.1", "log_ratio-tau-0.5"
     ]  # fmt: skip
@@ -28,28 +27,28 @@ def test_rows_are_methods_at_rates(read_options):
     assert planned["lossy@0.1"].method.settings == {"policy": "lossy"}
 
 
-def test_the_guided_row_takes_the_entropy_by_score_or_by_policy(read_options):
+def test_the_guided_row_takes_the_entropy_by_score_or_by_policy(ask):
     for word in ("score=entropy", "policy=entropy"):
-        (row,) = plan_rows(read_options("--rows", "guided", "--model_args", word))
+        (row,) = plan_rows(ask("--rows", "guided", "--model_args", word))
         assert row.method.policy.name == "entropy"
 
 
-def test_rows_that_follow_take_the_guided_rate_of_each_task(read_options):
-    options = read_options("--rows", "guided,random,early")
+def test_rows_that_follow_take_the_guided_rate_of_each_task(ask):
+    asked = ask("--rows", "guided,random,early")
     tasks = {"takeover_amc23": 0.03, "takeover_demo": 0.09}
-    for row in plan_rows(options)[1:]:
+    for row in plan_rows(asked)[1:]:
         assert row.follows and row.rate is None
-        calls = plan_calls(options, row, CalibrationPlan(), [TaskLoad(task, 1, 1, 1, TASK_SAMPLING) for task in tasks], tasks)
+        calls = plan_calls(asked, row, CalibrationPlan(), tasks)
         assert [arguments_of(call.words)["rate"] for call in calls] == ["0.03", "0.09"]
         assert [value_of(call.words, "--tasks") for call in calls] == list(tasks)
         assert len({arguments_of(call.words)["run_dir"] for call in calls}) == 1
 
 
 @pytest.fixture
-def plan(read_options):
+def plan(ask):
     def plan(*words):
-        options = read_options(*words)
-        return plan_calibration(options, plan_rows(options), read_workload(options))
+        asked = ask(*words)
+        return plan_calibration(asked, plan_rows(asked), read_workload(asked))
 
     return plan
 
@@ -77,13 +76,13 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
 
 
 @pytest.mark.parametrize("more", ["", ",rkl@0.02"])
-def test_a_spike_ratio_is_read_off_the_calibration_that_the_call_measures(plan, read_options, more):
+def test_a_spike_ratio_is_read_off_the_calibration_that_the_call_measures(plan, ask, more):
     words = ["--rows", f"base,ce:spike_ratio=0.03{more}", "--gen_kwargs", "temperature=0.9", "--field", "question"]
     measured = plan(*words)
     assert value_of(measured.words, "--field") == "question" and ("--methods" in measured.words) is bool(more)
-    options = read_options(*words)
-    for row in plan_rows(options):
-        (call,) = plan_calls(options, row, measured, read_workload(options))
+    asked = ask(*words)
+    for row in plan_rows(asked):
+        (call,) = plan_calls(asked, row, measured)
         assert arguments_of(call.words).get("calibration") == (None if row.name == "base" else measured.calibration)
 
 
@@ -100,7 +99,6 @@ def test_what_was_measured_is_used_again_and_extended(plan):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--rows", "bsae"], "--rows 'bsae' is not known; did you mean 'base'?"),
         (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
         (["--rows", "ce@0.1:2"], "--rows 'ce@0.1:2': '2' is no rate"),
         (["--rows", "ce:tau=1@0.1"], "its arguments set already how many tokens are taken over"),
@@ -118,6 +116,6 @@ def test_what_was_measured_is_used_again_and_extended(plan):
         (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
     ],
 )
-def test_wrong_calls_are_one_line_before_anything_runs(read_options, words, text):
+def test_wrong_calls_are_one_line_before_anything_runs(ask, words, text):
     with one_line(TakeoverError, text):
-        read_options(*words)
+        ask(*words)

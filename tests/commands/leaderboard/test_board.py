@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.results import SIZES, takeover, write_results
 
+from lm_eval_takeover.calibration.files import packaged_calibrations
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.errors import ArgumentError, ResultsError
@@ -137,6 +138,8 @@ def test_what_cannot_be_shown_is_a_line(tmp_path, result, said):
 
 
 def test_all_files_that_cannot_be_read_are_one_error_or_left_out_by_name(tmp_path, capsys):
+    with pytest.raises(ResultsError, match=r"demo.json' is no results file of lm_eval; give results_"):
+        main(["leaderboard", str(packaged_calibrations()["demo"])])
     write_results(tmp_path / "good", {"takeover_amc23": [8, 0]}, run=takeover())
     for name in ("cut", "empty"):
         (tmp_path / name).mkdir()
@@ -158,7 +161,9 @@ def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
     assert "sums: Acc is its exact_match." in shown and "2 problems x 1 sample." in shown
     single = write_results(tmp_path / "y", {"sums": [1]}, samples=1, model="hf")
     assert "1 problem x 1 sample." in " ".join(printed(single).split())
-    assert "these logs have no identity of ours, so they are matched by what their files say" in shown
+    assert (
+        "other model types record no digest of a run, so runs were told apart by the settings that their files state" in shown
+    )
     assert shown.count("left out") == 1 and "so are 2 more copies with an older run or fewer problems" in shown
 
 
@@ -225,14 +230,20 @@ def test_a_task_of_ones_own_has_the_pass_at_k_of_its_samples(tmp_path, board, pr
     assert float(lines[2]["pass3"]) == 1.0 and lines[2]["pass8"] == ""
 
 
-def test_markdown_latex_and_csv_have_the_same_figures(results, printed):
+def test_markdown_latex_and_csv_have_the_same_figures(results, board, printed):
     said = {
         name: printed(*(results / run for run in ("base", "guided", "guide")), "--format", name)
         for name in ("json", "md", "latex", "csv")
     }
     row = json.loads(said["json"])["rows"][1]
     figures = [f"{100 * row['average'][name]:.1f}" for name in ("acc", "pass8")]
-    assert " / ".join(figures) in said["md"] and " / ".join(figures) in said["latex"]
+    assert " / ".join(figures) in said["md"] and " & ".join(figures) in said["latex"]
+    assert "AMC23 Acc & AMC23 Pass@8 & AIME24 Acc" in said["latex"]
+    spread = printed(results / "base", "--format", "latex", "--columns", "intervals").splitlines()
+    (line,), heads = [row.split(" & ") for row in spread if row.startswith("Small-Base")], spread[3].split(" & ")
+    cell = board(results / "base")[0]["Small-Base"]["tasks"]["takeover_amc23"]
+    assert heads[:6] == ["Model", "Rate", "AMC23 Acc", r"95 \%", "AMC23 Pass@8", r"95 \%"]
+    assert line[2:4] == [f"{100 * cell['acc']:.1f}", f"{100 * cell['acc_low']:.1f}--{100 * cell['acc_high']:.1f}"]
     lines = [line for line in said["md"].splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines}) == 1 and len(lines) == 5
     assert said["latex"].count(r"\\") == 4
@@ -285,16 +296,18 @@ def test_recovery_is_blank_with_the_reason(results, board, names, thinking, why)
     assert recovery["pass8"] is None and why in recovery["pass8_why"]
 
 
-def test_a_recovery_with_a_wide_interval_is_empty_and_says_why(tmp_path, board, printed):
+def test_a_recovery_with_a_wide_interval_bears_a_mark_and_its_interval(tmp_path, board, printed):
+    """It widens as Recovery grows, so leaving it out would remove the best rows."""
     base = [0, 8, 3, 5, 2, 6, 1, 7, 4, 4]
     gains = {"base": [0] * 10, "guided": [3, -1, 4, -2, 3, -3, 4, -1, 2, 1], "guide": [2, 0, 1, 2, 3, 1, 3, 0, 2, 1]}
     for name, gained in gains.items():
         counts = {"takeover_amc23": [one + more for one, more in zip(base, gained, strict=True)]}
         write_results(tmp_path / name, counts, run=takeover("disagreement" if name == "guided" else name))
     recovery = board(tmp_path)[0]["Small-Base + Guided"]["recovery"]
-    assert (recovery["acc"], recovery["acc_low"], recovery["acc_high"]) == (None, None, None)
-    said = " ".join(printed(tmp_path).split())
-    assert f"Small-Base + Guided (Acc): no Recovery: {recovery['acc_why']}." in said and "wider than 100 points" in said
+    assert recovery["acc_high"] - recovery["acc_low"] > 1 and "wider than 100 points" in recovery["acc_why"]
+    shown = f"{recovery['acc']:.0%} ‡ ({recovery['acc_low']:z.0%} to {recovery['acc_high']:z.0%})"
+    said = printed(tmp_path, "--format", "md")
+    assert shown in said and f"‡ {recovery['acc_why']}." in said and "no Recovery: the interval" not in said
 
 
 def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_computed(board, tmp_path):
@@ -310,15 +323,15 @@ def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_com
 
 @pytest.mark.parametrize(("pretrained", "count", "said"), [
     ("acme/Small", 600_000_000, None), ("acme/Small", None, None),
-    ("acme/Small", 1_700_000_000, "Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B"),
-    ("acme/Think-4B", None, "Think-4B (thinking), which has 4 B parameters"),
+    ("acme/Small", 1_700_000_000, "Small (thinking) has 1.7 B parameters, while Small-Base has 0.6 B"),
+    ("acme/Think-4B", None, "Think-4B (thinking) has 4 B parameters"),
     ("acme/Other", None, "Other (thinking), and nothing says that it has the size of Small-Base"),
 ])  # fmt: skip
 def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
     counts, config = {task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {}
     write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
     _, warnings = board(results / "base", results / "guided", "--thinking", tmp_path / "thinking")
-    lines = [line for line in warnings if line.startswith("Recovery is against")]
+    lines = [line for line in warnings if "Recovery is against" in line]
     assert lines == [] if said is None else len(lines) == 1 and said in lines[0]
 
 

@@ -11,10 +11,10 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.rows import PlannedRow, write_kept_rows
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.lab.frontier.study import describe_frontier
 from lm_eval_takeover.results.files import read_run
+from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 
 ALONE = {"base": [0, 1, 2, 1, 0, 3], "guide": [8, 7, 8, 8, 6, 8]}
 NEAR = {"near@0.05": [4, 3, 8, 2, 5, 6], "near@0.1": [6, 6, 8, 4, 7, 8]}
@@ -32,7 +32,7 @@ def write_comparison(folder, counts, *, seed=0, pair="acme/Small-Base", calibrat
         run = takeover("random" if at else name, rate=rate, **given)
         method = {"host": "base", "donor": "guide", "word": name, "rate": rate} if at else {}
         results = write_results(folder / label / "results", {"takeover_demo": correct}, run=run, **written)
-        runs[PlannedRow(label, name, **method)] = [read_run(*results.glob("results_*.json"))]
+        runs[ComparedRow(label, name, **method)] = [read_run(*results.glob("results_*.json"))]
     write_kept_rows(folder, runs)
     return runs
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line_that_says_why(tmp_path, 
 def test_only_folders_of_compare_are_read(tmp_path):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArgumentError, match=r"empty' has no rows.json; give the compare command that made it again"):
+    with pytest.raises(ArgumentError, match=r"empty' has no rows.json, which `compare --run_dir` writes as it ends; expected such a folder"):
         merge(tmp_path, "empty")
     (first, *_) = json.loads((tmp_path / "one" / "rows.json").read_text())
     for rows, text in (({}, "expected a list"), ([1], "expected"), ([{}], "label"), ([first | {"results": [".."]}], "outside")):

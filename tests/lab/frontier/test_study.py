@@ -12,13 +12,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.rows import PlannedRow, describe_costs, write_costs, write_kept_rows
+from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.lab.frontier import output
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES
 from lm_eval_takeover.lab.frontier.output import try_to_draw, write_frontier
 from lm_eval_takeover.lab.frontier.study import describe_frontier
 from lm_eval_takeover.results.files import read_run
+from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 
 METHOD = {"host": "base", "donor": "guide"}
 STRANGER = """\
@@ -67,7 +68,7 @@ def test_a_method_of_a_stranger_and_a_drafted_guide_stand_in_the_picture(tmp_pat
     assert list(read_areas(run_dir, "share")) == ["later", "random"]
     guide, drafted = (float(lines[row]["donor_passes_per_token"]) for row in ("guide", "drafted"))
     assert drafted < 0.8 * guide and lines["drafted"]["realized_rate"] == "1.0"
-    texts = [read_run(next((run_dir / row).glob("results-*/**/results_*.json"))) for row in ("guide", "drafted")]
+    texts = [read_run(next((run_dir / row).glob("results/**/results_*.json"))) for row in ("guide", "drafted")]
     assert len({run.tasks["takeover_demo"].problems.texts for run in texts}) == 1
     areas = json.loads((run_dir / "frontier_area.json").read_text())
     costs = {(a["axis"], a["metric"]): a["least_cost_90"] for a in areas if a["method"] == "drafted"}
@@ -86,7 +87,7 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
     rates = {"takeover_amc23": 0.02, "takeover_aime24": 0.06}
     results = {}
     for name, raised in (("base", 0), (policy, 1)):
-        results[PlannedRow(name, name, follows=name != "base")] = runs = []
+        results[ComparedRow(name, name, follows=name != "base")] = runs = []
         for task, correct in counts.items():
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
             runs.append(write_run(tmp_path / name / task, {task: [min(8, one + raised) for one in correct]}, run=run))
@@ -102,7 +103,7 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
 def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
     counts = [takeover("random", tokens=tokens, takeovers=tokens // 100, seconds=2.5) for tokens in (1000, 300)]
     runs = [write_run(tmp_path / f"{run['tokens']}", {"takeover_demo": [1, 2]}, run=run) for run in counts]
-    (cost,) = describe_costs({PlannedRow("random", "random"): runs})
+    (cost,) = describe_costs({ComparedRow("random", "random"): runs})
     assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)
 
 
@@ -119,7 +120,7 @@ def make_runs(tmp_path, counts, tasks=("takeover_demo",), samples=8):
         told = {"tokens": 1000, "realized_rate": rate, "changed": int(1000 * rate), "asked": 1000}
         run = takeover("random" if at else "base", rate=rate, per_task=dict.fromkeys(tasks, told))
         own = {"rate": None if name == "hand" else rate, "covers": 0.1 if name == "short" else None, "word": name}
-        row = PlannedRow(label, name, mixes=name == "mix", **(METHOD | own if at else {}))
+        row = ComparedRow(label, name, mixes=name == "mix", **(METHOD | own if at else {}))
         by_task = {task: [count] * 6 for task, count in zip(tasks, np.atleast_1d(correct).tolist(), strict=True)}
         runs[row] = [write_run(tmp_path / label, by_task, run=run, samples=samples)]
     return runs
@@ -251,7 +252,7 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, kinds
             run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": run["realized_rate"]}}
             model = {"model": "hf"} if kind == "thinking" else {"run": run}
             label, method = f"{kind}@{rate}" if rate else kind, METHOD if kind in ("rates", "early") else {}
-            row = PlannedRow(label, "random" if method else kind, rate=rate, follows=kind == "early", **method)
+            row = ComparedRow(label, "random" if method else kind, rate=rate, follows=kind == "early", **method)
             runs[row] = [write_run(tmp_path / label, {"takeover_demo": [samples] * problems}, samples=samples, **model)]
     made = describe_frontier(runs)
     ends = [row.get(name) for row in (*made.lines, *made.all_areas) for name in ("low", "difference_high", "acc_gain_low")]

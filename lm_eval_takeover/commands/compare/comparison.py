@@ -1,0 +1,141 @@
+"""What `compare` was asked for: its options checked and typed, once, before torch is loaded."""
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lm_eval_takeover.arguments import KINDS, ModelArguments, check_folder
+from lm_eval_takeover.commands._options import LOADING, PAIR, check_include_path, check_prompts
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.named import Named, check_name, parse_rates, parse_word
+from lm_eval_takeover.results.kept_rows import THINKING
+
+DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
+ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
+GUIDED = "guided"  # another name of `ce`, or of the score or policy of `--model_args`
+_DEFAULT_RATE = 0.05
+_BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
+_OWN = ("base", "guide", "run_dir", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")
+_LISTED = (*LOADING, "enable_thinking", "batch_size", "direction", "target_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The options of `compare` by their names. `policy` is that of the guided row, None without one."""
+
+    tasks: list[str]
+    run_dir: Path
+    rows: list[Named]
+    rates: tuple[float, ...]
+    target_rate: float | None
+    direction: str
+    policy: str | None
+    model_args: Mapping[str, str]  # but for direction and policy
+    gen_kwargs: Mapping[str, str]
+    base: str | None
+    guide: str | None
+    calibration: str | None
+    prompts: str | None
+    field: str | None
+    num_prompts: int
+    num_held_out: int
+    apply_chat_template: bool
+    enable_thinking: str | None
+    batch_size: str
+    device: str | None
+    guide_device: str | None
+    dtype: str
+    guide_dtype: str | None
+    trust_remote_code: bool
+    seed: int | None
+    include_path: Path | None
+    limit: float | None
+    metadata: str | None
+    format: str
+    quiet: bool
+
+    @property
+    def loading(self) -> dict[str, str]:
+        """Those of `model_args` that load the pair."""
+        return {name: value for name, value in self.model_args.items() if name in KINDS and KINDS[name].loads}
+
+    @property
+    def pair(self) -> dict[str, Any]:
+        """The arguments that name and load the pair."""
+        return {name: value for name in (*PAIR, *LOADING) if (value := getattr(self, name)) is not None} | self.loading
+
+    def write(self, *names: str) -> list[str]:
+        """The given ones of these options, as words of a command."""
+        words = []
+        for name in names:
+            if (value := getattr(self, name)) is not None and value is not False:
+                shown = f"{value:.12g}" if isinstance(value, float) else str(value)
+                words += [f"--{name}", *([] if value is True else [shown])]
+        return words
+
+
+def read_comparison(options: argparse.Namespace) -> Comparison:
+    """Raises ArgumentError for what is wrong whatever the models are: first for mistyped words, which need no slow import."""
+    arguments, gen_kwargs = (parse_pairs(name, getattr(options, name)) for name in ("model_args", "gen_kwargs"))
+    if options.plugins:
+        arguments["plugins"] = options.plugins
+    for name in arguments:
+        if name in _OWN:
+            raise ArgumentError(f"--model_args {name}=… is set by compare itself; see --help for the option")
+    rows = [_parse_row(word, bool(arguments.get("plugins"))) for word in options.rows.split(",") if word]
+    if not rows:
+        raise ArgumentError("--rows is empty; expected some of base,guide,thinking=MODEL, scores and policies")
+    rates = parse_rates("rates", options.rates, options.rates.split(",")) if options.rates else ()
+    by_hand = {name: value for name, value in arguments.items() if name in _BY_HAND}
+    if by_hand and rates:
+        raise ArgumentError(f"--rates would be ignored beside {next(iter(by_hand))}=…; give one of them")
+    given = vars(options) | {
+        "tasks": [task for word in options.tasks for task in word.split(",") if task],
+        "rows": rows,
+        "rates": rates,
+        "gen_kwargs": gen_kwargs,
+        "direction": arguments.pop("direction", options.direction),
+        "policy": arguments.pop("policy", None),
+        "model_args": arguments,
+    }
+    if not by_hand and options.target_rate is None:
+        given["target_rate"] = _DEFAULT_RATE
+    ModelArguments.parse({name: given[name] for name in _LISTED if given[name] is not None} | by_hand)
+    check_prompts(options.prompts)
+    check_include_path(options)
+    if (options.base is None) != (options.guide is None):
+        raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
+    models = [("base", options.base), ("guide", options.guide)] if options.base is not None else []
+    for role, model in [*models, *((THINKING, row.arguments["guide"]) for row in rows if row.name == THINKING)]:
+        check_folder(role, model)
+    if options.limit is not None and not 0 < options.limit < math.inf:
+        raise ArgumentError(f"--limit {options.limit:g} is not a number above 0; give a number of problems, or a share below 1")
+    return Comparison(**{each.name: given[each.name] for each in fields(Comparison)})
+
+
+def _parse_row(word: str, has_plugins: bool) -> Named:
+    name, sign, model = word.partition("=")
+    if name == THINKING and model:
+        return Named(name, {"guide": model}, ())
+    row = parse_word("rows", word)
+    if name == THINKING or (sign and not row.arguments):
+        raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
+    if row.name not in (*ALONE, GUIDED) and not has_plugins:
+        check_name("rows", row.name, (*ALONE, GUIDED, THINKING))
+    return row
+
+
+def parse_pairs(option: str, words: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` words, several joined by commas where no value holds one."""
+    values = {}
+    for word in words:
+        parts = word.split(",") if all("=" in part for part in word.split(",")) else [word]
+        for part in parts:
+            name, sign, value = part.partition("=")
+            if not sign or not name:
+                raise ArgumentError(f"--{option} '{part}' is not NAME=VALUE")
+            values[name] = value
+    return values

@@ -1,0 +1,72 @@
+"""The rows that `compare` left in its folder: their names, their order, and where the results of each are."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.fields import read_rows
+from lm_eval_takeover.results.files import Run, find_results, read_run
+from lm_eval_takeover.runs.layout import ROWS
+from lm_eval_takeover.storage.paths import join_inside
+from lm_eval_takeover.storage.whole_files import write_text
+
+THINKING = "thinking"
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedRow:
+    """One row of a comparison, as its folder keeps it. `label` names the row's folder; `word` is the method as
+    `calibrate --methods` takes it.
+
+    `rate` is the realized rate that the budget parameter is solved for. It is None for a model alone, for a parameter set by
+    hand, and for a row that `follows`: this one takes the rate that the guided row realizes on each task. `covers` is a larger
+    rate that the method cannot reach; this row is the nearest one. A model alone has no `host` and `donor`.
+    """
+
+    label: str
+    name: str
+    rate: float | None = None
+    follows: bool = False
+    word: str = ""
+    covers: float | None = None
+    host: str | None = None
+    donor: str | None = None
+    mixes: bool = False  # the policy writes no token alone
+    results: list[str] = field(default_factory=list)  # folders in that of the comparison, in ROWS alone
+
+    @property
+    def family(self) -> str:
+        """The name of a curve: of rows that differ only in their rate."""
+        return self.word or self.name
+
+
+def list_kept_rows(folder: Path) -> list[ComparedRow]:
+    """In the order of `--rows`; empty where no comparison has ended in this folder. Raises ResultsError, ArgumentError."""
+    if not (folder / ROWS).is_file():
+        return []
+    rows: list[ComparedRow] = read_rows(folder / ROWS, "`lm-eval-takeover compare`", ComparedRow)
+    try:
+        for row in rows:
+            for path in (row.label, *row.results):
+                join_inside(folder, path)
+    except ValueError as error:
+        raise ArgumentError(f"'{folder}': {error}") from None
+    return rows
+
+
+def read_kept_rows(folder: Path) -> dict[ComparedRow, list[Run]]:
+    """The rows of this folder with the runs of their calls. Raises ResultsError, ArgumentError."""
+    rows = list_kept_rows(folder)
+    if not rows:
+        raise ArgumentError(f"'{folder}' has no {ROWS}, which `compare --run_dir` writes as it ends; expected such a folder")
+    return {row: [read_run(find_results(folder / path)[-1]) for path in row.results] for row in rows}
+
+
+def write_kept_rows(folder: Path, rows: Mapping[ComparedRow, Sequence[Run]]) -> None:
+    """Write ROWS. The runs of a row are those of its calls."""
+    places = {row: [str(run.source.parent.relative_to(folder)) for run in runs] for row, runs in rows.items()}
+    names = [each.name for each in fields(ComparedRow)]
+    kept = [{name: getattr(row, name) for name in names} | {"results": own} for row, own in places.items()]
+    write_text(folder / ROWS, json.dumps(kept, indent=2) + "\n")

@@ -1,0 +1,109 @@
+"""A calibration is measured anew exactly if something changed that can change its content; other settings in one folder."""
+
+import json
+import shutil
+
+from helpers.stock import comparing_here
+
+from lm_eval_takeover import model
+from lm_eval_takeover.backends import open_backend
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.compare.calls import plan_calibration
+from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.workload import read_workload
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.results.files import read_run
+from lm_eval_takeover.runs.run_reader import read_run_folder
+
+TASK = """\
+task: mine
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{problem}}}}"
+doc_to_target: "{{{{answer}}}}"
+process_results: !function judging.judge
+generation_kwargs: {{max_gen_toks: 8, until: []}}
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+"""
+CODE = {
+    "judging.py": "from words import RIGHT\n\n\ndef judge(doc, results):\n    return {'acc': float(results[0] == RIGHT)}\n",
+    "words.py": "RIGHT = '7'\n",
+}
+PLUGIN = """\
+from lm_eval_takeover import register_score
+
+
+@register_score("mine", needs_donor=False)
+def mine(logits):
+    return logits.amax(-1)
+"""
+
+
+def edit(path):
+    """One byte more or another one, as long as it stays readable."""
+    if path.suffix == ".safetensors":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    elif path.suffix == ".jsonl":
+        path.write_text(path.read_text().replace("7", "8"))
+    elif path.suffix == ".yaml":
+        path.write_text(path.read_text().replace("max_gen_toks: 8", "max_gen_toks: 9"))
+    else:
+        path.write_text(path.read_text() + (" \n" if path.suffix == ".json" else "\n# changed\n"))
+
+
+def test_every_file_that_a_calibration_reads_makes_it_anew_and_no_other(ask, tmp_path, monkeypatch):
+    for role in DEMO:
+        shutil.copytree(DEMO[role], tmp_path / role)
+    models = [path for name in ("base", "guide") for path in (tmp_path / name).iterdir()]
+    data, tasks, score, prompts = (tmp_path / name for name in ("data.jsonl", "tasks", "score.py", "prompts.jsonl"))
+    tasks.mkdir()
+    for file in (data, prompts):
+        file.write_text(json.dumps({"problem": "3 + 4 =", "answer": "7"}) + "\n")
+    score.write_text(PLUGIN)
+    for name, code in {**CODE, "mine.yaml": TASK.format(data=data)}.items():
+        (tasks / name).write_text(code)
+    monkeypatch.syspath_prepend(tasks)
+    words = ["--tasks", "mine", "--include_path", str(tasks), "--prompts", str(prompts), "--plugins", str(score)]
+    words += [word for role in DEMO for word in (f"--{role}", str(tmp_path / role))]
+
+    def name(*more):
+        asked = ask(*words, "--rows", "guided,mine", *more)
+        return plan_calibration(asked, plan_rows(asked), read_workload(asked)).calibration
+
+    before = name()
+    (tmp_path / "base" / ".hidden").write_text("not read")
+    (tasks / "notes.txt").write_text("not read")
+    edit(data)  # the problems of the task are none of a calibration
+    assert name() == name("--rates", "0.2,0.3") == before
+    for path in (*models, score, prompts, *(tasks / file for file in (*CODE, "mine.yaml"))):
+        edit(path)
+        assert name() != before, path
+        before = name()
+    for more in (
+        ["--direction", "reverse"],
+        ["--dtype", "float64"],
+        ["--num_prompts", "4"],
+        ["--gen_kwargs", "temperature=0.1"],
+    ):
+        assert name(*more) != before, more
+
+
+def test_another_tau_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_path, monkeypatch):
+    """Nothing is loaded where nothing is missing."""
+    loaded = []
+    monkeypatch.setattr(model, "open_backend", lambda *given: loaded.append(given) or open_backend(*given))
+    words = ["compare", "--tasks", "takeover_demo", "--rows", "guided", "--limit", "1", "--gen_kwargs", "max_gen_toks=8"]
+    with comparing_here():
+        for tau in ("0.5", "2", "0.5"):
+            assert main([*words, "--model_args", f"tau={tau}", "--run_dir", str(tmp_path), "--quiet"]) == 0
+            (row,) = json.loads((tmp_path / "rows.json").read_text())
+            takeover = read_run(*(tmp_path / row["results"][0]).glob("results_*.json")).takeover
+            identities = {task: own["identity"] for task, own in takeover["per_task"].items()}
+            assert read_run_folder(tmp_path / "guided").takeover["tau"] == float(tau)
+            assert (takeover["tau"], json.loads((tmp_path / "guided" / "row.json").read_text())) == (float(tau), identities)
+    assert takeover["attempts"] == 2 and len(loaded) == 2  # the last one found all that the first one wrote
+    assert takeover["parameters"].keys() == takeover["dtypes"].keys() == {"base", "guide"}
