@@ -116,7 +116,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line_that_says_why(tmp_path, 
 def test_only_folders_of_compare_are_read(tmp_path):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArgumentError, match=r"empty' has no rows.json, which `compare --run_dir` writes as it ends; expected such a folder"):
+    with pytest.raises(ArgumentError, match=r"empty' has no rows.json, which `compare --run_dir` writes"):
         merge(tmp_path, "empty")
     (first, *_) = json.loads((tmp_path / "one" / "rows.json").read_text())
     for rows, text in (({}, "expected a list"), ([1], "expected"), ([{}], "label"), ([first | {"results": [".."]}], "outside")):
