@@ -162,16 +162,23 @@ def _limit_headers() -> None:
 
 
 async def _read_body(request: Request, most: int) -> bytes:
-    """Raises HTTPException for more than `most` bytes or a body that does not arrive, or ClientDisconnect."""
-    data = bytearray()
+    """Raises HTTPException for more than `most` bytes or a body that does not arrive, or ClientDisconnect.
+
+    The rest of a body that is too long is read and dropped: a client that still sends sees no answer.
+    """
+    data, size = bytearray(), 0
     try:
         async with asyncio.timeout(_BODY_WITHIN):
             async for part in request.stream():
-                data += part
-                if len(data) > most:
-                    raise HTTPException(413, f"the body has more than {most:,} bytes")
+                size += len(part)
+                if size <= most:
+                    data += part
+                elif size > MOST_BYTES:
+                    break
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {_BODY_WITHIN:g} seconds") from None
+    if size > most:
+        raise HTTPException(413, f"the body has more than {most:,} bytes")
     return bytes(data)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.pairs import POLICIES
+from helpers.vllm_engines import open_with
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
@@ -158,8 +159,19 @@ def write(backend, requests, after_first=None):
     return found
 
 
-def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, open_vllm, open_hf, requests, caplog):
-    backend, hf, asked = open_vllm(data_parallel_size=2), open_hf(), requests[:6]
+@pytest.fixture
+def two_engines(cluster, tight):
+    """A backend of two engines, closed before their cluster is."""
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    opened = {}
+    yield open_with(VllmBackend, tight, opened)(data_parallel_size=2)
+    for backend in opened.values():
+        backend.close()
+
+
+def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, two_engines, open_hf, requests, caplog):
+    backend, hf, asked = two_engines, open_hf(), requests[:6]
     backend.policy = hf.policy = POLICIES["disagreement"]
     expected, ray = write(hf, asked), cluster
     actors = [*backend.engine.actors.values()]
