@@ -57,7 +57,7 @@ def comparing_here():
     """`compare` runs its rows in this process. Rates are solved without rollouts: each parameter gives the rate that it names."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "start_worker", work_here)
-        patched.setattr(worker, "read_harness_once", lambda: None)
+        patched.setattr(worker, "read_harness_once", lambda names: None)
         patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
         patched.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
         yield

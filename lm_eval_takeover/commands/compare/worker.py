@@ -67,7 +67,9 @@ def run_batch(calls: Sequence[Mapping[str, Any]], *, quiet: bool = False) -> Non
     from lm_eval_takeover.pair.loading import share_pairs
     from lm_eval_takeover.runs import progress
 
-    read_harness_once()
+    tasks = (call["words"][call["words"].index("--tasks") + 1] for call in calls if call["results"])
+    read_harness_once(frozenset(name for words in tasks for name in words.split(",")))
+    gc.freeze()  # what was imported is no garbage, and is looked through in no collection below
     with share_pairs():
         for call in calls:
             try:
@@ -83,13 +85,22 @@ def run_batch(calls: Sequence[Mapping[str, Any]], *, quiet: bool = False) -> Non
 
 
 @functools.cache
-def read_harness_once() -> None:
-    """Cache what lm-eval reads again in each call: its 14,000 task files, and its facts about this machine."""
+def read_harness_once(names: frozenset[str]) -> None:
+    """Cache what lm-eval reads again in each call: facts about this machine, and its 14,000 task files.
+
+    These are read only if one of the tasks `names` is neither ours nor in an `--include_path`, which the caller has read already.
+    """
+    from lm_eval.tasks import manager
     from lm_eval.tasks._index import TaskIndex
     from torch.utils import collect_env
 
-    build = functools.cache(TaskIndex.build)
-    TaskIndex.build = staticmethod(lambda paths, **more: dict(build(tuple(paths), **more)))
+    build, theirs = functools.cache(TaskIndex.build), Path(manager.__file__).parent
+
+    def build_index(paths: Sequence[Path], **more: Any) -> dict[str, Any]:
+        own = build(tuple(path for path in paths if path != theirs), **more)
+        return dict(own if names <= own.keys() else build(tuple(paths), **more))
+
+    TaskIndex.build = staticmethod(build_index)
     collect_env.get_pretty_env_info = functools.cache(collect_env.get_pretty_env_info)
 
 

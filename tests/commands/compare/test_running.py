@@ -18,6 +18,7 @@ from draw_demo_results import count_decisions, read_comparison  # the demo's fig
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
+from lm_eval.tasks import manager
 from lm_eval.tasks._index import TaskIndex
 from torch.utils import collect_env
 
@@ -290,8 +291,13 @@ def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatc
         raise ArgumentError("it has no such model")
 
     monkeypatch.setattr(worker, "run_stock", fail)
-    monkeypatch.setattr(worker, "read_harness_once", lambda: None)
-    call = {"row": "guided", "words": [], "results": str(tmp_path / "results"), "log": str(tmp_path / "row" / "log")}
+    monkeypatch.setattr(worker, "read_harness_once", lambda names: None)
+    call = {
+        "row": "guided",
+        "words": ["--tasks", "none"],
+        "results": str(tmp_path / "results"),
+        "log": str(tmp_path / "row" / "log"),
+    }
     with pytest.raises(ArgumentError, match="no such model"):
         worker.run_batch([call])
     assert capfd.readouterr().err == f"guided: failed; all that it printed is in '{tmp_path}/row/log'\n"
@@ -302,10 +308,11 @@ def test_all_calls_of_a_worker_share_what_lm_eval_reads(monkeypatch, tmp_path):
     plain = collect_env.get_pretty_env_info
     for owner, name in ((TaskIndex, "build"), (collect_env, "get_pretty_env_info")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # given back
-    worker.read_harness_once.__wrapped__()
+    worker.read_harness_once.__wrapped__(frozenset({"mine"}))
     (tmp_path / "mine.yaml").write_text("task: mine\n")
     for _ in range(2):
         assert TaskIndex.build([tmp_path]).pop("mine")  # each caller has a copy
+        assert list(TaskIndex.build([Path(manager.__file__).parent, tmp_path])) == ["mine"]  # and lm-eval's are not read
         (tmp_path / "mine.yaml").unlink(missing_ok=True)
     assert collect_env.get_pretty_env_info() is collect_env.get_pretty_env_info() != plain
 
