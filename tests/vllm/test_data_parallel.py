@@ -146,6 +146,8 @@ def cluster(monkeypatch):
         address = start(*head, until=r"--address='(.+)'")
         start("--address", address, until="(Ray runtime started)")
         monkeypatch.setenv("RAY_ADDRESS", address)
+        ray.init(logging_level="WARNING")  # ids of actors repeat in a first job: late news of another Ray's would end them
+        ray.shutdown()
         yield ray
         ray.shutdown()
 
