@@ -188,6 +188,7 @@ def find_undigested(folder: Path, files: list[str], variables: list[str]) -> lis
         str(Path(code.__file__).parents[2]),
         str(Path(__file__).resolve().parents[1]),
     )
+    files = [file for file in files if not file.endswith(".pyc")]  # their sources are there, too
     left = [file for file in files if file not in covered and not file.startswith(own) and not code.is_elsewhere(file)]
     asked = [f"${name}" for name in variables if not name.startswith(VARIABLES) and name not in code.PLACES | {"WORLD_LIMIT"}]
     return left + [name for name in asked if name[1:] in os.environ]

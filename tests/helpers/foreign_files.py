@@ -34,7 +34,7 @@ from lm_eval_takeover.lab.analyze.inputs import Inputs, split_pairs
 from lm_eval_takeover.lab.analyze.tables import make_tables
 from lm_eval_takeover.lab.effects.tables import EXAMPLES
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
-from lm_eval_takeover.lab.report.building import list_rows
+from lm_eval_takeover.lab.report.building import list_rows, summarize_tasks
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.rollouts import read_scores
 from lm_eval_takeover.lab.score_files import list_score_files, make_schema, read_header
@@ -245,7 +245,7 @@ def _read_traces(folder):
 
 def _read_analysis(folder):
     found = Analysis.read(folder / "analysis")
-    list_rows(found)
+    list_rows(found, summarize_tasks(found))
     _ = found.base, found.guide, found.compared, found.problems
 
 

@@ -9,7 +9,6 @@ from typing import NotRequired, TypedDict
 import numpy as np
 import yaml  # type: ignore[import-untyped]
 from scipy.special import bdtr, ndtri
-from scipy.stats import binom
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, read_single_run
 from lm_eval_takeover.commands.regress.plans import MOST_PROBLEMS, Design, Power
@@ -108,6 +107,8 @@ def compare_fixed(
 
 def plan_fixed(fixed: FixedValues, design: Design, drops: Sequence[float]) -> tuple[list[Power], list[str]]:
     """Plan by task and drop, for its first metric, by exact binomials; and what vLLM's own rule finds. Raises ArgumentError."""
+    from scipy.stats import binom  # slow to import, and for the plan alone
+
     if fixed.limit is None:
         raise ArgumentError(f"--plan: '{fixed.path}' has no number of problems in its field 'limit'")
     rows, notes, count = [], list[str](), fixed.limit

@@ -172,7 +172,7 @@ def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, t
     assert page.count(">correct <") == sum(
         one["correct"] for example in examples for role in ("host", "donor") for one in example[role]["behind"]
     )
-    assert examples[0]["donor"]["token"].strip() in page and page.count("<svg") == 7
+    assert examples[0]["donor"]["token"].strip() in page and page.count("<svg") == 8
     with pytest.raises(ArgumentError, match="expected the --out of an effects command that has ended"):
         main(["report", str(tmp_path / "analysis"), "--effects", str(tmp_path), "--out", str(report)])
 
