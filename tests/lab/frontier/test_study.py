@@ -199,7 +199,7 @@ def test_the_picture_draws_the_bands_that_hold_all_rates_of_a_method(tmp_path, m
     drawn = figure.findobj(PolyCollection)[0].get_paths()[0].vertices
     for line in made.averages[1:]:
         for end in ("low", "high"):
-            bound = [line["realized_rate"], min(1 / 8 + line[f"acc_gain_{end}"], 1)]
+            bound = [line["realized_rate"], min(max(1 / 8 + line[f"acc_gain_{end}"], 0), 1)]
             assert np.isclose(drawn, bound).all(axis=1).any(), (bound, drawn)
             assert line[f"acc_{end}"] != pytest.approx(bound[1])
 
