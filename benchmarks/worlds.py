@@ -71,14 +71,14 @@ def read(text):
     return next((word for word in text.split() if word not in WORDS), "")
 """
 TASK = """\
-task: of_world
+task: {task}
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: {data}}}}}
 test_split: test
 output_type: generate_until
 doc_to_text: "{{{{problem}}}}"
 doc_to_target: "{{{{answer}}}}"
-process_results: !function judging.judge
+process_results: !function {judge}
 generation_kwargs: {{max_gen_toks: 4, until: []}}
 metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
 """
@@ -100,7 +100,7 @@ def build(folder: Path, pair: dict[str, Path]) -> None:
     files = {
         "plugin.py": PLUGIN, "aside.py": "from further import SCALE\n", "further.py": "SCALE = 2.0\n",
         "data/table.json": '{"scale": 3}', "tasks/judging.py": JUDGE, "tasks/lib/grade.py": GRADE,
-        "tasks/lib/words.txt": "the a", "tasks/of_world.yaml": TASK.format(data=folder / "documents.jsonl"),
+        "tasks/lib/words.txt": "the a", "tasks/of_world.yaml": TASK.format(task="of_world", judge="judging.judge", data=folder / "documents.jsonl"),
         "documents.jsonl": "".join(json.dumps(each) + "\n" for each in documents),
     }  # fmt: skip
     for name, text in files.items():

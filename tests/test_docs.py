@@ -259,7 +259,7 @@ def fill(folder, demo_runs):
         shutil.copy(CALIBRATIONS / "demo.json", folder / name)
     for number, name in enumerate(RESULTS):
         policy = name if name in ("base", "random") else "disagreement"
-        run = takeover(policy, seed=number, base="some/base", guide="some/guide")
+        run = takeover(policy, seed=int(name[4:]) if name.startswith("seed") else 0, base="some/base", guide="some/guide")
         correct = {"takeover_gsm8k": [4, 8, 0, 4 + number % 2], "takeover_demo": [8, 4]}
         write_results(folder / "results" / name, correct, run=run)
 

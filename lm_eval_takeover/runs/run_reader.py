@@ -229,8 +229,9 @@ class RunReader:
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
         """The rows that this run asked, by task and document. Raises RunDirError where the file is broken."""
         by_document = defaultdict[tuple[str, int], list[Prompt]](list)
-        for (task, doc_id), digest in {((one.task, one.doc_id), one.prompt): None for one in self.answered}:
-            by_document[task, doc_id] += [self._prompts[digest]] if digest in self._prompts else []
+        for name, digest in {((one.task, one.doc_id), one.prompt): None for one in self.answered}:
+            if digest in self._prompts:
+                by_document[name].append(self._prompts[digest])
         return by_document
 
     @cached_property

@@ -70,9 +70,11 @@ def test_an_argument_reaches_the_models_of_calibrate_score_effects_and_serve(nam
         check(read_stored_pair(parse("score", "run", *option)), name, value)
     for stored in (["score", "run"], ["effects", "run", "--out", "o"]):
         check(read_stored_pair(parse(*stored, *words)), name, value)
-    if name.endswith("add_bos_token"):  # which the server does not read
-        return
     options = parse("serve", *words)
+    if name.endswith("add_bos_token"):
+        with pytest.raises(ArgumentError, match=f"^{name}=True: the server encodes prompts by its tokenizer's file"):
+            options.run(options)
+        return
     with pytest.raises(Loaded) as caught:
         options.run(options)
     check(caught.value.args[0], name, value)

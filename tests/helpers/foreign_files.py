@@ -246,7 +246,7 @@ def _read_traces(folder):
 def _read_analysis(folder):
     found = Analysis.read(folder / "analysis")
     list_rows(found, summarize_tasks(found))
-    _ = found.base, found.guide, found.compared, found.problems
+    _ = found.base, found.reference, found.compared, found.problems
 
 
 KINDS = {

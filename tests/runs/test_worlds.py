@@ -138,19 +138,6 @@ def test_readers_refuse_weights_that_have_changed(pair, tmp_path, capsys):
     assert main(["score", str(tmp_path / "run"), "--guide", pair["base"], "--name", "other"]) == 0  # asked for
 
 
-TASK = """\
-task: judged
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: generate_until
-doc_to_text: "{{{{problem}}}}"
-doc_to_target: "{{{{answer}}}}"
-process_results: !function utils.judge
-metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
-"""
-
-
 JUDGE = """\
 import sys
 from pathlib import Path
@@ -168,7 +155,7 @@ def write_task(folder, answer):
     (folder / "lib").mkdir(parents=True)
     documents = ({"problem": f"{number} + 4 =", "answer": "7"} for number in range(4))
     (folder / "data.jsonl").write_text("".join(json.dumps(each) + "\n" for each in documents))
-    (folder / "judged.yaml").write_text(TASK.format(data=folder / "data.jsonl"))
+    (folder / "judged.yaml").write_text(worlds.TASK.format(task="judged", judge="utils.judge", data=folder / "data.jsonl"))
     (folder / "utils.py").write_text(JUDGE)
     (folder / "lib" / "grade.py").write_text(f"def read(text):\n    return {answer}\n")
     return folder

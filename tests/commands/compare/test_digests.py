@@ -15,18 +15,6 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
-TASK = """\
-task: mine
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: generate_until
-doc_to_text: "{{{{problem}}}}"
-doc_to_target: "{{{{answer}}}}"
-process_results: !function judging.judge
-generation_kwargs: {{max_gen_toks: 8, until: []}}
-metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
-"""
 CODE = {
     "judging.py": "from words import RIGHT\n\n\ndef judge(doc, results):\n    return {'acc': float(results[0] == RIGHT)}\n",
     "words.py": "RIGHT = '7'\n",
@@ -64,7 +52,7 @@ def test_every_file_that_a_calibration_reads_makes_it_anew_and_no_other(ask, tmp
     for file in (data, prompts):
         file.write_text(json.dumps({"problem": "3 + 4 =", "answer": "7"}) + "\n")
     score.write_text(PLUGIN)
-    for name, code in {**CODE, "mine.yaml": TASK.format(data=data)}.items():
+    for name, code in {**CODE, "mine.yaml": worlds.TASK.format(task="mine", judge="judging.judge", data=data)}.items():
         (tasks / name).write_text(code)
     monkeypatch.syspath_prepend(tasks)
     words = ["--tasks", "mine", "--include_path", str(tasks), "--prompts", str(prompts), "--plugins", str(score)]

@@ -142,7 +142,7 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monk
     assert [task for task, _ in rows] == [task for task in tasks for _ in names] and {name for _, name in rows} == {*names}
     assert "guided: the guide wrote 2.5% of the tokens. 68.1% of its answers are correct; base 30.6%" in shown
     assert shown.count(">2.5%</td>") == 2  # of random and guided; by task 5.0 and 1.7
-    assert "Better than random takeovers: yes. Acc +37.5 points (+" in shown and "p &lt; 0.0001)" in shown
+    assert "Better than random takeovers: yes. Acc +37.5 points (+12.5 to +62.5, p = 0.0058)." in shown
     assert ">Recovery against thinking, Acc<" in shown and 'data-name="Recovery against thinking, Acc">75%' in shown
     (line,) = re.findall(r"Guide passes per token: ([^<]*)\.</p>", shown)
     assert all(f"{name} " in line for name in names) and "Tokens per second" in line
