@@ -97,10 +97,11 @@ def build(folder: Path, pair: dict[str, Path]) -> None:
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "shards/a.safetensors")}
     (folder / "guide" / "model.safetensors.index.json").write_text(json.dumps(index))
     documents = ({"problem": f"{number} + 4 =", "answer": "7"} for number in range(4))
+    task = TASK.format(task="of_world", judge="judging.judge", data=folder / "documents.jsonl")
     files = {
         "plugin.py": PLUGIN, "aside.py": "from further import SCALE\n", "further.py": "SCALE = 2.0\n",
         "data/table.json": '{"scale": 3}', "tasks/judging.py": JUDGE, "tasks/lib/grade.py": GRADE,
-        "tasks/lib/words.txt": "the a", "tasks/of_world.yaml": TASK.format(task="of_world", judge="judging.judge", data=folder / "documents.jsonl"),
+        "tasks/lib/words.txt": "the a", "tasks/of_world.yaml": task,
         "documents.jsonl": "".join(json.dumps(each) + "\n" for each in documents),
     }  # fmt: skip
     for name, text in files.items():

@@ -54,7 +54,7 @@ def sample_row(task, number, correct, samples=8, shares=None):
     metrics = score(correct, samples, shares)
     outcomes = [["1", "correct"]] * correct + [["2", "incorrect"]] * (samples - correct)
     return {
-        "doc_id": number, "doc": {"problem": f"{task} {number}", "answer": "1"}, "target": "1",
+        "doc_id": number, "doc": {"problem": f"{task} {number}", "answer": "1", "family": number}, "target": "1",
         "arguments": {"gen_args_0": {"arg_0": f"{task} {number}", "arg_1": {"temperature": 0.6}}},
         "resps": [[answer for answer, _ in outcomes]], "filtered_resps": [outcomes], "filter": "all",
         "metrics": list(metrics), "doc_hash": digest(f"{task} {number}"), "prompt_hash": digest(f"p {task} {number}"),

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import worlds
 from helpers.stock import comparing_here
 
 from lm_eval_takeover import model
