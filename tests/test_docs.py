@@ -225,6 +225,14 @@ SMALL = {"effects": ["--takeovers", "8", "--controls", "1", "--continuations", "
 NUMBER = re.compile(r"[-+]?\d[\d,.]*%?")
 RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "runs/math500": "guided",
         "runs/demo/guided/samples": "guided"}  # fmt: skip
+# A configuration of vLLM's lm-eval-harness, for the results below.
+FIXED = """\
+model_name: small
+limit: 4
+num_fewshot: 0
+tasks:
+- {name: takeover_gsm8k, metrics: [{name: "acc,all", value: 0.5}]}
+"""
 RESULTS = ("base", "guided", "random", "thinking", "mine", "my-pair", "good", "now", "seed0", "seed1", "seed2")
 
 
@@ -257,6 +265,7 @@ def fill(folder, demo_runs):
     shutil.copytree(TASK_CONFIGS, folder / "my-tasks")
     for name in ("my-pair.json", "other-prompts.json"):
         shutil.copy(CALIBRATIONS / "demo.json", folder / name)
+    (folder / "Meta-Llama-3-8B-Instruct.yaml").write_text(FIXED)
     for number, name in enumerate(RESULTS):
         policy = name if name in ("base", "random") else "disagreement"
         run = takeover(policy, seed=int(name[4:]) if name.startswith("seed") else 0, base="some/base", guide="some/guide")

@@ -39,7 +39,7 @@ def edit(path):
     elif path.suffix == ".jsonl":
         path.write_text(path.read_text().replace("7", "8"))
     elif path.suffix == ".yaml":
-        path.write_text(path.read_text().replace("max_gen_toks: 8", "max_gen_toks: 9"))
+        path.write_text(path.read_text().replace("max_gen_toks: 4", "max_gen_toks: 5"))
     else:
         path.write_text(path.read_text() + (" \n" if path.suffix == ".json" else "\n# changed\n"))
 
