@@ -106,5 +106,5 @@ class Engines:
         return (self.actors.get(name) or [*self.actors.values()][job.number % len(self.actors)]).write.remote(job)
 
     def close(self) -> None:
-        while self.actors:  # no handle stays: ids of actors repeat in the next Ray of this process
-            self._ray.kill(self.actors.popitem()[1])
+        for actor in self.actors.values():
+            self._ray.kill(actor)

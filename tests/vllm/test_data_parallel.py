@@ -131,6 +131,7 @@ def cluster(monkeypatch):
     """The address of a Ray cluster as docs/vllm.md starts it: two nodes with a core each, which are both this machine."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     ray.shutdown()
+    monkeypatch.delenv("RAY_OVERRIDE_RESOURCES", raising=False)  # of `local`, which may be open
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
     shared = ["--num-cpus", "1", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
     with ExitStack() as stack:
@@ -146,8 +147,6 @@ def cluster(monkeypatch):
         address = start(*head, until=r"--address='(.+)'")
         start("--address", address, until="(Ray runtime started)")
         monkeypatch.setenv("RAY_ADDRESS", address)
-        ray.init(logging_level="WARNING")  # ids of actors repeat in a first job: late news of another Ray's would end them
-        ray.shutdown()
         yield ray
         ray.shutdown()
 
