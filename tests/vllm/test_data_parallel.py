@@ -78,6 +78,7 @@ def local():
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 4}')
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # a process keeps the first mode that it has; that of `cluster`, too
         patch.delenv("RAY_ADDRESS", raising=False)
         yield ray
     ray.shutdown()
