@@ -279,13 +279,24 @@ def register_score(
 def load_plugins(names: str | None) -> None:
     """Run the files or modules of `plugins`, joined by `+`. Raises ArgumentError for a missing, PluginError for a broken one."""
     code.watch_opens()
+    for name, file, is_module in _find_plugins(names):
+        call_plugin(f"plugins='{name}'", *((importlib.import_module, name) if is_module else (_run_file, file)))
+
+
+def digest_plugins(names: str | None) -> str:
+    """Of these files or modules and of all that they reach. Raises ArgumentError for a missing one."""
+    return code.digest_code(str(file) for _, file, _ in _find_plugins(names))
+
+
+def _find_plugins(names: str | None) -> Iterator[tuple[str, Path, bool]]:
+    """Each name with its file, and whether it is a module. One may put the next on the path, so they are found in turn."""
     for name in filter(None, (names or "").split("+")):
         path = Path(expanduser(name))
         if path.suffix == ".py" or path.is_file():
             if path.suffix != ".py" or not path.is_file():
                 wrong = "no Python file (NAME.py)" if path.is_file() else "no file"
                 raise ArgumentError(f"plugins='{name}' is {wrong}; expected a Python file or an importable module")
-            call_plugin(f"plugins='{name}'", _run_file, path)
+            yield name, path, False
         else:
             try:
                 spec = importlib.util.find_spec(name)
@@ -293,7 +304,7 @@ def load_plugins(names: str | None) -> None:
                 spec = None
             if spec is None:
                 raise ArgumentError(f"plugins='{name}' is neither a file nor a module that can be imported")
-            call_plugin(f"plugins='{name}'", importlib.import_module, name)
+            yield name, Path(spec.origin or name), True
 
 
 def _run_file(path: Path) -> None:

@@ -12,8 +12,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
-from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +31,13 @@ from lm_eval_takeover.commands.compare.rows import PlannedRow, join_arguments
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, prompts_for
 from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.method.registry import digest_plugins
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.gate_choice import CalibrationFit, TaskRequest
 from lm_eval_takeover.pair.loading import keep_read, load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.results.kept_rows import THINKING
 from lm_eval_takeover.runs.identity import describe_member, digest_task
-from lm_eval_takeover.storage.code import digest_code
 from lm_eval_takeover.storage.digests import digest_of, digest_path
 
 _HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1)
@@ -94,11 +92,9 @@ def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Seque
 
 def _digest_calibration(asked: Comparison, pair: Pair, words: Sequence[str], load: TaskLoad) -> str:
     """Of all that can change the content of the file, but for the rates that it is solved for: words, files, models, the task."""
-    plugins = [name for name in asked.model_args.get("plugins", "").split("+") if name]
-    files = [name if Path(expanduser(name)).exists() else str(getattr(find_spec(name), "origin", name)) for name in plugins]
     models = [describe_member(member, is_asked=False) for member in pair.members]
     read = [digest_path(Path(word)) if Path(word).is_file() else word for word in words]
-    return digest_of([read, models, digest_code(map(expanduser, files)), digest_task(load.loaded, 0)])
+    return digest_of([read, models, digest_plugins(asked.model_args.get("plugins")), digest_task(load.loaded, 0)])
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, asked: Comparison) -> Target | None:
