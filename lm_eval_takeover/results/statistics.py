@@ -252,20 +252,23 @@ def measure_ratio(tasks: Sequence[Values], confidence: float = CONFIDENCE) -> In
     The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
     the mean of `second` differs from 0, so both answers come from one test.
     """
-    means, covariance, parts = np.zeros(2), np.zeros((2, 2)), []
-    for pairs in tasks:
-        means += pairs.mean(axis=1) / len(tasks)
-        part = covariance_of_means(pairs) / len(tasks) ** 2
-        covariance += part
-        parts.append((part[1, 1], pairs.shape[1] - 1))
-    if any(free < 1 for _, free in parts):
+    means = np.mean([pairs.mean(axis=1) for pairs in tasks], axis=0)
+    if means[1] <= 0 or any(pairs.shape[1] < 2 for pairs in tasks):
         return None
+    ratio, covariance, parts = means[0] / means[1], np.zeros((2, 2)), []
+    line = np.array([1, -ratio])
+    for pairs in tasks:
+        part = covariance_of_means(pairs)
+        # Problems that were not drawn may leave the ratio, too, even where all of these lie on it.
+        part[0, 0] += max(paired_difference(line @ pairs).error ** 2 - line @ part @ line, 0)
+        covariance += part / len(tasks) ** 2
+        parts.append((part[1, 1] / len(tasks) ** 2, pairs.shape[1] - 1))
     freedom = covariance[1, 1] ** 2 / sum(variance**2 / free for variance, free in parts)
     t2 = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2
     a = means[1] ** 2 - t2 * covariance[1, 1]
-    if means[1] <= 0 or a <= 0:
+    if a <= 0:
         return None
     b = means[0] * means[1] - t2 * covariance[0, 1]
     c = means[0] ** 2 - t2 * covariance[0, 0]
     reach = sqrt(max(b * b - a * c, 0.0))
-    return Interval(float(means[0] / means[1]), float((b - reach) / a), float((b + reach) / a))
+    return Interval(float(ratio), float((b - reach) / a), float((b + reach) / a))

@@ -211,3 +211,18 @@ def test_kinds_come_from_the_names():
     assert kinds.items() <= {row.model: row.kind for row in rows}.items()
     marked = [(row.table, row.nominal) for row in rows if row.kind == "guided" and row.nominal]
     assert marked == [("3", 0.04), ("3", 0.13), ("3", 0.16), ("10", 0.04), ("10", 0.13)]
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.02, 0.05])
+def test_recovery_of_a_row_that_equals_the_guide_where_it_was_tried_may_be_less(lost):
+    """50 problems, 8 samples with shared numbers: a row loses some problems whole, and most runs draw none of these."""
+    random, covered, told = np.random.default_rng(0), 0, 0
+    for _ in range(400):
+        base, guide = random.beta(0.4, 0.6, 50), np.where(random.random(50) < 0.95, 1.0, 0.3)
+        drawn, below = random.binomial(8, guide) / 8, random.binomial(8, base) / 8
+        row = np.where(random.random(50) < lost, random.binomial(8, base) / 8, drawn)
+        if (interval := measure_recovery([Trio(row, below, drawn)])) is not None:
+            told += 1
+            covered += interval.low <= 1 - lost <= interval.high
+            assert interval.low < interval.value < interval.high
+    assert told > 390 and covered >= 0.92 * told
