@@ -33,7 +33,7 @@ VARIABLES = (
     "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "ROCM_", "TRITON_", "LM_EVAL_", "LMEVAL_",
     "XDG_", "PYTHON", "PYARROW_", "ARROW_", "FSSPEC_", "TOKENIZERS_", "PEFT_", "ACCELERATE_", "DATASETS_", "TQDM_", "OMP_",
     "MKL_", "KMP_", "OPENBLAS_", "NUMEXPR_", "LC_", "SSL_", "REQUESTS_", "CURL_", "HTTP", "NO_", "ALL_",
-    "COLORTERM", "TERM", "COLUMNS", "LINES",
+    "COLORTERM", "TERM", "COLUMNS", "LINES", "CI",
 )  # fmt: skip
 PLUGIN = """\
 import json, os
