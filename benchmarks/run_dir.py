@@ -83,7 +83,7 @@ def overhead(folder: Path, count: int, batch: int, rounds: int) -> None:
 
 @contextlib.contextmanager
 def timed() -> Iterator[list[float]]:
-    """Seconds of work for journal and traces: what the engine waits for, and what the journal's thread computes beside it.
+    """Seconds of work for journal and traces.
 
     Where a machine is so noisy that equal runs differ by 20 %, this tells what a run_dir costs.
     """
@@ -92,24 +92,22 @@ def timed() -> Iterator[list[float]]:
         (blockwise.Blocks, "_observed"),
         (recorder, "pack_trace"),
         (RunWriter, "add"),
-        (RunWriter, "_write"),
-        (RunWriter, "_flush"),
+        (RunWriter, "flush"),
     ]
     plain = [getattr(owner, name) for owner, name in parts]
 
-    def wrapped(function: Any, clock: Any) -> Any:
+    def wrapped(function: Any) -> Any:
         def timed_function(*arguments: Any, **options: Any) -> Any:
-            started = clock()
+            started = time.perf_counter()
             try:
                 return function(*arguments, **options)
             finally:
-                spent[0] += clock() - started
+                spent[0] += time.perf_counter() - started
 
         return timed_function
 
     for (owner, name), function in zip(parts, plain, strict=True):
-        # On the journal's thread only what it computes: while it waits for the disk, the engine goes on.
-        setattr(owner, name, wrapped(function, time.thread_time if name in ("_write", "_flush") else time.perf_counter))
+        setattr(owner, name, wrapped(function))
     try:
         yield spent
     finally:

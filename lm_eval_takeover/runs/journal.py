@@ -56,6 +56,7 @@ _TYPES = {  # of the columns that the digest is of, by table; those without NOT 
     table: [(*_KINDS[kind], *(() if rest else (type(None),))) for _, kind, *rest in map(str.split, columns.split(", "))]
     for table, (columns, _) in _TABLES.items()
 }
+_SYNC = 1.0  # seconds between two commits of samples that wait for the disk: it takes some ms
 _LARGEST = 2**53  # of a count or a number of a document
 # No journal of ours needs more.
 _LIMITS = {
@@ -164,6 +165,7 @@ class Journal:
         self._spent = self._kept = 0.0  # seconds until the clock stopped, and until the last sample
         self._since: float | None = None  # when it was started; None: it stands
         self._command = "", "{}"  # digest, facts as JSON
+        self._synced = 0.0
 
     def _select(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         yield from self._connection.execute(f"SELECT {_NAMES[table]} FROM {table} {rest}", values)
@@ -181,14 +183,18 @@ class Journal:
         return {row[0]: Sample(*row) for row in rows}
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Commit samples and traces, on disk when this returns; a key that is here already stays as it is."""
+        """Commit samples and traces; a key that is here already stays as it is. A power failure costs those of `_SYNC`."""
         samples = list(samples)
         traces = [(sample.key, add_checksum(sample.key, sample.trace)) for sample in samples]
+        if is_late := time.monotonic() > self._synced + _SYNC:
+            self._synced = time.monotonic()
+        self._connection.execute(f"PRAGMA synchronous={'FULL' if is_late else 'NORMAL'}")
         with self._connection:
             self._insert("IGNORE", "samples", [sample.row for sample in samples])
             self._connection.executemany("INSERT OR IGNORE INTO traces (key, trace) VALUES (?, ?)", traces)
             self._kept = self._count_seconds()
             self.update_attempt()
+        self._connection.execute("PRAGMA synchronous=FULL")
 
     def drop_damaged(self) -> int:
         """Forget samples whose traces are lost or changed. How many samples: they are generated again."""

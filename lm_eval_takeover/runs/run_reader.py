@@ -8,9 +8,9 @@ A text that two tasks share is stored once, under the first; here each task has 
 import contextlib
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,46 +166,24 @@ class RunReader:
         """The model that wrote alone, None where both could."""
         return self.policy if self.policy in ("base", "guide") else None
 
-    def load_tokenizer(self, given: str | None = None, *, own_class: bool = False) -> Any:
+    def load_tokenizer(self, given: str | None = None) -> Any:
         """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded.
 
-        `own_class` is for who encodes texts: the model's class may do it in its own way, and transformers, which knows it, loads
-        for seconds. Every class decodes tokens of bytes alike.
+        One of bytes is read without transformers, which takes seconds: every class decodes its tokens alike.
         """
-        from lm_eval_takeover.pair.ids import find_folder
+        from lm_eval_takeover.demo import DEMO
+        from lm_eval_takeover.pair.ids import find_folder, locate
         from lm_eval_takeover.pair.pieces import BytesTokenizer
 
-        path, revision = self._locate_tokenizer(given)
+        path, revision = locate(str(given or self.arguments.get("guide") or self.arguments.get("base") or DEMO["guide"]))
         try:
-            if not own_class and (light := BytesTokenizer.read(find_folder(path, revision, file="tokenizer.json"))) is not None:
+            if (light := BytesTokenizer.read(find_folder(path, revision, file="tokenizer.json"))) is not None:
                 return light
             from transformers import AutoTokenizer
 
             return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         except Exception as error:  # each loader has errors of its own
             raise ArgumentError(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
-
-    def load_decoder(self, given: str | None, ids: Iterable[int]) -> Callable[[list[int]], str]:
-        """Decodes these tokens: by `tokenizers` alone, which loads much faster, where it knows them all. Raises ArgumentError."""
-        from huggingface_hub import hf_hub_download
-        from tokenizers import Tokenizer
-
-        path, revision = self._locate_tokenizer(given)
-        try:
-            local = Path(path) / "tokenizer.json"
-            file = local if local.exists() else hf_hub_download(path, "tokenizer.json", revision=revision)
-            fast = Tokenizer.from_file(str(file))
-        except Exception:  # no such file, no such repository, no network
-            fast = None
-        if fast is not None and all(fast.id_to_token(token) is not None for token in set(ids)):
-            return partial(fast.decode, skip_special_tokens=False)
-        return self.load_tokenizer(given).decode  # type: ignore[no-any-return]
-
-    def _locate_tokenizer(self, given: str | None) -> tuple[str, str | None]:
-        from lm_eval_takeover.demo import DEMO
-        from lm_eval_takeover.pair.ids import locate
-
-        return locate(str(given or self.arguments.get("guide") or self.arguments.get("base") or DEMO["guide"]))
 
     def check_finished(self) -> None:
         """Raises RunDirError for a run that still lacks samples."""

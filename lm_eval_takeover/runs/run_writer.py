@@ -1,4 +1,4 @@
-"""One process's hold on a run_dir. A thread commits finished samples with their traces to the journal.
+"""One process's hold on a run_dir. Commits finished samples with their traces to the journal.
 
 The journal holds all traces. Parquet files of them, the parts, are copies that users read; `layout` names the files. A part holds
 some 500,000 tokens of one command, and its metadata a digest of its samples and one of its bytes. So when a command ends, parts
@@ -12,14 +12,10 @@ import errno
 import json
 import logging
 import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os.path import expanduser
 from pathlib import Path
-from threading import Event
-from threading import Lock as ThreadLock
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,10 +33,7 @@ from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 PART_TOKENS = 2**19
-_WAITING_TOKENS = 2**21  # of finished samples that may wait for the disk: 30 MB
-_PAUSE = 0.25  # seconds between two commits: a thread that wakes often slows passes on all cores
 _open_here: "dict[Path, RunWriter]" = {}  # open folders of this process: a later model closes an earlier one's
 
 
@@ -56,10 +49,7 @@ class RunWriter:
         if (before := _open_here.get(self._place)) is not None:
             before.close()
         self._failed = False  # and an error said so
-        self._waiting: list[Sample] = []  # finished and not committed; guarded by the mutex, as the next two are
-        self._scheduled = False  # whether the thread is to commit them
-        self._commit: Future[None] | None = None  # the last one that was scheduled
-        self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
+        self._left: list[Sample] = []  # finished, and not committed: that failed, or was interrupted
         if self.folder.is_file():
             raise RunDirError(f"run_dir='{self.folder}' is a file; give a folder, which is made if needed")
         if self.folder.is_symlink() and not self.folder.exists():
@@ -78,7 +68,6 @@ class RunWriter:
             except BaseException:
                 self._lock.release()
                 raise
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._open = True
         _open_here[self._place] = self
         atexit.register(self._close_at_exit)
@@ -87,22 +76,20 @@ class RunWriter:
 
     def begin(self, command: str, facts: Mapping[str, Any], asked: Iterable[AskedSample]) -> None:
         """Enter the command of this process, what it says of itself, and the samples that it asks for; start its clock."""
-        rows = list(asked)
         self.command = command
-
-        def enter() -> None:
+        with self._writing():
             self._check_place()
             self.journal.begin_command(command, dict(facts))
-            self.journal.add_asked(command, rows)
-
-        self._run_on_thread(enter)
+            self.journal.add_asked(command, asked)
 
     def add_prompts(self, rows: Sequence[Prompt]) -> None:
-        self._run_on_thread(lambda: add_prompts(self.folder, rows))
+        with self._writing():
+            add_prompts(self.folder, rows)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""
-        samples = self._run_on_thread(lambda: self.journal.find(keys))
+        with self._writing():
+            samples = self.journal.find(keys)
         for rank in layout.list_ranks(self.folder):
             missing = [key for key in keys if key not in samples]
             if rank == self.rank or not missing:
@@ -117,71 +104,45 @@ class RunWriter:
 
     def read_all(self) -> list[Sample]:
         """All samples of this rank with their traces, in the order of their commits."""
-        return self._run_on_thread(lambda: list(self.journal.list_traces()))
+        with self._writing():
+            return list(self.journal.list_traces())
 
     def add(self, *samples: Sample) -> None:
-        """Hand over finished samples, on disk a moment later, all or none. Raises RunDirError where a commit before it failed."""
-        self._check_open()
-        self.samples_kept += len(samples)
-        with self._mutex:
-            self._waiting += samples
-            commit, full = self._commit, sum(waiting.tokens for waiting in self._waiting) > _WAITING_TOKENS
-            if not self._scheduled:
-                self._scheduled, self._commit = True, self._thread.submit(self._write_soon)
-        if commit is not None and (full or commit.done()):
-            with self._translate_errors("writing its journal"):
-                commit.result()
+        """Commit finished samples, all or none."""
+        with self._writing():
+            self.samples_kept += len(samples)
+            self._left += samples
+            self._commit()
 
-    def _write_soon(self) -> None:
-        """On the thread: commit what waits, with a pause after the last commit."""
-        self._skip_pause.wait(max(0.0, self._last_commit + _PAUSE - time.monotonic()))
-        with self._mutex:
-            self._scheduled = False
-        self._write()
-
-    def _write(self) -> None:
-        """Commit what waits. After an error the samples wait on."""
-        with self._mutex:
-            samples, self._waiting = self._waiting, []
-        if not samples:
-            return
-        try:
-            self.journal.add(samples)
-        except BaseException:
-            with self._mutex:
-                self._waiting = samples + self._waiting
-            raise
-        self._last_commit = time.monotonic()
-        self._check_place()
+    def _commit(self) -> None:
+        if self._left:
+            self.journal.add(self._left)
+            self._left = []
+            self._check_place()
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
-        rows = list(verdicts)
-        self._run_on_thread(lambda: self.journal.add_verdicts(rows))
+        with self._writing():
+            self.journal.add_verdicts(verdicts)
 
     def read_attempts(self) -> list[tuple[dict[str, Any], float]]:
         """The facts of each attempt at this command, and the seconds that it generated, until now; the oldest first."""
-
-        def read() -> list[tuple[dict[str, Any], float]]:
+        with self._writing():
             self.journal.update_attempt()
             return self.journal.attempts(self.command)
 
-        return self._run_on_thread(read)
-
     def list_facts(self) -> list[dict[str, Any]]:
         """The facts of the last attempt at each command, the latest command first."""
-        journal = self.journal
-        return self._run_on_thread(lambda: [journal.attempts(command)[-1][0] for command in reversed(journal.commands())])
+        with self._writing():
+            return [self.journal.attempts(command)[-1][0] for command in reversed(self.journal.commands())]
 
     def flush(self, *, interrupted: bool = False) -> None:
-        """Commit everything that was handed over, write the parts of the traces, and stop the clock of the command."""
-        self._run_on_thread(lambda: self._flush(interrupted))
-
-    def _flush(self, interrupted: bool = False) -> None:
-        self._write()
-        self.journal.stop_clock(interrupted=interrupted)
-        self._check_place()
-        if self.parts:
-            _write_parts(self.journal, self.folder, self.rank)
+        """Commit what is left, write the parts of the traces, and stop the clock of the command."""
+        with self._writing():
+            self._commit()
+            self.journal.stop_clock(interrupted=interrupted)
+            self._check_place()
+            if self.parts:
+                _write_parts(self.journal, self.folder, self.rank)
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
@@ -199,14 +160,13 @@ class RunWriter:
         if not self._open:
             return
         try:
-            self._run_on_thread(self._flush)
+            self.flush()
         finally:
             self._open = False
             _open_here.pop(self._place, None)
             if get_verdict_log() is self:
                 set_verdict_log(None)
             atexit.unregister(self._close_at_exit)
-            self._thread.shutdown()
             self.journal.close()
             self._lock.release()
 
@@ -230,23 +190,12 @@ class RunWriter:
                 f"with it; give the same command again with run_dir= the folder's new place"
             )
 
-    def _check_open(self) -> None:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
         if not self._open:
             raise RunDirError(f"run_dir='{self.folder}' was closed; make a new model object to continue")
-
-    def _run_on_thread(self, work: Callable[[], Result]) -> Result:
-        """The result of `work` on the journal's thread, after all earlier work."""
-        self._check_open()
-        self._skip_pause.set()
-        try:
-            with self._translate_errors("writing its journal"):
-                try:
-                    future = self._thread.submit(work)
-                except RuntimeError:  # at the interpreter's exit the pool takes no more work
-                    return work()
-                return future.result()
-        finally:
-            self._skip_pause.clear()
+        with self._translate_errors("writing its journal"):
+            yield
 
     @contextlib.contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:

@@ -203,9 +203,9 @@ def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, st
 
 @pytest.fixture(scope="module")
 def small_disk(forked, tmp_path_factory):
-    """Attempts where a file system of 240 KiB is mounted, and its folder."""
+    """Attempts where a file system of 400 KiB is mounted, and its folder."""
     folder = tmp_path_factory.mktemp("disk")
-    with mounted(f"mount -t tmpfs -o size=240k tmpfs {folder}") as pid:
+    with mounted(f"mount -t tmpfs -o size=400k tmpfs {folder}") as pid:
         yield Drills(forked, pid), folder
 
 

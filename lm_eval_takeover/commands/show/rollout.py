@@ -63,8 +63,7 @@ def _print_answer(console: Console, run: RunReader, sample: Answered, options: a
     prompts = run.prompts.get((sample.task, sample.doc_id), [])
     if prompts and prompts[0]["problem"]:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
-    ids = [token for name in _IDS for token in trace[name].to_pylist() if token is not None]
-    decode, donor = run.load_decoder(options.tokenizer, ids), run.donor if run.written_by is None else None
+    decode, donor = run.load_tokenizer(options.tokenizer).decode, run.donor if run.written_by is None else None
     console.print(mark_takeovers(decode, trace, donor))
     gold = prompts[0]["answer"] if prompts else None
     verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {gold or 'not known'})"

@@ -3,7 +3,6 @@
 import re
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -74,14 +73,6 @@ def test_a_mark_shows_spaces_and_line_breaks_and_is_no_bracket_of_the_answer(wor
     columns = {"token_id": [*range(len(words))], "host_token_id": [known.index(host) if host else 0 for host in hosts]}
     trace = pa.table({**columns, "chosen_from": ["base", "guide", "base"][: len(words)]})
     assert mark_takeovers(lambda ids: "".join(known[i] for i in ids), trace, "guide").plain == marked
-
-
-def test_the_fast_decoder_writes_what_the_run_s_tokenizer_writes(demo_runs):
-    run = read_run_folder(demo_runs["guided"])
-    texts = [table["token_id"].to_pylist() for _, table in run.read_traces(["token_id"])]
-    fast, slow = run.load_decoder(None, {token for text in texts for token in text}), run.load_tokenizer(own_class=True).decode
-    assert isinstance(fast, partial) and [fast(text) for text in texts] == [slow(text) for text in texts]
-    assert not isinstance(run.load_decoder(None, [10**6]), partial)  # an id that only the slow one may know
 
 
 def test_a_run_of_one_model_has_no_marks(demo_runs, capsys):

@@ -129,8 +129,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     with pytest.raises(ArgumentError, match="contains custom code which must be executed"):
         main(["score", str(run)])
     assert f"loading base={evil} and guide={evil}, without remote code" in caplog.text
-    for own_class in (False, True):
-        read_run_folder(run).load_tokenizer(own_class=own_class)
+    read_run_folder(run).load_tokenizer()
     assert not (tmp_path / "ran").exists()
     given = {"base": "one", "guide": "other", "trust_remote_code": True}
     arguments = restore_arguments(read_run_folder(run), given)  # what the command line says counts
