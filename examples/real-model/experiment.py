@@ -99,7 +99,7 @@ class Experiment:
         """The thresholds for both rates."""
         if apart.result() and not (self.folder / "calibration.json").exists():
             self._run("calibrate", "--task", "real_words", "--prompts", self.out / "data" / "calibration.jsonl",
-                      "--num_prompts", self.prompts, "--num_held_out", self.held_out, "--target_rate", *RATES, "--nearest",
+                      "--num_prompts", self.prompts, "--num_held_out", self.held_out, "--target_rate", *RATES,
                       "--batch_size", ROWS_AT_ONCE, "--out", self.folder / "calibration.json")  # fmt: skip
         return apart.result()
 

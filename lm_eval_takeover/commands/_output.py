@@ -45,61 +45,49 @@ class Table:
 
 def write_terminal(table: Table, width: int | None = None) -> str:
     """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes, then
-    at their brackets, then the columns are split over several tables; at the narrowest each row is a block of lines.
+    at their brackets, then the columns are split over several tables.
     """
     from rich.console import Console
 
     width = width or Console().width or 80  # COLUMNS=0: not known
     table = table.shown(partial(for_terminal, lines=False))
     lines = []
-    if table.rows:
-        for part in _fit(table, width):
-            lines += [*part, ""]
+    for part in _fit(table, width) if table.rows else []:
+        lines += [*_draw(part, table.names), ""]
     for note in table.notes:
         lines += wrap(note, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 
-def _fit(table: Table, width: int) -> list[list[str]]:
-    """The lines of each table that the columns are split over."""
-    whole = [table.columns, *table.rows]
+def _fit(table: Table, width: int) -> list[list[list[str]]]:
+    """The columns of each table that these are split over, headings first."""
+    whole = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
     if _width(whole) <= width:
-        return [_draw(whole, table.names)]
-    parted = _fold(whole, table.names, lambda cell: cell.replace(" / ", "\n"))
-    if _width(parted) <= width:
-        return [_draw(parted, table.names)]
-    folded = _fold(whole, table.names, _fold_figure)
-    groups: list[list[int]] = []
-    names = list(range(table.names))
-    for column in range(table.names, len(table.columns)):
-        if groups and _width(_pick(folded, [*names, *groups[-1], column])) <= width:
-            groups[-1].append(column)
-        elif _width(_pick(folded, [*names, column])) <= width:
-            groups.append([column])
-        else:
-            return [_draw_blocks(table, width)]
-    return [_draw(_pick(folded, [*names, *group]), table.names) for group in groups or [[]]]
+        return [whole]
+    headings = [column[0].replace(" ", "\n") for column in whole]
+    names = [[heading, *map(_fold_name, column[1:])] for heading, column in zip(headings, whole[: table.names], strict=False)]
+    parted, folded = (
+        [[heading, *map(fold, column[1:])] for heading, column in list(zip(headings, whole, strict=True))[table.names :]]
+        for fold in (lambda cell: cell.replace(" / ", "\n"), _fold_figure)
+    )
+    if _width(names + parted) <= width:
+        return [names + parted]
+    parts = [[*names]]
+    for column in folded:
+        if len(parts[-1]) > len(names) and _width([*parts[-1], column]) > width:
+            parts.append([*names])
+        parts[-1].append(column)
+    return parts
 
 
-def _fold(whole: Sequence[Sequence[str]], names: int, figure: Callable[[str], str]) -> list[list[str]]:
-    """Headings a word a line, names at their breaks, figures as `figure` folds them."""
-    rows = [[_fold_name(cell) if i < names else figure(cell) for i, cell in enumerate(row)] for row in whole[1:]]
-    return [[heading.replace(" ", "\n") for heading in whole[0]], *rows]
-
-
-def _pick(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[list[str]]:
-    return [[row[column] for column in columns] for row in rows]
-
-
-def _width(rows: Sequence[Sequence[str]]) -> int:
-    widths = [max(_longest(cell) for cell in cells) for cells in zip(*rows, strict=True)]
-    return sum(widths) + _GAP * (len(widths) - 1)
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(_longest, cells)) for cells in columns) + _GAP * (len(columns) - 1)
 
 
 def _longest(cell: str) -> int:
     from rich.cells import cell_len
 
-    return max((cell_len(line) for line in cell.split("\n")), default=0)
+    return max(map(cell_len, cell.split("\n")))
 
 
 def _fold_figure(cell: str) -> str:
@@ -119,31 +107,20 @@ def _fold_name(cell: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _draw(rows: Sequence[Sequence[str]], names: int) -> list[str]:
+def _draw(columns: Sequence[Sequence[str]], names: int) -> list[str]:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    for place, heading in enumerate(rows[0]):
+    for place, (heading, *_) in enumerate(columns):
         shown.add_column(Text(heading), justify="right" if place >= names else "left", no_wrap=True)
-    for row in rows[1:]:
-        shown.add_row(*(Text(cell) for cell in row))
+    for row in zip(*(cells for _, *cells in columns), strict=True):
+        shown.add_row(*map(Text, row))
     stream = io.StringIO()
-    Console(file=stream, width=_width(rows) + _GAP, color_system=None).print(shown)
-    return [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
-
-
-def _draw_blocks(table: Table, width: int) -> list[str]:
-    """Each row as lines `heading: value`, below its names."""
-    lines = []
-    for row in table.rows:
-        lines += wrap(" ".join(row[: table.names]), width, break_long_words=False, break_on_hyphens=False)
-        for heading, cell in list(zip(table.columns, row, strict=True))[table.names :]:
-            text = wrap(f"{heading}: {cell}", max(width - 2, 20), break_long_words=False, break_on_hyphens=False)
-            lines += [f"  {line}" for line in text]
-    return lines
+    Console(file=stream, width=_width(columns) + _GAP, color_system=None).print(shown)
+    return [line for line in stream.getvalue().splitlines() if line.strip()]
 
 
 def write_markdown(table: Table) -> str:

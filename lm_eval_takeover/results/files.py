@@ -167,12 +167,11 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
             runs[place] = _join(runs[place], new, notes, copies)
         elif new.tasks:
             runs.append(new)
-    if unreadable and not reading.skip_unreadable:
-        advice = "; --skip_unreadable leaves out what cannot be read" if runs and reading.skip_unreadable is False else ""
-        raise ResultsError("; ".join(unreadable) + advice)
+    if unreadable:
+        raise ResultsError("; ".join(unreadable))
     if len(copies) > 1:
         copies = [f"{copies[0]}; so are {len(copies) - 1:,} more copies with an older run or fewer problems"]
-    return runs, notes + copies + [f"left out: {line}" for line in unreadable]
+    return runs, notes + copies
 
 
 def _is_same(old: Run, new: Run) -> bool:

@@ -76,7 +76,6 @@ class ReadOptions:
 
     filter: str | None = None
     max_missing: float = 0.02
-    skip_unreadable: bool | None = None  # what cannot be read is a note; None: the command has no such option
     group: str | None = None  # the field of a document whose equal values make one cluster
 
     def check(self, place: str, missing: int, present: int) -> None:

@@ -42,7 +42,7 @@ def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     task, run_dir, own, data = "my_puzzles", Path("runs/mine"), ["--include_path", "tasks"], tmp_path / "puzzles.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in problems()[:6]))
+    data.write_text("".join(json.dumps(row | {"family": at // 2}) + "\n" for at, row in enumerate(problems()[:6])))
     Path("tasks").mkdir()
     Path("tasks/my_puzzles.yaml").write_text(OWN.format(data=data))
 
@@ -54,6 +54,10 @@ def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys,
                "--rows", "base,guided,guide", "--run_dir", run_dir]  # fmt: skip
     check_numbers(call(*compare, "--quiet"), json.loads((run_dir / "leaderboard.json").read_text()))
     before = json.loads(call("leaderboard", run_dir, "--format", "json"))
+    grouped = json.loads(call(*compare, "--quiet", "--group", "family", "--format", "json"))
+    assert grouped["rows"] == json.loads(call("leaderboard", run_dir, "--group", "family", "--format", "json"))["rows"]
+    spans = [row["average"]["acc_high"] - row["average"]["acc_low"] for board in (before, grouped) for row in board["rows"][:1]]
+    assert spans[1] != spans[0]
 
     for row in ("base", "guided", "guide"):
         call("rescore", run_dir / row, *own)

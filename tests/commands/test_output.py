@@ -54,12 +54,12 @@ def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypa
     capsys.readouterr()
     assert main([*words, "--format", "json"]) in (0, 1)  # not stopped by a signal, which prints nothing
     document = json.loads(capsys.readouterr().out)
-    for width in (40, 60, 80, 160):
+    for width in (60, 160):
         monkeypatch.setenv("COLUMNS", str(width))
         assert main(words) in (0, 1)
         printed = capsys.readouterr().out
         # A path of the machine has no place to be folded.
-        assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= max(width, 40)
+        assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= width
         check_numbers(printed, document, least=6)
 
 
@@ -81,12 +81,12 @@ CELLS = Table(
 )
 
 
-@pytest.mark.parametrize("width", [8, 20, 30, 80])
+@pytest.mark.parametrize("width", [8, 30, 60, 80])
 def test_the_same_numbers_stand_at_every_width(width, monkeypatch):
     printed = write_terminal(CELLS, width)
     for number in ("5.0%", "27.6", "67.0", "25.1–30.2", "60.0–72.4", "1,234,567.8", "100.0"):
         assert number in printed
-    assert ("0.6B" in printed and width < 20) or max(map(len, printed.splitlines())) <= max(width, 30)
+    assert max(map(len, printed.splitlines())) <= max(width, 30)
     assert write_terminal(Table(["A", "B"], [], ["No row."]), width) == "No row.\n"
     monkeypatch.setenv("COLUMNS", "0")  # as where nobody knows
     assert write_terminal(CELLS) == write_terminal(CELLS, 80)

@@ -57,7 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="solve for this share of guide tokens")
     rows = "methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)"
     add("--methods", nargs="+", default=[], metavar="METHOD", help=rows)
-    add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
     more = "more prompts: rates are solved on half of them, and measured on the others (default: 100)"
     add("--num_held_out", type=int, default=100, metavar="N", help=more)
     add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve and print (default: ce)")

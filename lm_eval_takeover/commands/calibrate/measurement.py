@@ -4,7 +4,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import ceil
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
-from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands._options import read_loading
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
@@ -41,7 +41,7 @@ VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLL
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Writes a calibration; returns the exit status. Raises ArgumentError, for an unreached rate after the file is written."""
+    """Writes a calibration; returns the exit status. Raises ArgumentError."""
     methods = _read_methods(options)
     form = load_task_form(options.task, options.include_path, chat=options.apply_chat_template) if options.task else None
     setup = _prepare(options, form)
@@ -52,25 +52,22 @@ def measure(options: argparse.Namespace) -> int:
     print(_estimate(setup, sum(len(rates or ()) for _, rates in methods)), file=sys.stderr)
     with open_rollouts(setup, options.out, scores) as rollouts:
         calibration = calibrate(setup, methods, known=known, rollouts=rollouts)
-        unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
-        reached = tuple(target for target in calibration.targets if target not in unsolved)
-        calibration = replace(calibration, name=options.out.stem, targets=reached)
+        calibration = replace(calibration, name=options.out.stem)
         with writing("out", options.out, left := "what was measured is kept"):
             write_calibration(calibration, options.out)
-        write_file(
-            "out",
-            options.out.with_suffix(".md"),
-            page.render_page(calibration, str(options.out), list(dict.fromkeys(options.score))),
-            left,
+        shown = list(dict.fromkeys(options.score))
+        write_file("out", options.out.with_suffix(".md"), page.render_page(calibration, str(options.out), shown), left)
+        rollouts.close(keep=False)
+    print(write_terminal(page.rate_table(calibration, shown)))
+    if calibration.targets:
+        print(write_terminal(page.target_table(calibration)))
+    for target in (target for target in calibration.targets if not target.is_reached):
+        print(
+            f"no {target.budget_parameter} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} on the held-out "
+            f"prompts; the nearest one, {target.value:.4g}, realizes {target.nearest_rate:.2%}"
         )
-        if not unsolved:
-            rollouts.close(keep=False)
-    _print_report(calibration, options)
-    if unsolved:
-        raise ArgumentError(
-            f"--target_rate: {'; '.join(map(describe_unsolved, unsolved))} (the file is written without it; --nearest takes the "
-            f"nearest one, and the rollouts are kept for another try with --overwrite)"
-        )
+    print(f"{page.describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
+    print("\n".join([page.describe_pair(calibration), *page.list_limits(calibration)]))
     return 0
 
 
@@ -146,16 +143,6 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=asdict))
 
 
-def _print_report(calibration: Calibration, options: argparse.Namespace) -> None:
-    print(write_terminal(page.rate_table(calibration, list(dict.fromkeys(options.score)))))
-    if calibration.targets:
-        print(write_terminal(page.target_table(calibration)))
-    for target in (target for target in calibration.targets if not target.is_reached):
-        print(describe_unsolved(target))
-    print(f"{page.describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
-    print("\n".join([page.describe_pair(calibration), *page.list_limits(calibration)]))
-
-
 def calibrate(
     setup: Setup,
     wanted: Sequence[Wanted] = (),
@@ -183,10 +170,8 @@ def _measure_thresholds(setup: Setup, rollouts: Rollouts) -> Calibration:
     scores = {score.name: _calibrate_score(score, rollouts.of(score.name), setup.window) for score in rollouts.scores}
     count, cut = len(rollouts.done), sum(one.cut for one in rollouts.done.values())
     if cut:  # thresholds lack the scores of the tokens that were cut
-        logger.warning(
-            "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut; %s",
-            cut, count, 100 * cut / count, setup.max_gen_toks, _describe_cut(rollouts, scores),
-        )  # fmt: skip
+        text = "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut"
+        logger.warning(text, cut, count, 100 * cut / count, setup.max_gen_toks)
     tokens = sum(map(len, rollouts.of(next(iter(scores)))))
     counts: dict[str, Any] = {"rollouts": count, "tokens": tokens, "cut": cut, "window": setup.window}
     return Calibration(**setup.describe(), **counts, scores=scores)
@@ -212,15 +197,6 @@ def _calibrate_score(score: Score, rows: Sequence[NDArray[np.float32]], window: 
     return held.with_shares({key: number / tokens for key, number in fired.items()})
 
 
-def _describe_cut(rollouts: Rollouts, scores: Mapping[str, ScoreCalibration]) -> str:
-    """How the scores of the rollouts that were cut differ from those of all: in texts that loop they are low."""
-    name, score = next(iter(scores.items()))
-    cut = np.concatenate(rollouts.of(name, cut=True))
-    above = (cut > score.threshold(DEFAULT_RHO).tau).mean()
-    means = f"their mean {name} is {cut.mean():.3g} nats, that of all rollouts {score.mean:.3g}"
-    return f"{means}; {above:.1%} of their tokens are above the tau of spike_ratio={DEFAULT_RHO}"
-
-
 @torch.inference_mode()
 def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted], rollouts: Rollouts) -> Calibration:
     """The calibration with the targets that it lacks, measured on the held-out prompts."""
@@ -240,10 +216,3 @@ def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted
                 "(--num_held_out)", target.name, 100 * target.target_rate, 100 * reach, target.prompts, 100 * PRECISION, needed,
             )  # fmt: skip
     return replace(calibration, targets=tuple(targets))
-
-
-def describe_unsolved(target: Target) -> str:
-    return (
-        f"no {target.budget_parameter} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} "
-        f"on the held-out prompts; the nearest one, {target.value:.4g}, realizes {target.nearest_rate:.2%}"
-    )

@@ -91,10 +91,7 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -
     def measure(x: float, label: str) -> None:
         name, value = f"{rollouts.name} {x!r}", math.exp(sign * x)
         if (known := memory.results.get(name)) is None:
-            policy = rollouts.method.at(value, rollouts.calibration)
-            alike = (y for y in measured if rollouts.method.at(math.exp(sign * y), rollouts.calibration) == policy)
-            same = next(alike, None)
-            known = astuple(rollouts.measure(value, label) if same is None else measured[same])
+            known = astuple(rollouts.measure(value, label))
             memory.remember(name, known)
         measured[x] = Measured(*known)
 

@@ -135,9 +135,9 @@ class Rollouts:
                 named = dict(zip((score.name for score in scores), rows, strict=True))
                 self.done[sample.doc_id] = Rollout(named, bool(sample.truncated))
 
-    def of(self, score: str, *, cut: bool = False) -> list[NDArray[np.float32]]:
-        """A score of all rollouts, `[tokens]` each; cut: only of those that were cut."""
-        return [rollout.scores[score] for rollout in self.done.values() if rollout.cut or not cut]
+    def of(self, score: str) -> list[NDArray[np.float32]]:
+        """A score of all rollouts, `[tokens]` each."""
+        return [rollout.scores[score] for rollout in self.done.values()]
 
     def add(self, done: Mapping[int, Rollout]) -> None:
         """Keep the rollouts of a group: all of them, or after a kill none, since their sums depend on their batch."""

@@ -82,7 +82,7 @@ def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Seque
         return CalibrationPlan(str(out))
     by_word = {row.word: [f"{other.rate:g}" for other in wanted if other.word == row.word] for row in wanted}
     methods = [f"{word}@{':'.join(rates)}" for word, rates in by_word.items()]
-    words += ["--methods", *methods, "--nearest"] if methods else []
+    words += ["--methods", *methods] if methods else []
     words += ["--model_args", join_arguments(asked.loading)] if asked.loading else []
     words += asked.write("batch_size", "device", "guide_device")
     words += ["--extend"] if out.exists() else []

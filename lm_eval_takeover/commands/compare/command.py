@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--metadata", metavar="JSON", help="passed to the tasks")
 
     output = parser.add_argument_group("output")
-    add_shared(output, "format")
+    add_shared(output, "group", "format")
     add = output.add_argument
     add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval.log")
     add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")

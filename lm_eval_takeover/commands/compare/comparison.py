@@ -54,6 +54,7 @@ class Comparison:
     include_path: Path | None
     limit: float | None
     metadata: str | None
+    group: str | None
     format: str
     quiet: bool
 

@@ -23,6 +23,7 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.results.files import Run, file_date, find_results, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
+from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
@@ -72,7 +73,7 @@ def check_rows(asked: Comparison) -> list[PlannedRow]:
 def _print_tables(asked: Comparison, done: Done) -> None:
     write_kept_rows(asked.run_dir, done)
     hidden = [DRAFTED] if "guide" in {row.name for row in done} else []  # both have one text
-    board = build_board([asked.run_dir], [], None, hidden=hidden)
+    board = build_board([asked.run_dir], [], None, ReadOptions(group=asked.group), hidden)
     costs = describe_costs(done)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(asked.run_dir / "leaderboard.json", described)

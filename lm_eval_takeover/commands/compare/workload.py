@@ -10,7 +10,7 @@ from lm_eval.evaluator_utils import get_sample_size
 from lm_eval_takeover.commands.compare.comparison import Comparison
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.results.problems import choose_accuracy
+from lm_eval_takeover.results.problems import ReadOptions, choose_accuracy
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import load_named_tasks
 
@@ -42,13 +42,15 @@ def _read_metadata(text: str | None) -> dict[str, Any] | None:
 
 
 def read_workload(asked: Comparison) -> list[TaskLoad]:
-    """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be compared."""
+    """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be compared, ResultsError
+    for one without the field of `--group`."""
     tasks = load_named_tasks(asked.tasks, asked.include_path, metadata=_read_metadata(asked.metadata))
     given = {k: v for pair in asked.gen_kwargs.items() for k, v in key_val_to_dict("=".join(pair)).items()}
     loads = []
     for name, task in tasks.items():
         if task.OUTPUT_TYPE != "generate_until":
             raise ArgumentError(f"--tasks {name} is {task.OUTPUT_TYPE}; expected tasks that generate texts")
+        ReadOptions(group=asked.group).find_group(name, task.eval_docs[0])
         combined = task.aggregation()
         metric = choose_accuracy(combined)
         how = combined.get(metric)

@@ -29,7 +29,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     versus = "compare each row with this one (or a row's name in a folder of compare): difference, interval, p-value"
     add("--vs", type=Path, metavar="RESULTS", help=versus)
     add_shared(parser, "filter", "group", "max_missing", "format")
-    add("--skip_unreadable", action="store_true", help="leave out results that cannot be read, and name them")
     columns = "also print these columns (JSON and CSV always have them all)"
     add("--columns", nargs="+", choices=EXTRAS, default=[], help=columns)
 
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.problems import ReadOptions
     from lm_eval_takeover.results.published import read_published_rows
 
-    reading = ReadOptions(options.filter, options.max_missing, options.skip_unreadable, options.group)
+    reading = ReadOptions(options.filter, options.max_missing, options.group)
     named = {row.name: row for folder in options.results for row in folder.glob("*/")}
     versus = named.get(str(options.vs), options.vs)  # a row of a folder of `compare` first, whatever else has its name
     if versus is not None and not versus.exists():

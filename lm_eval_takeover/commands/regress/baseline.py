@@ -1,9 +1,8 @@
-"""A baseline: what one run, or several of other seeds, scored on each problem, with all that texts depend on, as small JSON."""
+"""A baseline: what a run scored on each problem, with all that texts depend on, as small JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -28,94 +27,50 @@ _Counts = list[Annotated[float, Between(0, 2**53)]]  # of a metric with grades b
 
 
 @dataclass(frozen=True)
-class TaskRuns:
-    """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems.
+class TaskScores:
+    """One task of a run, or of a baseline. `no_costs`: why what its problems cost is not known."""
 
-    Their values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir. `anchors` are
-    the runs of base and reference for Recovery; only a baseline has them. `no_costs`: why the costs are not known.
-    """
-
-    runs: tuple[Problems, ...]
+    problems: (
+        Problems  # values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir
+    )
     settings: Settings
-    anchors: Mapping[str, Problems] = field(default_factory=dict)
     no_costs: str = "the baseline was written without them"
-
-    @cached_property
-    def problems(self) -> Problems:
-        """The mean over runs by problem."""
-        first, *others = self.runs
-        metrics = [metric for metric in first.values if all(metric in other.values for other in others)]
-        return replace(first, values={m: np.mean([run.values[m] for run in self.runs], axis=0) for m in metrics})
 
     def ordered_as(self, ids: tuple[str, ...]) -> Self:
         """The task with only the problems of these ids, in this order."""
-        anchors = {role: run.ordered_as(ids) for role, run in self.anchors.items()}
-        return replace(self, runs=tuple(run.ordered_as(ids) for run in self.runs), anchors=anchors)
+        return replace(self, problems=self.problems.ordered_as(ids))
 
 
 @dataclass(frozen=True)
-class SeedRuns:
+class Scores:
     """A run, or a baseline."""
 
     model: str
     settings: Settings
     versions: dict[str, Any]
-    tasks: dict[str, TaskRuns]
+    tasks: dict[str, TaskScores]
     label: str = ""  # what the run is called
     notes: tuple[str, ...] = ()  # which of its results files count
 
-    @property
-    def seeds(self) -> int:
-        """How many runs a task has."""
-        return max(len(side.runs) for side in self.tasks.values())
 
-
-def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> SeedRuns:
+def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Scores:
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results], reading)
     if len(runs) == 1:
-        single = _read_run(runs[0])
-        return replace(single, notes=(*notes, *single.notes))
+        return _read_run(runs[0], notes)
     reasons = notes
     if runs:
-        _refuse_rows([results])
+        folders = find_run_dirs(results)
+        if len(folders) > 1:
+            names = ", ".join(f"'{folder.parent}'" for folder in folders)
+            raise ArgumentError(f"'{results}' holds the rows of compare, and regress takes one of them: give {names}")
         sources = ", ".join(f"'{run.source}'" for run in runs)
         differences = "; ".join(list_differences(runs[0].settings, runs[1].settings)) or "the seed"
         reasons = [f"give one of {sources}; they differ in {differences}"]
     raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
 
 
-def _refuse_rows(results: Sequence[Path]) -> None:
-    """Raise ArgumentError that names the rows of `compare`, each of which is a run, if a folder holds such rows."""
-    folders = find_run_dirs(results[0]) if len(results) == 1 else []
-    if len(folders) > 1:
-        names = ", ".join(f"'{folder.parent}'" for folder in folders)
-        raise ArgumentError(f"'{results[0]}' holds the rows of compare, and regress takes one of them: give {names}")
-
-
-def read_seeds(results: Sequence[Path], reading: ReadOptions = ReadOptions()) -> SeedRuns:
-    """Runs of these folders as one, where they differ in nothing but the seed. Raises ResultsError, ArgumentError."""
-    runs, notes = read_runs(results, reading)
-    if not runs:
-        raise ArgumentError("; ".join([f"'{results[0]}' holds no run", *notes]))
-    first, *others = map(_read_run, runs)
-    for source, other in zip((run.source for run in runs[1:]), others, strict=True):
-        if lines := list_other_settings(first, other):
-            _refuse_rows(results)
-            raise ArgumentError(
-                f"'{source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that "
-                "differ in the seed alone"
-            )
-    tasks = {}
-    for task, side in first.tasks.items():  # in its order of problems; runs with the same texts count once
-        by_texts: dict[str, Problems] = {}
-        for run in (each.tasks[task].runs[0] for each in (first, *others)):
-            by_texts.setdefault(run.texts, run.ordered_as(side.problems.ids))
-        tasks[task] = replace(side, runs=tuple(by_texts.values()))
-    return replace(first, tasks=tasks, notes=(*notes, *(note for each in (first, *others) for note in each.notes)))
-
-
-def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = ()) -> list[str]:
+def list_other_settings(old: Scores, new: Scores, allowed: Sequence[str] = ()) -> list[str]:
     """A line for each setting that differs, beside those allowed, and for each task without the same problems."""
     lines = list_differences(old.settings, new.settings, allowed)
     for task in sorted(old.tasks.keys() | new.tasks.keys()):
@@ -130,15 +85,15 @@ def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = (
     return list(dict.fromkeys(lines))
 
 
-def _read_run(run: Run) -> SeedRuns:
+def _read_run(run: Run, notes: Sequence[str]) -> Scores:
     tasks = {task: _read_task(run, task) for task in sorted(run.tasks)}
     ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
-    notes = [f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items()]
+    notes = [*notes, *(f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items())]
     notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
-    return SeedRuns(run.model, run.settings, run.versions, tasks, label=run.label, notes=tuple(notes))
+    return Scores(run.model, run.settings, run.versions, tasks, run.label, tuple(notes))
 
 
-def _read_task(run: Run, task: str) -> TaskRuns:
+def _read_task(run: Run, task: str) -> TaskScores:
     result = run.tasks[task]
     if result.problems is None:
         raise ResultsError(
@@ -152,22 +107,7 @@ def _read_task(run: Run, task: str) -> TaskRuns:
     prompts = tuple(name[:_ID] for name in result.problems.prompts)
     seed = run.seed if run.takeover and isinstance(run.seed, int) else None
     problems = replace(result.problems, ids=ids, values=values, prompts=prompts, identity=result.identity, seed=seed)
-    return TaskRuns((problems,), result.settings, no_costs=no_costs)
-
-
-def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
-    """Add the runs of base and reference, for checks of Recovery. Raises ResultsError for other problems."""
-    runs = {"base": (base, read_single_run(base)), "reference": (reference, read_single_run(reference))}
-    sides = {}
-    for task, side in measured.tasks.items():
-        anchors = {}
-        for role, (path, run) in runs.items():
-            own = run.tasks[task].problems if task in run.tasks else None
-            if own is None or set(own.ids) != set(side.problems.ids) or own.samples != side.problems.samples:
-                raise ResultsError(f"'{path}' has not the problems and samples of {task} that the new baseline has")
-            anchors[role] = own.ordered_as(side.problems.ids)
-        sides[task] = replace(side, anchors=anchors)
-    return replace(measured, tasks=sides)
+    return TaskScores(problems, result.settings, no_costs)
 
 
 # The file. Counts are sums over the samples of each problem.
@@ -187,8 +127,8 @@ class _StoredTask:
     samples: Annotated[int, Between(1, 4096)]
     ids: list[str]
     prompts: list[str]
-    runs: list[_BaselineRun]
-    anchors: dict[str, _Counts] | None
+    runs: list[_BaselineRun]  # one
+    anchors: None = None  # of earlier versions
 
 
 @dataclass(frozen=True)
@@ -203,7 +143,7 @@ class _Stored:
     schema: Literal[2] = 2
 
 
-def write_baseline(path: Path, measured: SeedRuns) -> None:
+def write_baseline(path: Path, measured: Scores) -> None:
     """Write the file whole. Raises ArgumentError."""
     content = {
         "schema": _Stored.schema,
@@ -212,32 +152,21 @@ def write_baseline(path: Path, measured: SeedRuns) -> None:
         "model": measured.model,
         "settings": measured.settings,
         "versions": measured.versions,
-        "tasks": {task: _pack(side) for task, side in measured.tasks.items()},
+        "tasks": {task: _pack(side.settings, side.problems) for task, side in measured.tasks.items()},
     }
     content = json.loads(json.dumps(content, default=str)) | {"checksum": ""}
     write_file("baseline", path, json.dumps(content | {"checksum": digest_of(content)}) + "\n")
 
 
-def _pack(side: TaskRuns) -> dict[str, Any]:
-    def count(values: Mapping[str, Values]) -> dict[str, list[float]]:
-        counts = {name: np.round(each * side.problems.samples, 9).tolist() for name, each in values.items()}
-        return {name: [int(x) if x.is_integer() else x for x in each] for name, each in counts.items()}
-
-    def pack_run(run: Problems) -> dict[str, Any]:
-        values = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
-        return {"identity": run.identity, "texts": run.texts, "counts": count(values), "seed": run.seed}
-
-    return {
-        "settings": side.settings,
-        "samples": side.problems.samples,
-        "ids": list(side.problems.ids),
-        "prompts": list(side.problems.prompts),
-        "runs": list(map(pack_run, side.runs)),
-        "anchors": count({role: run.values[ACC] for role, run in side.anchors.items()}) or None,
-    }
+def _pack(settings: Settings, run: Problems) -> dict[str, Any]:
+    kept = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
+    sums = {name: np.round(each * run.samples, 9).tolist() for name, each in kept.items()}
+    counts = {name: [int(x) if x.is_integer() else x for x in each] for name, each in sums.items()}
+    packed = {"identity": run.identity, "texts": run.texts, "counts": counts, "seed": run.seed}
+    return {"settings": settings, "samples": run.samples, "ids": run.ids, "prompts": run.prompts, "runs": [packed]}
 
 
-def read_baseline(path: Path) -> SeedRuns:
+def read_baseline(path: Path) -> Scores:
     """A baseline that `write_baseline` wrote. Raises ResultsError with file and field."""
     if not path.exists():
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
@@ -251,28 +180,19 @@ def read_baseline(path: Path) -> SeedRuns:
         tasks = {task: _unpack(side) for task, side in stored.tasks.items()}
     except ValueError as error:
         raise ResultsError(f"'{path}': {error}; write it again with {WRITER}") from None
-    return SeedRuns(stored.model, stored.settings, stored.versions, tasks, stored.label)
+    return Scores(stored.model, stored.settings, stored.versions, tasks, stored.label)
 
 
-def _unpack(side: _StoredTask) -> TaskRuns:
+def _unpack(side: _StoredTask) -> TaskScores:
     """Raises ValueError for counts that do not fit the problems and samples."""
-
-    def divide(counts: Mapping[str, Sequence[float]]) -> dict[str, Values]:
-        values = {name: as_values(each) / side.samples for name, each in counts.items()}
-        for name, each in values.items():
-            if len(each) != len(side.ids):
-                raise ValueError(f"field {name!r} has {len(each)} problems, 'ids' has {len(side.ids)}")
-            if name not in COSTS and (each > 1).any():
-                raise ValueError(f"field {name!r} holds more than {side.samples} samples")
-        return values
-
-    if not side.runs or any(ACC not in run.counts for run in side.runs):
-        raise ValueError("field 'runs' is empty, or one of them has no 'counts.acc'")
-    ids, prompts = tuple(side.ids), tuple(side.prompts)
-    runs = []
-    for run in side.runs:
-        values = fill_pass_at_k(divide(run.counts), side.samples)
-        problems = Problems(ids, side.samples, values, prompts=prompts, texts=run.texts)
-        runs.append(replace(problems, identity=run.identity, seed=run.seed))
-    anchors = {role: Problems(ids, side.samples, {ACC: shares}) for role, shares in divide(side.anchors or {}).items()}
-    return TaskRuns(tuple(runs), side.settings, anchors)
+    if len(side.runs) != 1 or ACC not in side.runs[0].counts:
+        raise ValueError("field 'runs' is not one run with 'counts.acc'")
+    run = side.runs[0]
+    values = {name: as_values(each) / side.samples for name, each in run.counts.items()}
+    for name, each in values.items():
+        if len(each) != len(side.ids):
+            raise ValueError(f"field {name!r} has {len(each)} problems, 'ids' has {len(side.ids)}")
+        if name not in COSTS and (each > 1).any():
+            raise ValueError(f"field {name!r} holds more than {side.samples} samples")
+    problems = Problems(tuple(side.ids), side.samples, fill_pass_at_k(values, side.samples), prompts=tuple(side.prompts))
+    return TaskScores(replace(problems, texts=run.texts, identity=run.identity, seed=run.seed), side.settings)

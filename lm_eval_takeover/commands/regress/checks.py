@@ -5,28 +5,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isnan
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from lm_eval_takeover.commands._output import (
-    WRITERS,
-    Table,
-    check_replaceable,
-    show_p_value,
-    write_file,
-    write_json,
-)
+from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p_value, write_file, write_json
 from lm_eval_takeover.commands.regress import plans, verdicts
-from lm_eval_takeover.commands.regress.baseline import (
-    SeedRuns,
-    add_anchors,
-    read_baseline,
-    read_seeds,
-    read_single_run,
-    write_baseline,
-)
+from lm_eval_takeover.commands.regress.baseline import Scores, read_baseline, read_single_run, write_baseline
 from lm_eval_takeover.commands.regress.fixed_values import ENDINGS, compare_fixed, plan_fixed, read_fixed_values
 from lm_eval_takeover.commands.regress.plans import MOST_PROBLEMS, Design, Power
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGED, CHANGES, TaskVerdict
@@ -48,26 +33,25 @@ def regress(options: argparse.Namespace) -> int:
     """Plan, write a baseline, or compare a run with one. Returns the exit status. Raises ArgumentError, ResultsError."""
     if options.junit is not None:
         check_replaceable("junit", options.junit, "a JUnit file of regress")
-    reading = ReadOptions(options.filter, options.max_missing, group=options.group)
+    reading = ReadOptions(options.filter, options.max_missing, options.group)
     if options.baseline is not None and options.baseline.suffix in ENDINGS and not options.update:
         return _use_fixed_values(options, reading)
     if options.plan:
-        read = read_seeds(options.results, reading) if options.results else _read_baseline(options.baseline, reading)
+        read = read_single_run(options.results, reading) if options.results else _read_baseline(options.baseline, reading)
         return _plan(options, _choose(read, options.tasks))
+    new = _choose(read_single_run(options.results, reading), options.tasks)
     if options.update:
-        new = _choose(read_seeds(options.results, reading), options.tasks)
-        return _update(options, add_anchors(new, options.base, options.reference) if options.base else new)
-    new = _choose(read_single_run(options.results[0], reading), options.tasks)
+        return _update(options, new)
     return _compare(options, _choose(_read_baseline(options.baseline, reading), options.tasks), new)
 
 
-def _read_baseline(path: Path, reading: ReadOptions) -> SeedRuns:
+def _read_baseline(path: Path, reading: ReadOptions) -> Scores:
     """A baseline file, or another run's log. Raises ResultsError."""
     is_log = path.is_dir() or path.suffix in (".jsonl", ".eval") or path.name.startswith("results_")
     return read_single_run(path, reading) if is_log else read_baseline(path)
 
 
-def _choose(measured: SeedRuns, tasks: list[str]) -> SeedRuns:
+def _choose(measured: Scores, tasks: list[str]) -> Scores:
     """Keep only these tasks, if any are named. Raises ArgumentError for one that is not there."""
     if not tasks:
         return measured
@@ -76,7 +60,7 @@ def _choose(measured: SeedRuns, tasks: list[str]) -> SeedRuns:
     return replace(measured, tasks={task: measured.tasks[task] for task in tasks})
 
 
-def _find_limits(options: argparse.Namespace, *runs: SeedRuns) -> dict[str, float]:
+def _find_limits(options: argparse.Namespace, *runs: Scores) -> dict[str, float]:
     """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
     sides = [side for run in runs for side in run.tasks.values()]
     own = {metric for side in sides for metric in side.problems.values}
@@ -93,16 +77,15 @@ def _find_limits(options: argparse.Namespace, *runs: SeedRuns) -> dict[str, floa
     return limits
 
 
-def _update(options: argparse.Namespace, new: SeedRuns) -> int:
+def _update(options: argparse.Namespace, new: Scores) -> int:
     path = options.baseline
     check_replaceable("baseline", path, "a baseline")
     write_baseline(path, new)
     counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
     for note in new.notes:
         print(note, file=sys.stderr)
-    runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
-    print(for_terminal(f"'{path}' is the baseline now: {new.label}, {runs}{counts}"))
-    design = Design(ACC, options.max_drop, options.confidence, seeds=new.seeds)
+    print(for_terminal(f"'{path}' is the baseline now: {new.label}, {counts}"))
+    design = Design(ACC, options.max_drop, options.confidence)
     wanted = next((drop for drop in sorted(options.drop) if drop > options.max_drop), 2 * options.max_drop)
     for name, (least, whole, needed) in plans.find_smallest_drop(new, design, wanted).items():
         found = f"finds a drop of {100 * least:.1f} points ({100 * whole:.1f} if whole problems are lost)"
@@ -122,19 +105,19 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
         rows, lines = plan_fixed(fixed, design, options.drop)
         return _print_plan(options, rows, lines)
     how = options.max_drop, options.confidence, options.allow
-    judged, run, notes = compare_fixed(fixed, options.results[0], reading, *how)
+    judged, run, notes = compare_fixed(fixed, options.results, reading, *how)
     checks = [Check(metric, options.max_drop, tasks) for metric, tasks in judged.items()]
     return _report(options, checks, run, [], notes)
 
 
-def _plan(options: argparse.Namespace, chosen: SeedRuns) -> int:
+def _plan(options: argparse.Namespace, chosen: Scores) -> int:
     limits = _find_limits(options, chosen)
     if len(limits) > 1:
         raise ArgumentError(f"--plan takes one --metric, and {len(limits)} are given: {', '.join(limits)}")
     ((metric, limit),) = limits.items()
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
-    design = Design(metric, limit, options.confidence, options.samples, chosen.seeds)
+    design = Design(metric, limit, options.confidence, options.samples)
     return _print_plan(options, plans.plan(chosen, design, options.drop), [])
 
 
@@ -146,13 +129,12 @@ def _print_plan(options: argparse.Namespace, rows: Sequence[Power], lines: Seque
     return 0
 
 
-def _compare(options: argparse.Namespace, old: SeedRuns, new: SeedRuns) -> int:
+def _compare(options: argparse.Namespace, old: Scores, new: Scores) -> int:
     limits = _find_limits(options, old, new)
     notes = (*old.notes, *new.notes)
     old, new = verdicts.align(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
-    how = {"confidence": options.confidence, "average_only": options.average_only}
-    checks = [Check(name, limit, verdicts.compare(old, new, name, limit, **how)) for name, limit in limits.items()]
+    checks = [Check(each, most, verdicts.compare(old, new, each, most, options.confidence)) for each, most in limits.items()]
     if options.max_changed is None:
         told = {task: verdicts.find_changed(side, new.tasks[task]) for task, side in old.tasks.items()}
         notes += tuple(f"{task}: {changed.describe()}" for task, changed in told.items() if changed and changed.worse)
@@ -163,7 +145,7 @@ def _compare(options: argparse.Namespace, old: SeedRuns, new: SeedRuns) -> int:
 
 
 def _report(
-    options: argparse.Namespace, checks: Sequence[Check], old: SeedRuns, allowed: Sequence[str], notes: Sequence[str]
+    options: argparse.Namespace, checks: Sequence[Check], old: Scores, allowed: Sequence[str], notes: Sequence[str]
 ) -> int:
     """Print the verdicts and write the files that were asked for. Returns the exit status."""
     for note in dict.fromkeys(notes):
@@ -196,13 +178,11 @@ def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:
             raise ArgumentError(f"GITHUB_STEP_SUMMARY '{step}' cannot be written: {error.strerror}") from error
 
 
-def _describe(
-    verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: float, allowed: Sequence[str]
-) -> dict[str, Any]:
+def _describe(verdict: str, checks: Sequence[Check], old: Scores, confidence: float, allowed: Sequence[str]) -> dict[str, Any]:
     """The verdicts for `--format json`: `tasks` and `average` of the first metric, and of each below `metrics`."""
     metrics: dict[str, dict[str, Any]] = {}
     for check in checks:
-        judged = {task: _describe_verdict(each) for task, each in check.tasks.items()}
+        judged = {task: asdict(each) for task, each in check.tasks.items()}
         average = judged.pop(AVERAGE, None)
         metrics[check.metric] = {"tasks": judged, AVERAGE: average, "limit": check.limit}
     return {
@@ -218,15 +198,6 @@ def _describe(
     }
 
 
-def _describe_verdict(judged: TaskVerdict) -> dict[str, Any]:
-    """Its fields; None for a number that is not known, as of a Recovery that there is not: JSON has no NaN."""
-    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in asdict(judged).items()}
-
-
-def _show(value: float, form: str = "+.4f") -> str:
-    return "-" if isnan(value) else format(value, form)
-
-
 def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> list[Table]:
     """Lay out a table for each metric, a line by task; the notes stand below the last."""
     figures = ["Verdict", "Baseline", "Now", "Change", f"{confidence:.0%} interval", "p (Holm)"]
@@ -235,8 +206,8 @@ def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: 
     for check in checks:
         lines = []
         for task, judged in check.tasks.items():
-            shares = (_show(share, f".{places}f") for share in (judged.baseline, judged.now))
-            change, low, high = (_show(value, f"+.{places}f") for value in (judged.difference, judged.low, judged.high))
+            shares = (f"{share:.{places}f}" for share in (judged.baseline, judged.now))
+            change, low, high = (f"{value:+.{places}f}" for value in (judged.difference, judged.low, judged.high))
             lines.append([task, judged.verdict, *shares, change, f"{low} to {high}", show_p_value(judged.p_holm)])
         tables.append(Table([check.metric if len(checks) > 1 else "Task", *figures], lines))
     return [*tables[:-1], replace(tables[-1], notes=_list_notes(verdict, checks, allowed))]
@@ -267,7 +238,7 @@ def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
     )
     for task, judged, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
-        span = f"{_show(judged.difference)} ({_show(judged.low)} to {_show(judged.high)})"
+        span = f"{judged.difference:+.4f} ({judged.low:+.4f} to {judged.high:+.4f})"
         text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}; {judged.note}")
         if judged.verdict in failing:
             ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)

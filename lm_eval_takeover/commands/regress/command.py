@@ -12,16 +12,16 @@ Compare a run with a baseline, problem by problem: each task, and the average ov
 interval of the difference lies below the allowed drop, `pass` if it lies above, else `inconclusive`. Exit status: 0 pass or
 inconclusive, 1 regressed (with --strict also inconclusive), 2 a wrong call or settings that differ from the baseline's."""
 EXAMPLE = """examples:
-  lm-eval-takeover regress results/seed0 results/seed1 --baseline baseline.json --update
+  lm-eval-takeover regress results/good --baseline baseline.json --update
   lm-eval-takeover regress results/now --baseline baseline.json --max_drop 0.02
   lm-eval-takeover regress --baseline baseline.json --plan --drop 0.02 0.05 0.10
 """
 
 
 _METRICS = (
-    "one or more of acc (or what the task calls it), pass@K, maj@N, recovery, recovery_pass@K and any other metric that is "
-    "better if higher (--max_drop), realized_rate, guide_passes_per_token, truncated, no_answer, restated, unparsed, "
-    "timed_out, unboxed, unclosed_think (--max_change) (default: acc)"
+    "one or more of acc (or what the task calls it), pass@K, maj@N and any other metric that is better if higher (--max_drop), "
+    "realized_rate, guide_passes_per_token, truncated, no_answer, restated, unparsed, timed_out, unboxed, unclosed_think "
+    "(--max_change) (default: acc)"
 )
 _LOG = (
     "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl, *.eval; or a configuration "
@@ -42,13 +42,9 @@ def _read_most(text: str) -> float:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    results = "the run's --output_path, with --log_samples; with --update several seeds are allowed"
-    add("results", nargs="*", type=Path, metavar="RESULTS", help=results)
+    add("results", nargs="?", type=Path, metavar="RESULTS", help="the run's --output_path, with --log_samples")
     add("--baseline", type=Path, metavar="FILE", help=_LOG)
     add("--update", action="store_true", help="write the baseline from RESULTS")
-    add("--base", type=Path, metavar="RESULTS", help="with --update: results of the base alone, to check Recovery")
-    thinking = "with --update: results of the thinking model, or of the guide alone"
-    add("--reference", type=Path, metavar="RESULTS", help=thinking)
     add("--metric", nargs="+", help=_METRICS)
     for name, word in (("drop", "drop"), ("change", "change, up or down")):
         add(f"--max_{name}", type=read_share, default=0.02, metavar="X", help=f"allowed {word} (default: 0.02)")
@@ -56,7 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max_changed", type=_read_most, metavar="N", help=most)
     sure = "confidence of the two-sided interval (default: 0.95)"
     add("--confidence", type=float, default=0.95, metavar="P", help=sure)
-    add("--average_only", action="store_true", help="judge only the average over tasks, which has the most data")
     add("--strict", action="store_true", help="exit with 1 also if the verdict is inconclusive")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="check only these tasks (default: all of the baseline)")
     add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
@@ -81,10 +76,6 @@ def _check_call(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--confidence {options.confidence} is not a share from 0.5 to below 1")
     if not options.results and (options.update or not options.plan):
         raise ArgumentError("regress needs RESULTS, the folder of `lm_eval … --output_path`")
-    if len(options.results) > 1 and not (options.update or options.plan):
-        raise ArgumentError(f"RESULTS are {len(options.results)} folders; one run is compared, several are for --update")
     check_least(options, "samples")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
-    if (options.base is None) != (options.reference is None) or (options.base is not None and not options.update):
-        raise ArgumentError("--base and --reference go together, and with --update: later checks read them from the baseline")

@@ -10,7 +10,7 @@ import numpy as np
 import yaml  # type: ignore[import-untyped]
 from scipy.special import bdtr, ndtri
 
-from lm_eval_takeover.commands.regress.baseline import SeedRuns, read_single_run
+from lm_eval_takeover.commands.regress.baseline import Scores, read_single_run
 from lm_eval_takeover.commands.regress.plans import MOST_PROBLEMS, Design, Power
 from lm_eval_takeover.commands.regress.verdicts import POWER, TaskVerdict, correct, find_metric, judge_fixed
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
@@ -76,7 +76,7 @@ def read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]
 
 def compare_fixed(
     fixed: FixedValues, results: Path, reading: ReadOptions, limit: float, confidence: float, allowed: Collection[str]
-) -> tuple[dict[str, dict[str, TaskVerdict]], SeedRuns, list[str]]:
+) -> tuple[dict[str, dict[str, TaskVerdict]], Scores, list[str]]:
     """Judge a run by metric and task; the run, and lines on what the file says otherwise. Raises ResultsError, ArgumentError."""
     verdicts, notes = {}, list[str]()
     for name, values in fixed.values.items():

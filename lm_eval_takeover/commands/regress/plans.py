@@ -11,7 +11,7 @@ from math import ceil
 import numpy as np
 from scipy.special import expit, logit, ndtri
 
-from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
+from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, POWER
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.statistics import Difference, Values, as_values, average_differences, fit_chances
@@ -29,13 +29,12 @@ _ROUNDS = 3  # in which the smallest drop is found
 
 @dataclass(frozen=True)
 class Design:
-    """The rule of a simulation, the samples of each problem (None: as many as the baseline has), and the baseline's runs."""
+    """The rule of a simulation, and the samples of each problem (None: as many as the baseline has)."""
 
     metric: str
     limit: float
     confidence: float
     samples: int | None = None
-    seeds: int = 1
     simulations: int = 2000
 
     @property
@@ -65,12 +64,12 @@ class Power:
     problems_for_80: int | None
 
 
-def plan(baseline: SeedRuns, design: Design, drops: Sequence[float]) -> list[Power]:
+def plan(baseline: Scores, design: Design, drops: Sequence[float]) -> list[Power]:
     """Plan by task and drop, and for the average over tasks. Raises ArgumentError."""
     return [_plan_drop(name, sides, design, drop) for name, sides in _group(baseline, design).items() for drop in drops]
 
 
-def find_smallest_drop(baseline: SeedRuns, design: Design, drop: float) -> dict[str, tuple[float, float, int | None]]:
+def find_smallest_drop(baseline: Scores, design: Design, drop: float) -> dict[str, tuple[float, float, int | None]]:
     """The smallest drops that 80 % of runs find: all problems get harder alike, or whole ones are lost; of the average, else by
     task. With them how many problems `drop` needs if all get harder alike.
     """
@@ -89,7 +88,7 @@ def find_smallest_drop(baseline: SeedRuns, design: Design, drop: float) -> dict[
     return found
 
 
-def _group(baseline: SeedRuns, design: Design) -> dict[str, list[TaskRuns]]:
+def _group(baseline: Scores, design: Design) -> dict[str, list[TaskScores]]:
     """The tasks by name, with those of the average. Raises ArgumentError for a metric that cannot be planned."""
     if design.metric not in EXPECTED:
         raise ArgumentError(f"--plan supports drops of {' and '.join(EXPECTED)}, not of '{design.metric}'")
@@ -101,7 +100,7 @@ def _group(baseline: SeedRuns, design: Design) -> dict[str, list[TaskRuns]]:
     return groups | ({AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {})
 
 
-def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float) -> Power:
+def _plan_drop(name: str, sides: Sequence[TaskScores], design: Design, drop: float) -> Power:
     shifted, lost = (_simulate(sides, design, drop, whole) for whole in (False, True))
     power, whole = (
         round(float(np.mean([margin.p_below() <= design.level for margin in margins])), 4) for margins in (shifted, lost)
@@ -111,18 +110,18 @@ def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float
     return Power(name, count, samples, drop, power, whole, _count_needed(shifted, design, count))
 
 
-def _simulate(sides: Sequence[TaskRuns], design: Design, drop: float, whole: bool) -> list[Difference]:
+def _simulate(sides: Sequence[TaskScores], design: Design, drop: float, whole: bool) -> list[Difference]:
     """How far runs with this drop are inside the limit, as differences from a baseline that is drawn, too."""
     generator, expected = np.random.default_rng(0), EXPECTED[design.metric]
     change = partial(lose, generator) if whole else lower
     parts = []
     for side in sides:
-        scored = side.problems.values["acc"], side.problems.samples * len(side.runs)
+        scored = side.problems.values["acc"], side.problems.samples
         before = draw_difficulties(generator, *scored, design.simulations)
         before = generator.permuted(before, axis=1)  # which problems are lost is random
         samples = design.samples or side.problems.samples
         # A baseline with fewer samples is made anew.
-        old = draw_scores(generator, before, max(samples, side.problems.samples), design.metric, design.seeds)
+        old = draw_scores(generator, before, max(samples, side.problems.samples), design.metric)
         new = draw_scores(generator, change(before, drop, expected), samples, design.metric)
         parts.append(new - old + design.limit)
     return [average_differences(values) for values in zip(*parts, strict=True)]
@@ -161,8 +160,8 @@ def lose(generator: np.random.Generator, probabilities: Values, drop: float, exp
     return np.where(generator.random(worth.shape) < share, _EDGE, probabilities)
 
 
-def draw_scores(generator: np.random.Generator, chances: Values, samples: int, metric: str, seeds: int = 1) -> Values:
-    """Draw the metric by problem of runs with these chances, as the mean over `seeds` runs."""
+def draw_scores(generator: np.random.Generator, chances: Values, samples: int, metric: str) -> Values:
+    """Draw the metric by problem of runs with these chances."""
     counts = range(samples + 1)
     scores = as_values([count / samples if metric == "acc" else pass_at_k(samples, count, 8) for count in counts])
-    return as_values(sum(scores[generator.binomial(samples, chances)] for _ in range(seeds))) / seeds
+    return scores[generator.binomial(samples, chances)]

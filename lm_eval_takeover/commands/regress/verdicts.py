@@ -6,19 +6,18 @@ Where both runs draw with the same random numbers, `find_changed` counts the ans
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, nan, sqrt
+from math import ceil, sqrt
 
 import numpy as np
 from scipy.special import bdtrc, betaincinv
 
 from lm_eval_takeover.commands._output import show_p_value
-from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_other_settings
+from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores, list_other_settings
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.files import common_ids
-from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k
+from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
-    NOT_ABOVE,
     Difference,
     Interval,
     Values,
@@ -27,7 +26,6 @@ from lm_eval_takeover.results.statistics import (
     by_cluster,
     holm,
     mean_interval,
-    measure_ratio,
     within_shares,
 )
 from lm_eval_takeover.results.summary import choose_averaged
@@ -45,19 +43,13 @@ POWER = 0.8  # at which a number of problems counts as enough
 
 def is_drop(metric: str) -> bool:
     """Whether a metric is worse where it is lower."""
-    return re.fullmatch(r"acc|recovery|(recovery_)?pass@[1-9]\d*|maj@[1-9]\d*", metric) is not None
+    return re.fullmatch(r"acc|(pass|maj)@[1-9]\d*", metric) is not None
 
 
 def find_metric(settings: Settings, name: str) -> str:
     """The metric that a task calls so: `acc` has its own name there, alone or with its filter (`exact_match,strict-match`)."""
     own = settings.get("metric")
     return ACC if name in (own, f"{own},{settings.get('filter')}") else name
-
-
-def of_recovery(metric: str) -> str | None:
-    """The metric that a Recovery is of; None for other metrics."""
-    name, _, of = metric.partition("_")
-    return (of or "acc") if name == "recovery" else None
 
 
 @dataclass(frozen=True)
@@ -87,13 +79,10 @@ class TaskPair:
     before: Values
     now: Values
     margins: Sequence[Values]
-    same: bool  # the run's texts are those of a run of the baseline
-    anchors: tuple[Values, Values] | None = None  # of a check of Recovery: base and reference
+    same: bool  # the run's texts are those of the baseline
 
 
-def compare(
-    old: SeedRuns, new: SeedRuns, metric: str, limit: float, confidence: float, *, average_only: bool = False
-) -> dict[str, TaskVerdict]:
+def compare(old: Scores, new: Scores, metric: str, limit: float, confidence: float) -> dict[str, TaskVerdict]:
     """Judge each task, and the average over several tasks. Raises ResultsError for other problems.
 
     Holm's correction is over tasks and average, which alone may use half of the error rate.
@@ -103,8 +92,6 @@ def compare(
     averaged = choose_averaged(old.tasks)
     if len(averaged) > 1:
         groups[AVERAGE] = [parts[task] for task in averaged]
-    if average_only:
-        groups = {AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups
     verdicts = {name: _judge(group, metric, confidence) for name, group in groups.items()}
     return correct(verdicts, (1 - confidence) if metric in CHANGES else (1 - confidence) / 2)
 
@@ -143,13 +130,12 @@ class Changed:
         return f"{count} of {self.answers:,} answers changed their verdict{test}"
 
 
-def find_changed(old: TaskRuns, new: TaskRuns) -> Changed | None:
-    """The answers that differ from those of the baseline's run with the same random numbers; None where there is no such run."""
-    problems = new.runs[0]
-    before = next((run for run in old.runs if is_greedy(new.settings) or run.seed == problems.seed is not None), None)
-    if before is None:
+def find_changed(old: TaskScores, new: TaskScores) -> Changed | None:
+    """The answers that differ from the baseline's; None where it drew with other random numbers."""
+    problems = new.problems
+    if not (is_greedy(new.settings) or old.problems.seed == problems.seed is not None):
         return None
-    differences = problems.values[ACC] - before.values[ACC]
+    differences = problems.values[ACC] - old.problems.values[ACC]
     if problems.clusters:
         differences = as_values(np.bincount(np.unique(problems.clusters, return_inverse=True)[1], differences))
     return Changed(int((differences < -1e-9).sum()), int((differences > 1e-9).sum()), len(differences))
@@ -161,7 +147,7 @@ def is_greedy(settings: Settings) -> bool:
     return float(temperature) == 0 if temperature is not None else not settings.get("do_sample")
 
 
-def judge_changed(old: SeedRuns, new: SeedRuns, most: float, confidence: float) -> dict[str, TaskVerdict]:
+def judge_changed(old: Scores, new: Scores, most: float, confidence: float) -> dict[str, TaskVerdict]:
     """Judge by task the answers that changed their verdict: `pass` where they are at most so many, or such a share of all.
 
     Else the exact sign test judges, one-sided at `1 - confidence`: it looks for answers that got worse alone. Raises
@@ -172,7 +158,7 @@ def judge_changed(old: SeedRuns, new: SeedRuns, most: float, confidence: float) 
         changed = find_changed(side, new.tasks[task])
         if changed is None:
             raise ArgumentError(
-                f"--max_changed: {task} is sampled, and the baseline has no run of this seed; compare greedy runs, or "
+                f"--max_changed: {task} is sampled, and the baseline has another seed; compare greedy runs, or "
                 "guided-takeover's of one seed"
             )
         count, answers = changed.worse + changed.better, changed.answers
@@ -203,7 +189,7 @@ def judge_fixed(name: str, values: Values, value: float, limit: float, confidenc
     return TaskVerdict(name, *figures, verdict, note)
 
 
-def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: str) -> list[str]:
+def check_settings(old: Scores, new: Scores, allowed: Sequence[str], where: str) -> list[str]:
     """List the differences that are allowed. Raises ArgumentError that lists all others."""
     names = {"prompts", *(name for run in (old, new) for settings in _list_settings(run) for name in settings)}
     for name in allowed:
@@ -219,11 +205,11 @@ def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: 
     return list_other_settings(old, new)
 
 
-def _list_settings(measured: SeedRuns) -> list[Settings]:
+def _list_settings(measured: Scores) -> list[Settings]:
     return [measured.settings, *(measured.tasks[task].settings for task in sorted(measured.tasks))]
 
 
-def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, SeedRuns]:
+def align(old: Scores, new: Scores, max_missing: float) -> tuple[Scores, Scores]:
     """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
     for ours, theirs, where in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(ours.tasks.keys() - theirs.tasks.keys()):
@@ -245,33 +231,18 @@ def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, S
     return replace(old, tasks=kept_old), replace(new, tasks=kept_new)
 
 
-def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -> TaskPair:
+def _align(task: str, old: TaskScores, new: TaskScores, metric: str, limit: float) -> TaskPair:
     metric = find_metric(new.settings, metric)
-    of, clusters = of_recovery(metric) or metric, new.problems.clusters
-    before, now = _values(old.problems, of), _values(new.problems, of)
+    before, now = _values(old.problems, metric), _values(new.problems, metric)
     if before is None or now is None:
         if metric in (*_RATIOS, "truncated"):
             why = next(filter(None, (old.no_costs, new.no_costs)), "no tokens are counted")
             raise ResultsError(f"{task}: {metric} by problem is in the run_dir alone: {why}")
         metrics = ", ".join(name for name in old.problems.values if name in new.problems.values)
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {metrics}")
-    before, now = by_cluster(before, clusters), by_cluster(now, clusters)
-    same = new.runs[0].texts in [run.texts for run in old.runs]
-    if of == metric:
-        margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
-        return TaskPair(before, now, margins, same and (len(old.runs) > 1 or np.array_equal(before, now)))
-    if old.anchors.keys() != {"base", "reference"}:
-        raise ResultsError(
-            f"{task}: Recovery needs base and reference, which the baseline does not hold; write it again with "
-            "--update --base RESULTS --reference RESULTS"
-        )
-    k = int(of.removeprefix("pass@")) if of != ACC else 1
-    base, reference = (
-        by_cluster(derive_pass_at_k(old.anchors[role].values[ACC], old.problems.samples, k), clusters)
-        for role in ("base", "reference")
-    )
-    # `R_new >= R_old - limit` where the mean of `new - old + limit (reference - base)` is at least 0.
-    return TaskPair(before, now, [now - before + limit * (reference - base)], same, (base, reference))
+    before, now = (by_cluster(values, new.problems.clusters) for values in (before, now))
+    margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
+    return TaskPair(before, now, margins, new.problems.texts == old.problems.texts and np.array_equal(before, now))
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
@@ -282,15 +253,6 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
         for side in ([part.before for part in parts], [part.now for part in parts])
     )
     interval = within_shares(average_differences([part.now - part.before for part in parts], shares).interval(confidence))
-    if of_recovery(metric):
-        anchors = [part.anchors for part in parts if part.anchors]
-        gaps = [reference - base for base, reference in anchors]
-        pairs = [np.stack([part.now - part.before, gap]) for part, gap in zip(parts, gaps, strict=True)]
-        spread = measure_ratio(pairs, confidence)
-        if spread is None:
-            return TaskVerdict(metric, nan, nan, nan, nan, nan, 1.0, "inconclusive", NOT_ABOVE)
-        base, whole = (float(np.mean([x.mean() for x in values])) for values in ([pair[0] for pair in anchors], gaps))
-        before, now, interval = (before - base) / whole, (now - base) / whole, spread
     if all(part.same for part in parts):
         return TaskVerdict(metric, before, now, now - before, now - before, now - before, 1.0, "pass", SAME)
     ends = zip(*(part.margins for part in parts), strict=True)

@@ -22,9 +22,9 @@ class HeldOut:
 
     name, requests = "held out", range(40)
 
-    def __init__(self, rate, seed=None, policy=None, scores=None):
+    def __init__(self, rate, seed=None, policy=None):
         self.rate, self.seed, self.method, self.asked = rate, seed, Method(policy or Disagreement()), []
-        held = calibrate_values(np.random.default_rng(0).random(1000) if scores is None else scores)
+        held = calibrate_values(np.random.default_rng(0).random(1000))
         held = held.with_shares({(rho, rule): rho for rho in TABLE for rule in KAPPA_RULES})
         self.calibration = replace(small_calibration(), scores={"ce": held})
 
@@ -101,10 +101,3 @@ def test_the_standard_error_is_that_of_prompts_not_of_tokens():
     assert Measured(50, 1000, 0.004).is_near(0.054) and not Measured(50, 1000, 0.002).is_near(0.054)
     assert Measured(50, 1000, 0.0).is_near(0.051) and not Measured(50, 1000, 0.0).is_near(0.0511)
     assert not Measured(50, 1000, 0.02).is_near(0.056)  # the target would not count as reached
-
-
-def test_equal_gates_are_measured_once():
-    """Where all scores are equal, every spike ratio has one threshold."""
-    prompts = HeldOut(lambda rho: rho / 3, 0, scores=np.ones(1000))
-    list(solve(prompts, [0.05, 0.1], Rollouts([])))
-    assert len(prompts.asked) == 1

@@ -9,7 +9,7 @@ from helpers.pairs import look_before_passes
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands.calibrate.measurement import calibrate, describe_unsolved
+from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Rollout, Rollouts, Setup
 from lm_eval_takeover.decoding.engine import TransformersBackend
@@ -130,7 +130,7 @@ def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
     target, out_of_reach, random = made.targets
     assert abs(target.realized_rate - 0.05) <= 0.005
     assert target.prompts == 4  # the other half solved it
-    assert "no spike_ratio of ce realizes 90.0%" in describe_unsolved(out_of_reach) and not out_of_reach.is_reached
+    assert not out_of_reach.is_reached
     assert (random.method, random.budget_parameter) == ({"policy": "random"}, "rate") and random.is_reached
     more = [(Method(Disagreement()), (0.05, 0.1))]
     extended = calibrate(short_setup(pair, prompts, batch_size=16), more, known=made)
@@ -164,7 +164,6 @@ def test_rollouts_and_results_are_kept_until_the_calibration_is_written(tmp_path
     kept.close()
     *found, again = read()
     assert found == [{4: ([0, 1, 2], False), 9: ([0, 1], True), 2: ([0, 1], True)}, {"rate": 0.05}]
-    assert [len(row) for row in again.of("ce", cut=True)] == [2, 2]
     again.close(keep=False)
     assert not folder.exists()
     read()[2].close()

@@ -71,8 +71,7 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
         solved = plan("--target_rate", "0.04", *words.split()).words
         assert "js:score_top_p=0.95@0.04" in solved[solved.index("--methods") :]
     grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
-    methods = grid[grid.index("--methods") + 1 : grid.index("--nearest")]
-    assert methods == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
+    assert grid[grid.index("--methods") + 1 :][:3] == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
 
 
 @pytest.mark.parametrize("more", ["", ",rkl@0.02"])

@@ -26,7 +26,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.errors import ArgumentError, RunDirError, TakeoverError
 from lm_eval_takeover.method.named import OURS
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import scores
@@ -163,11 +163,12 @@ def test_a_rate_that_is_out_of_reach_is_covered_by_a_row_of_its_own_method(monke
         (["--tasks", "takeover_demo", "--metadata", "{a"], "--metadata '{a' is neither a JSON object nor NAME=VALUE"),
         (["--tasks", "takeover_demo", "--metadata", "[1]"], r"--metadata '\[1\]' is neither a JSON object nor NAME=VALUE"),
         (["--tasks", "takeover_demo", "--include_path", "no-tasks"], "--include_path 'no-tasks' is not a folder of task files"),
+        (["--tasks", "takeover_demo", "--group", "kind"], r"takeover_demo: the document has no field 'kind' \(--group\)"),
         (["--tasks", "takeover_demo", "--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
     ],
 )
 def test_wrong_tasks_and_decoding_are_said_before_models_are_loaded(harness, tmp_path, words, text):
-    with pytest.raises(ArgumentError, match=text):
+    with pytest.raises(TakeoverError, match=text):
         main(["compare", *words, "--run_dir", str(tmp_path / "new")])
     assert not harness.started and not (tmp_path / "new").exists()
 

@@ -18,10 +18,8 @@ from lm_eval_takeover.results.settings import list_differences
     [
         ([], "regress needs RESULTS"),
         (["results"], "regress needs --baseline FILE"),
-        (["a", "b", "--baseline", "b"], "RESULTS are 2 folders; one run is compared"),
         (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
         (["results", "--baseline", "b", "--samples", "0"], "--samples 0 is not at least 1"),
-        (["results", "--baseline", "b", "--base", "x"], "--base and --reference go together, and with --update"),
         (["no/results", "--baseline", "none.json", "--plan"], "'no/results' does not exist"),
     ],
 )
@@ -144,31 +142,3 @@ def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):
     folder = write_results(check.folder / "means", {TASK: draw_counts(1)}, run=takeover(), logged=False)
     with pytest.raises(ResultsError, match="run with --log_samples"):
         main(["regress", str(folder), "--baseline", str(check.folder / "b.json")])
-
-
-def test_a_baseline_of_several_seeds_is_their_mean(tmp_path, regress, capsys):
-    folders = [write_results(tmp_path / str(s), {TASK: draw_counts(s)}, run=takeover(seed=s)) for s in (1, 2, 3)]
-    one, three = str(tmp_path / "one.json"), str(tmp_path / "three.json")
-    main(["regress", str(folders[0]), "--baseline", one, "--update"])
-    main(["regress", *map(str, folders), str(folders[1]), "--baseline", three, "--update"])  # the same texts count once
-    assert "3 runs, takeover_math500 (300 problems)" in capsys.readouterr().out
-    values = read_baseline(tmp_path / "three.json").tasks[TASK].problems.values
-    runs = np.array([draw_counts(seed) for seed in (1, 2, 3)])
-    assert np.allclose(values["acc"], runs.mean(axis=0) / 8)
-    assert np.allclose(values["pass@8"], (runs > 0).mean(axis=0))
-    now = write_results(tmp_path / "now", {TASK: draw_counts(4)}, run=takeover(seed=4))
-    tasks = [regress(now, "--baseline", file)[1]["tasks"][TASK] for file in (one, three)]
-    widths = [task["high"] - task["low"] for task in tasks]
-    assert widths[1] == pytest.approx(widths[0] * ((1 + 1 / 3) / 2) ** 0.5, rel=0.1)
-    other = write_results(tmp_path / "other", {TASK: draw_counts(5)}, run=takeover(tau=9.0, seed=5))
-    with pytest.raises(ArgumentError, match=r"is not another seed of .*tau: 1.5 -> 9.0"):
-        main(["regress", str(folders[0]), str(other), "--baseline", one, "--update"])
-
-
-def test_recovery_needs_base_and_reference_with_the_same_problems(check):
-    with pytest.raises(ResultsError, match="write it again with --update --base RESULTS --reference RESULTS"):
-        check({TASK: draw_counts(2)}, "--metric", "recovery")
-    folder = str(write_results(check.folder / "short", {TASK: draw_counts(1, size=20)}, run=takeover("base")))
-    words = ["regress", str(check.folder / "good"), "--baseline", str(check.folder / "c.json"), "--update"]
-    with pytest.raises(ResultsError, match="has not the problems and samples of takeover_math500"):
-        main([*words, "--base", folder, "--reference", folder])

@@ -9,13 +9,13 @@ from helpers.results import TASK, draw_counts, takeover, write_results
 from regression_alarms import measure, rate_alarms
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.regress.baseline import TaskRuns
+from lm_eval_takeover.commands.regress.baseline import TaskScores
 from lm_eval_takeover.commands.regress.plans import draw_difficulties, lower
 from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 
 
-def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path, regress, capsys):
+def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path, regress):
     tasks = {"takeover_math500": 60, "takeover_amc23": 40, "takeover_aime24": 30, "takeover_demo": 50}
     for name, seed, shift in (("old", 1, 0.0), ("new", 2, -0.1)):
         correct = {task: draw_counts(seed + place, shift, size) for place, (task, size) in enumerate(tasks.items())}
@@ -31,9 +31,6 @@ def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path
     assert average["p_holm"] < min(task["p_holm"] for task in shown)
     corrected = [task["p_holm"] / task["p_value"] for task in shown]
     assert min(corrected) >= 1 and max(corrected) > 1.9
-    assert main(["regress", *words, "--average_only"]) == 1
-    said = capsys.readouterr().out
-    assert "average" in said and "takeover_amc23" not in said
 
 
 @pytest.mark.parametrize(
@@ -76,55 +73,19 @@ def test_problems_on_one_side_alone_are_an_error_unless_they_are_few(check):
 def test_a_change_beyond_its_limit_regresses_where_its_interval_does():
     """The p-value of a change is two-sided already."""
     run = measure(np.random.default_rng(6), np.full(40, 0.1), "a", TASK)
-    problems = run.tasks[TASK].runs[0]
+    problems = run.tasks[TASK].problems
     verdicts = set()
     for cut in range(1, 30):
         no_answer = np.where(np.arange(40) < cut, 2 / 8, 0.0)
         sides = []
         for name, values in (("old", np.zeros(40)), ("new", no_answer)):
             changed = replace(problems, values=problems.values | {"no_answer": values}, texts=name)
-            sides.append(replace(run, tasks={TASK: TaskRuns((changed,), {})}))
+            sides.append(replace(run, tasks={TASK: TaskScores(changed, {})}))
         found = compare(*sides, "no_answer", 0.02, 0.95)[TASK]
         verdicts.add(found.verdict)
         assert found.p_value == found.p_holm
         assert (found.verdict == "regressed") == (found.low > 0.02)
     assert verdicts == {"regressed", "inconclusive"}
-
-
-def test_recovery_is_checked_between_the_base_and_the_reference_of_the_baseline(tmp_path, regress):
-    shifts = {"base": -0.4, "guided": 0.0, "guide": 0.1}
-    for name, shift in shifts.items():
-        policy = "disagreement" if name == "guided" else name
-        write_results(tmp_path / name, {TASK: draw_counts(1, shift)}, run=takeover(policy))
-    words = ["regress", str(tmp_path / "guided"), "--baseline", str(tmp_path / "b.json"), "--update"]
-    main([*words, "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
-
-    def check(shift, *words, seed=2):
-        folder = write_results(tmp_path / "now", {TASK: draw_counts(seed, shift)}, run=takeover(seed=1))
-        status, found = regress(folder, "--baseline", tmp_path / "b.json", "--metric", "recovery", *words)
-        return status, found["tasks"][TASK]
-
-    status, same = check(0.0, seed=1)
-    assert (status, same["note"], same["now"]) == (0, "no sample differs", same["baseline"])
-    status, worse = check(-0.2)
-    assert (status, worse["verdict"]) == (1, "regressed")
-    means = {name: np.mean(draw_counts(1, shift)) / 8 for name, shift in shifts.items()}
-    gap = means["guide"] - means["base"]
-    assert worse["baseline"] == pytest.approx((means["guided"] - means["base"]) / gap)
-    assert worse["difference"] == pytest.approx((np.mean(draw_counts(2, -0.2)) / 8 - means["guided"]) / gap)
-    assert worse["low"] < worse["difference"] < worse["high"] < 0
-    assert check(-0.2, "--max_drop", "0.9")[1]["verdict"] == "pass"
-    assert check(0.0, "--max_drop", "0.1")[1]["verdict"] == "pass"
-    assert check(0.0, "--metric", "recovery_pass@8", "--max_drop", "0.3")[0] == 0
-
-
-def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_path, regress):
-    for policy in ("base", "disagreement", "guide"):
-        write_results(tmp_path / policy, {TASK: draw_counts(1)}, run=takeover(policy))
-    words = [str(tmp_path / "disagreement"), "--baseline", str(tmp_path / "b.json")]
-    main(["regress", *words, "--update", "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
-    status, found = regress(*words, "--metric", "recovery", "--strict")
-    assert status == 1 and found["tasks"][TASK]["now"] is None and "beyond noise" in found["tasks"][TASK]["note"]
 
 
 def test_a_plan_prints_the_power_of_each_drop(check, regress):
