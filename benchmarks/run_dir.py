@@ -60,17 +60,17 @@ def overhead(folder: Path, count: int, batch: int, rounds: int) -> None:
             where = folder / f"{batch}-{round_}"
             lm = GuidedTakeover(spike_ratio=0.045, batch_size=batch, run_dir=str(where) if name == "with" else None)
             lm.generate_until(asked[:8], disable_tqdm=True)  # what passes cost is learnt here
-            started, before = time.perf_counter(), lm.tally["demo"].tokens
+            started, before = time.perf_counter(), count_tokens(lm)
             with timed() as spent:
                 lm.generate_until(asked[8:], disable_tqdm=True)
             if name == "with" and round_:
                 shares.append(spent[0] / (time.perf_counter() - started))
             # Ratios are per token: both write the same.
-            seconds[name] = (time.perf_counter() - started) / (lm.tally["demo"].tokens - before)
+            seconds[name] = (time.perf_counter() - started) / (count_tokens(lm) - before)
             if lm.run is not None:
                 lm.run.close()
                 files = list((where / "traces").iterdir())
-                sizes.append(sum(file.stat().st_size for file in files) / lm.tally["demo"].tokens)
+                sizes.append(sum(file.stat().st_size for file in files) / count_tokens(lm))
         if round_:
             ratios.append(seconds["with"] / seconds["without"])
     print(
@@ -79,6 +79,10 @@ def overhead(folder: Path, count: int, batch: int, rounds: int) -> None:
         f"traces {sizes[-1]:.1f} bytes a token",
         flush=True,
     )
+
+
+def count_tokens(lm: GuidedTakeover) -> int:
+    return sum(sample.tokens for sample in lm.samples["demo"])
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
-from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.member import LoadedAs
@@ -34,7 +33,7 @@ from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.tally import Tally, summarize_tallies
+from lm_eval_takeover.runs.tally import summarize_samples
 from lm_eval_takeover.storage import code
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
@@ -78,7 +77,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     # One object may serve several evaluations.
 
     def _begin_counts(self) -> None:
-        self.tally: defaultdict[str, Tally] = defaultdict(Tally)
+        self.samples: defaultdict[str, list[Sample]] = defaultdict(list)  # without their texts
         self._asked: defaultdict[str, list[AskedSample]] = defaultdict(list)  # by task, of all ranks
         self._seconds = 0.0  # of wall time in which texts were written
         self._chat = False  # whether prompts went through a chat template
@@ -165,7 +164,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._enter_evaluation()
         run = self.run
         spent = [seconds for _, seconds in run.read_attempts()] if run and run.command else [self._seconds]
-        counts = summarize_tallies(self.tally, float(self.policy.host is None))
+        counts = summarize_samples(self.samples, float(self.policy.host is None))
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = identify_task(self._asked[task])
         fit = self.gate_origin.fit
@@ -204,7 +203,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         end = self.arguments.think_end_token
         set_think_end(self.tokenizer.decode([end]) if isinstance(end, int) else end or "")
         texts: list[str] = [Padding()] * len(requests)
-        spent: defaultdict[str, Tally] = defaultdict(Tally)
+        done: defaultdict[str, list[Sample]] = defaultdict(list)
         wanted, by_key, asked, failure = list[Request](), dict[bytes, list[int]](), list[AskedSample](), None
         try:
             wanted, by_key = self._plan(requests)
@@ -213,25 +212,31 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             failure = error
         for row in chain(*self.ranks.gather_or_raise(asked, failure)):
             self._asked[row.task].append(row)
+        started = time.perf_counter()
         try:
-            self._fill_texts(requests, wanted, by_key, asked, texts, spent, quiet=disable_tqdm)
+            with self.run.flushing() if self.run else contextlib.nullcontext():
+                quiet = disable_tqdm or self.rank != 0
+                for i, sample in self._list_samples(requests, wanted, by_key, asked, quiet=quiet):
+                    texts[i] = sample.response
+                    done[requests[i].task_name or "none"].append(replace(sample, text=""))
         except TakeoverError as error:
             failure = error
-        for tallies in self.ranks.gather_or_raise(dict(spent), failure):
-            for task, tally in tallies.items():
-                self.tally[task].add(tally)
+        self._seconds += time.perf_counter() - started
+        for by_task in self.ranks.gather_or_raise(dict(done), failure):
+            for task, samples in by_task.items():
+                self.samples[task] += samples
         return texts
 
     def _plan(self, instances: Sequence[Instance]) -> tuple[list[Request], dict[bytes, list[int]]]:
         """The requests of this rank's instances, and which of them each text answers."""
-        self._check_thinking(instances)
+        thinking = self.arguments.enable_thinking
+        if thinking is not None and not self._chat and self.pair.is_chat_prompt(instances[0].args[0]) is False:
+            raise ArgumentError(f"enable_thinking={thinking} is read with --apply_chat_template; give both or none")
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
-        if (finished := self._recall(requests, indices)) is not None:
-            return requests, finished
-        self._load_weights()
-        return requests, self.recorder.group_by_key(requests, indices)
+        finished = self._recall(requests, indices)
+        return requests, self.recorder.group_by_key(requests, indices) if finished is None else finished
 
     def _recall(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]] | None:
         """As `group_by_key`, by what an earlier attempt says of its weights, if all samples are finished. None if not.
@@ -253,61 +258,43 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 and len(run.find(list(by_key))) == len(by_key)
             ):
                 self.recorder = recorder
-                self._compare_dtypes()
                 return by_key
         return None
 
-    def _fill_texts(
+    def _list_samples(
         self,
         instances: Sequence[Instance],
         requests: Sequence[Request],
-        by_key: dict[bytes, list[int]],
+        by_key: Mapping[bytes, list[int]],
         asked: Sequence[AskedSample],
-        texts: list[str],
-        spent: Mapping[str, Tally],
         *,
         quiet: bool,
-    ) -> None:
-        """Fill in this rank's texts, and what they took by task."""
-        recorder = self.recorder
-
-        def take(i: int, sample: Sample) -> None:
-            texts[i] = sample.response
-            spent[instances[i].task_name or "none"].add(sample)
-
-        with self._count_seconds(), self.run.flushing() if self.run else contextlib.nullcontext():
-            identities = {task: identify_task(rows) for task, rows in self._asked.items()}
-            recorder.begin(instances, requests, by_key, asked, identities)
-            for key, sample in recorder.find(list(by_key)).items():
-                for i in by_key.pop(key):
-                    take(i, sample)
-            if not by_key:
-                return
-            finished = len(asked) - sum(map(len, by_key.values()))
-            left = [requests[indices[0]] for indices in by_key.values()]
-            rows = self._rows_of_length("generate_until", max(len(r.prompt) + r.max_new_tokens for r in left))
-            # From here on the bar is shown; a notice would break its line.
-            with Progress(len(asked), finished, quiet=quiet or self.rank != 0) as progress:
-                for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
-                    take(i, sample)
-                    progress.finish(sample)
-
-    def _load_weights(self) -> None:
-        """Once what is asked is known to fit."""
-        _ = self.engine
+    ) -> Iterator[tuple[int, Sample]]:
+        """`(index, its sample)` for each index into `requests` in `by_key`: of finished samples, then of those that it writes."""
+        self.recorder.begin(
+            instances, requests, by_key, asked, {task: identify_task(rows) for task, rows in self._asked.items()}
+        )
         self._compare_dtypes()
-
-    def _compare_dtypes(self) -> None:
-        if self.gate_origin.fit is not None:
-            self.gate_origin.fit.compare_dtypes()
-
-    @contextlib.contextmanager
-    def _count_seconds(self) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds += time.perf_counter() - started
+        stored = self.recorder.find(list(by_key))
+        yield from ((i, sample) for key, sample in stored.items() for i in by_key[key])
+        left = {key: indices for key, indices in by_key.items() if key not in stored}
+        if not left:
+            return
+        keys, firsts = list(left), [indices[0] for indices in left.values()]
+        wanted = [requests[i] for i in firsts]
+        rows = self._rows_of_length("generate_until", max(len(request.prompt) + request.max_new_tokens for request in wanted))
+        # From here on the bar is shown; a notice would break its line.
+        with Progress(len(asked), len(asked) - sum(map(len, left.values())), quiet=quiet) as progress:
+            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": self.run is not None}
+            for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
+                key, request = keys[number], wanted[number]
+                text = text_of(self.tokenizer, generation.tokens, request.until)
+                cut = generation.thought_cut or is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
+                sample = make_sample(key, instances[firsts[number]], request, generation, text, self.policy, cut)
+                self.recorder.add(sample, generation)
+                for i in left[key]:
+                    yield i, sample
+                    progress.finish(sample)
 
     def _check_calibration(self, instances: Sequence[Instance], samplings: Sequence[Sampling | None]) -> None:
         """Refuse a calibration that was measured on other prompts or decoding than these instances have, or on these problems."""
@@ -322,11 +309,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         if label := find_calibrated_problem(fit.calibration.problems, documents):
             fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")
 
-    def _check_thinking(self, instances: Sequence[Instance]) -> None:
-        """Refuse `enable_thinking` where no chat template reads it."""
-        thinking = self.arguments.enable_thinking
-        if thinking is not None and not self._chat and self.pair.is_chat_prompt(instances[0].args[0]) is False:
-            raise ArgumentError(f"enable_thinking={thinking} is read with --apply_chat_template; give both or none")
+    def _compare_dtypes(self) -> None:
+        if self.gate_origin.fit is not None:
+            self.gate_origin.fit.compare_dtypes()
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """The requests of these instances: prompts as token ids, cut to the context."""
@@ -336,29 +321,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             max_length=self.max_length,
             max_gen_toks=self.arguments.max_gen_toks,
         )
-
-    def _generate_samples(
-        self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
-        by_key: Mapping[bytes, Sequence[int]],
-        rows: int,
-        count_tokens: CountTokens,
-    ) -> Iterator[tuple[int, Sample]]:
-        """`(index, its sample)` for each index into `requests` in `by_key`, so many rows at a time."""
-        keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]
-        left = [requests[i] for i in firsts]
-        generations = self.engine.generate(
-            left, seed=self.seed, rows=rows, traced=self.run is not None, count_tokens=count_tokens
-        )
-        for number, generation in generations:
-            key, request = keys[number], left[number]
-            text = text_of(self.tokenizer, generation.tokens, request.until)
-            cut = generation.thought_cut or is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
-            sample = make_sample(key, instances[firsts[number]], request, generation, text, self.policy, cut)
-            self.recorder.add(sample, generation)
-            for i in by_key[key]:
-                yield i, sample
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
         """How many rows of so many tokens are read at a time; lm-eval is told what `batch_size=auto` chose."""
@@ -379,7 +341,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
         self._enter_evaluation()
         self._check_calibration(requests, [None] * len(requests))
-        self._load_weights()
         self._labels = [document_label(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored
@@ -388,7 +349,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """Log-prob of whole texts under takeover, in nats; windows of the context's length, as `hf` cuts them."""
         self._enter_evaluation()
         self._check_calibration(requests, [None] * len(requests))
-        self._load_weights()
         texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
         self._labels = [document_label(requests[owner]) for owner, _, _ in windows]
@@ -417,6 +377,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))
+        self._compare_dtypes()
         for chosen, forced in run_in_batches(partial(self._force, texts), order, at_once):
             for i, row in zip(chosen, forced, strict=True):
                 results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))

@@ -1,11 +1,12 @@
 """A file of a stranger is read, or refused in a line by an error of ours, whatever was changed in it."""
 
 import collections
+import random
 import shutil
 
 import pyarrow as pa
 import pytest
-from helpers.foreign_files import FLIPPED, KINDS, flip_bits, make_sound, try_one
+from helpers.foreign_files import KINDS, make_sound, try_one
 from helpers.mixed_runs import make_runs, try_mix
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ def sound(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound, seed):
     try:
@@ -37,16 +38,24 @@ def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound, seed):
     assert len(text.splitlines()) == 1
 
 
-@pytest.mark.parametrize("kind", FLIPPED)
-def test_a_flipped_bit_is_never_read_as_data(kind, sound):
-    outcomes = flip_bits(kind, sound, sound.with_name("flipped"), range(60))
-    assert outcomes["wrong"] == 0
-    assert outcomes["refused"] > 0  # most of a journal's pages are empty
+def test_a_flipped_bit_is_never_read_as_data(sound):
+    """Of a journal: tests/runs/test_journal.py."""
+    path, rng, refused = sound.with_name("prompts") / "base" / "prompts.parquet", random.Random(0), 0
+    content, expected = path.read_bytes(), prompts.read_prompts(path.parent)
+    for _ in range(60):
+        changed = bytearray(content)
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        try:
+            assert prompts.read_prompts(path.parent) == expected
+        except RunDirError:
+            refused += 1
+    assert refused > 50
 
 
 def test_files_of_two_runs_are_never_read_as_one(tmp_path):
     truth = make_runs(tmp_path / "sound")
-    outcomes = collections.Counter(try_mix(tmp_path / "sound", truth, tmp_path / "mixed", seed) for seed in range(100))
+    outcomes = collections.Counter(try_mix(tmp_path / "sound", truth, tmp_path / "mixed", seed) for seed in range(40))
     assert outcomes.keys() == {"read", "refused"}
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tarfile
 
+import gpu_long
 import pytest
 from helpers.pairs import ROOT
 
@@ -61,11 +62,10 @@ def test_a_wrong_call_and_a_python_without_torch_or_a_gpu_are_one_line(tmp_path)
     assert not list((tmp_path / "out").rglob("*.t*"))
 
 
-@pytest.mark.slow
-def test_the_long_benchmark_runs_small_on_a_cpu():
-    words = ["--device", "cpu", "--pair", "demo", "--dtype", "float32", "--rows", "2", "--columns", "256", "--tokens", "8"]
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_long.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    differences = [line.split("|")[-2] for line in done.stdout.splitlines() if line.startswith("|2|256|")]
-    assert differences == ["0"] * 3 and "2 texts of 8 tokens" in done.stdout
+def test_the_long_benchmark_runs_small_on_a_cpu(monkeypatch, capsys):
+    words = ["--pair", "demo", "--dtype", "float32", "--rows", "2", "--columns", "256", "--tokens", "8", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["gpu_long.py", "--device", "cpu", *words])
+    gpu_long.main()
+    shown = capsys.readouterr().out
+    differences = [line.split("|")[-2] for line in shown.splitlines() if line.startswith("|2|256|")]
+    assert differences == ["0"] * 3 and "2 texts of 8 tokens" in shown

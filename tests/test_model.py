@@ -74,7 +74,7 @@ def test_greedy_texts_equal_those_of_hf(role):
     turns = [ours.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
     assert turns == [theirs.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
     for prompts, until, limit in (
-        (PROMPTS, [], 260),
+        (PROMPTS[:2], [], 260),
         (PROMPTS, [". Units", "\n\n"], 60),
         (turns, ["\nStep 2"], 120),
         (turns, ["<|im_end|>"], 30),
@@ -88,16 +88,17 @@ def test_greedy_texts_equal_those_of_hf(role):
 
 @pytest.mark.parametrize("role", ["base", "guide"])
 def test_log_likelihoods_equal_those_of_hf(role):
-    ours = GuidedTakeover(policy=role, batch_size=3, **{role: str(DEMO[role])})  # named alone, as `hf` names it
-    theirs = HFLM(pretrained=str(DEMO[role]), batch_size=3, dtype="float32", device="cpu")
+    given = {"batch_size": 3, "max_length": 256}
+    ours = GuidedTakeover(policy=role, **{role: str(DEMO[role])}, **given)  # named alone, as `hf` names it
+    theirs = HFLM(pretrained=str(DEMO[role]), dtype="float32", device="cpu", **given)
     pairs = [(PROMPTS[0], "\nStep 1: the ant adds 5.")]
-    pairs += [("", "Step 1"), ("Step", " 1"), ("x " * 1000, "y " * 100)]
+    pairs += [("", "Step 1"), ("Step", " 1"), ("x " * 150, "y " * 50)]
     requests = [Instance("loglikelihood", {}, pair, 0, metadata=("t", i, 1)) for i, pair in enumerate(pairs)]
     found = (one.loglikelihood(requests, disable_tqdm=True) for one in (ours, theirs))
     for mine, other in zip(*found, strict=True):
         assert mine[0] == pytest.approx(other[0], rel=1e-4, abs=1e-3)
         assert mine[1] == other[1]
-    long = (PROMPTS[0], "ab " * 1100)
+    long = (PROMPTS[0], "ab " * 200)
     texts = [Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1)) for text in long]
     mine, other = (one.loglikelihood_rolling(texts, disable_tqdm=True) for one in (ours, theirs))
     assert mine == pytest.approx(other, rel=1e-4)
@@ -132,25 +133,23 @@ def test_a_policy_that_draws_again_has_no_log_likelihoods():
         lm.loglikelihood([Instance("loglikelihood", {}, ("a", " b"), 0)], disable_tqdm=True)
 
 
-def test_long_prompts_are_cut_from_the_left_with_one_warning(caplog):
+def test_what_the_context_has_no_room_for_is_cut_with_one_notice(caplog):
+    """Prompts from the left, as `hf` cuts them, and the number of new tokens."""
     lm = GuidedTakeover(max_length=64, policy="guide", batch_size=4)
     theirs = HFLM(pretrained=str(DEMO["guide"]), batch_size=1, dtype="float32", device="cpu", max_length=64)
     long = [PROMPTS[0] * 4, PROMPTS[1] * 3]
     settings = {"do_sample": False, "max_gen_toks": 20, "until": []}
-    made = lm.generate_until(instances([*long, "Step"], settings, repeats=2), disable_tqdm=True)[::2]
+    made = lm.generate_until(instances([*long, "Step", ""], settings, repeats=2), disable_tqdm=True)[::2]
     assert made[:2] == theirs.generate_until(instances(long, settings), disable_tqdm=True)
-    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.tasks.instances"]
-    assert messages == ["2 of 3 prompts are longer than the context of 64 tokens; truncated from the left"]
-
-
-def test_max_gen_toks_is_cut_to_the_room_with_one_notice(caplog):
     lm = GuidedTakeover(max_length=80, policy="random", rate=0.5, batch_size=4)
     room = 80 - len(lm.tok_encode(PROMPTS[0]))
     assert 0 < room < 60
     lm.generate_until(instances(PROMPTS[:1] * 3, SAMPLED | {"max_gen_toks": 60}), disable_tqdm=True)
     assert lm.get_model_info()["takeover"]["tokens"] == 3 * room
-    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.tasks.instances"]
-    assert messages == ["max_gen_toks is shortened for 1 of 1 prompts, to fit the context of 80 tokens"]
+    assert [record.message for record in caplog.records if record.name == "lm_eval_takeover.tasks.instances"] == [
+        "2 of 4 prompts are longer than the context of 64 tokens; truncated from the left",
+        "max_gen_toks is shortened for 1 of 1 prompts, to fit the context of 80 tokens",
+    ]
 
 
 def test_enable_thinking_reaches_the_guides_template():
@@ -162,7 +161,7 @@ def test_enable_thinking_reaches_the_guides_template():
 
 def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
     """A base and a guide with different end tokens: whoever writes ends at either; a model that is named alone at its own."""
-    settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 200, "until": []}
+    settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 120, "until": []}
     tokenizer = GuidedTakeover(policy="base").tokenizer
     base = save_random_model(tmp_path / "base", vocab_size=512, seed=1, layers=1, eos_token_id=5)
     guide = save_random_model(tmp_path / "guide", vocab_size=512, seed=2, layers=1, eos_token_id=[6, 7])
@@ -176,7 +175,7 @@ def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
         lm = GuidedTakeover(batch_size=32, **arguments)
         requests = lm.requests(instances(PROMPTS[:3], settings, repeats=16))
         made = dict(generate(lm.pair, lm.policy, requests, batch_size=48)).values()
-        assert {g.tokens[-1] for g in made if len(g.tokens) < 200} == ends
+        assert {g.tokens[-1] for g in made if len(g.tokens) < 120} == ends
         assert not any(ends & set(g.tokens[:-1]) for g in made)
 
 
@@ -272,10 +271,6 @@ def test_renamed_special_tokens_are_a_warning(tmp_path, caplog):
     lm = GuidedTakeover(base=str(DEMO["base"]), guide=str(folder), tau=1.0)
     assert len(lm.pair.vocabulary.renamed) == 1
     assert "base '<|im_start|>', guide '<|User|>'" in caplog.text
-
-
-def test_an_empty_prompt_starts_from_the_prefix_token(demo_lm):
-    assert len(demo_lm.generate_until(instances([""], SAMPLED), disable_tqdm=True)) == 1
 
 
 def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_pair, forked, tmp_path):

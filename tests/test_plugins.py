@@ -78,8 +78,8 @@ def plugin(tmp_path):
 @pytest.mark.parametrize(
     ("name", "direction"),
     [
-        *((name, "forward") for name in ("test_margin", "test_jeffreys", "test_every", "test_doubt", "test_mixed")),
-        *((name, "reverse") for name in ("test_doubt", "test_mixed")),
+        *((name, "forward") for name in ("test_margin", "test_jeffreys", "test_every", "test_doubt")),
+        ("test_mixed", "reverse"),
     ],
 )
 def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction):
@@ -88,12 +88,12 @@ def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction)
     else:
         tau = {"test_margin": 0.6, "test_doubt": 0.3, "test_jeffreys": 4.0}[name]
         policy = Disagreement(score=name, direction=direction, gate=Gate(tau, 1.0))
-    requests = [Request(prompt, 0, 40, SAMPLED) for prompt in prompts]
+    requests = [Request(prompt, 0, 24, SAMPLED) for prompt in prompts]
     texts = []
-    for block in (1, 7, "auto"):
+    for block in (1, 7):
         made = engine.generate(demo_pair, policy, requests, batch_size=3, block_size=block, traced=True)
         texts.append({i: (g.tokens, g.taken_over) for i, g in made})
-    assert texts[0] == texts[1] == texts[2]
+    assert texts[0] == texts[1]
     taken = [fire for _, fires in texts[0].values() for fire in fires]
     assert 0.01 < sum(taken) / len(taken) < 0.6
     if name == "test_every":

@@ -63,11 +63,9 @@ class Problems:
         places = {name: place for place, name in enumerate(self.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}
-        doc_ids = tuple(self.doc_ids[place] for place in order) if self.doc_ids else ()
-        prompts = tuple(self.prompts[place] for place in order) if self.prompts else ()
-        responses = tuple(self.responses[place] for place in order) if self.responses else ()
-        clusters = tuple(self.clusters[place] for place in order) if self.clusters else ()
-        return replace(self, ids=ids, values=values, doc_ids=doc_ids, prompts=prompts, responses=responses, clusters=clusters)
+        known = {name: getattr(self, name) for name in ("doc_ids", "prompts", "responses", "clusters")}
+        ordered: dict[str, Any] = {name: tuple(each[place] for place in order) for name, each in known.items() if each}
+        return replace(self, ids=ids, values=values, **ordered)
 
 
 @dataclass(frozen=True)

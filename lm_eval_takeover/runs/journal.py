@@ -58,11 +58,7 @@ _TYPES = {  # of the columns that the digest is of, by table; those without NOT 
 }
 _SYNC = 1.0  # seconds between two commits of samples that wait for the disk: it takes some ms
 _LARGEST = 2**53  # of a count or a number of a document
-# No journal of ours needs more.
-_LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 2**27, sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10**5, sqlite3.SQLITE_LIMIT_COLUMN: 50,
-    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 20, sqlite3.SQLITE_LIMIT_ATTACHED: 0, sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
-}  # fmt: skip
+_LONGEST = 2**27  # bytes of a row: no journal of ours needs more
 
 
 def row_digest(row: Sequence[Any]) -> bytes:
@@ -304,8 +300,7 @@ def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Co
         options += "&immutable=1"  # no log, so no writer: works in a read-only folder, too
     connection = sqlite3.connect(path.absolute().as_uri() + options, uri=True, timeout=30, check_same_thread=False)
     try:
-        for limit, most in _LIMITS.items():
-            connection.setlimit(limit, most)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
         with finding_damage():
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA synchronous=FULL")
@@ -322,9 +317,7 @@ def _check_header(path: Path) -> None:
     """Raises Damaged for headers that SQLite would take for an empty file, or for one of a version that it may only read."""
     with os.fdopen(open_regular(path), "rb") as stream:
         header = stream.read(20)
-    if len(header) < 20:
-        raise Damaged("it is cut off")
-    if not header.startswith(b"SQLite format 3\0") or not {header[18], header[19]} <= {1, 2}:
+    if not header.startswith(b"SQLite format 3\0") or not {*header[18:]} <= {1, 2}:
         raise Damaged("it is no SQLite file")
 
 

@@ -11,6 +11,8 @@
 Files of other names are left alone.
 """
 
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -82,12 +84,8 @@ def list_parts(folder: Path, rank: int) -> list[Path]:
 
 def make_damaged_folder(folder: Path) -> Path:
     """The next `damaged-N`."""
-    number = 1
-    while True:  # another rank may make one at the same time
-        aside = folder / f"damaged-{number}"
-        try:
-            aside.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return aside
+    for number in itertools.count(1):
+        with contextlib.suppress(FileExistsError):  # another rank may make one at the same time
+            (aside := folder / f"damaged-{number}").mkdir()
+            break
+    return aside

@@ -8,7 +8,6 @@ from typing import Any, Self, TextIO
 from tqdm import tqdm
 
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.tally import Tally
 
 _REDRAW = 1.0  # seconds
 BAR_OPTIONS: dict[str, Any] = {"desc": "Running generate_until requests"}  # options of all bars
@@ -35,7 +34,7 @@ class Progress:
         self._bar = tqdm(**(options | BAR_OPTIONS | {"desc": shown}))
         self._kept, self._tokens = kept, 0
         self._taken: int | None = 0
-        self._finished = Tally()
+        self._written, self._taken_over = 0, 0  # tokens of finished samples
         self._started = self._drawn = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -57,7 +56,7 @@ class Progress:
     def finish(self, sample: Sample | None = None) -> None:
         """A sample of this process is finished."""
         if sample is not None:
-            self._finished.add(sample)
+            self._written, self._taken_over = self._written + sample.tokens, self._taken_over + sample.takeovers
         self._bar.set_postfix_str(self.describe(), refresh=False)
         self._bar.update()
 
@@ -71,8 +70,8 @@ class Progress:
         parts = [f"{self._tokens:,} tokens, {speed:,.0f}/s"]
         if self._taken is not None and self._tokens:
             parts.append(f"realized rate {self._taken / self._tokens:.1%}")
-        elif self._finished.tokens:
-            parts.append(f"realized rate {self._finished.realized_rate:.1%} of finished samples")
+        elif self._written:
+            parts.append(f"realized rate {self._taken_over / self._written:.1%} of finished samples")
         if self._kept:
             parts.append(f"{self._kept:,} samples from before")
         return ", ".join(parts)

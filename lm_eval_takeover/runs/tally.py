@@ -1,75 +1,41 @@
 """Counts of tokens, passes and samples, over a run and per task."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lm_eval_takeover.runs.journal import Sample
 
 COUNTS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passes")
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counts of tokens, passes and samples; passes are forward passes of one row, prefill apart.
+def summarize_samples(by_task: Mapping[str, Sequence[Sample]], rate_of_nothing: float = 0.0) -> dict[str, Any]:
+    """The counts of the whole run, and of each task under `per_task`; of truncated samples the share, and their scores.
 
-    `score_sum` in nats and `spikes` are those of `Sample`. `of_truncated` counts the samples that their token limit ended.
+    A sum is None if one sample's count is not known.
     """
 
-    tokens: int = 0
-    takeovers: int = 0
-    changed: int | None = 0  # None if one sample's is not known
-    asked: int = 0
-    base_passes: int = 0
-    guide_passes: int = 0
-    samples: int = 0
-    score_sum: float | None = 0.0
-    spikes: int | None = 0
-    of_truncated: "Tally | None" = None
+    def report(samples: Sequence[Sample]) -> dict[str, Any]:
+        cut, sums = [sample for sample in samples if sample.truncated], _add_up(samples)
+        counts = {name: sums[name] for name in COUNTS}
+        counts |= {"samples": len(samples), "truncated": len(cut) / len(samples) if samples else 0.0}
+        of_cut = {"tokens": _add_up(cut)["tokens"], **_describe_rates(cut, 0.0)}
+        return {**counts, **_describe_rates(samples, rate_of_nothing), "of_truncated": of_cut if cut else None}
 
-    def add(self, more: Self | Sample) -> None:
-        self._count(more)
-        cut = more.of_truncated if isinstance(more, Tally) else more if more.truncated else None
-        if cut is not None:
-            self.of_truncated = self.of_truncated or Tally()
-            self.of_truncated._count(cut)
-
-    def _count(self, more: "Tally | Sample") -> None:
-        for name in (*COUNTS, "score_sum", "spikes"):
-            counts = getattr(self, name), getattr(more, name)
-            setattr(self, name, None if None in counts else sum(counts))
-        self.samples += more.samples if isinstance(more, Tally) else 1
-
-    @property
-    def realized_rate(self) -> float:
-        """`gamma`: the share of emitted tokens that the donor wrote."""
-        return self.takeovers / self.tokens if self.tokens else 0.0
-
-    @property
-    def truncated(self) -> float:
-        """The share of samples that their token limit ended."""
-        return self.of_truncated.samples / self.samples if self.of_truncated else 0.0
-
-    def describe_scores(self) -> dict[str, float | None]:
-        """The mean score in nats and the share of spikes, which explain a rate; None where not known."""
-
-        def average(total: float | None) -> float | None:
-            return round(total / self.tokens, 5) if self.tokens and total is not None else None
-
-        return {"mean_score": average(self.score_sum), "spike_share": average(self.spikes)}
+    whole = [sample for samples in by_task.values() for sample in samples]
+    return {**report(whole), "per_task": {task: report(by_task[task]) for task in sorted(by_task)}}
 
 
-def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0) -> dict[str, Any]:
-    """The counts of the whole run, and of each task under `per_task`; of truncated samples the share, and their scores."""
-    total = Tally()
-    for tally in tallies.values():
-        total.add(tally)
+def _add_up(samples: Sequence[Sample]) -> dict[str, Any]:
+    columns = {name: [getattr(sample, name) for sample in samples] for name in (*COUNTS, "score_sum", "spikes")}
+    return {name: None if None in values else sum(values) for name, values in columns.items()}
 
-    def report(tally: Tally) -> dict[str, Any]:
-        counts = {name: getattr(tally, name) for name in (*COUNTS, "samples", "truncated")}
-        rate = tally.realized_rate if tally.tokens else rate_of_nothing
-        part = tally.of_truncated
-        cut = part and {"tokens": part.tokens, "realized_rate": part.realized_rate, **part.describe_scores()}
-        return {**counts, "realized_rate": rate, **tally.describe_scores(), "of_truncated": cut}
 
-    return {**report(total), "per_task": {task: report(tallies[task]) for task in sorted(tallies)}}
+def _describe_rates(samples: Sequence[Sample], rate_of_nothing: float) -> dict[str, float | None]:
+    """`gamma`, the share of tokens that the donor wrote; and what explains it: the mean score in nats, the share of spikes."""
+    sums = _add_up(samples)
+    tokens, scores, spikes = (sums[name] for name in ("tokens", "score_sum", "spikes"))
+    return {
+        "realized_rate": sums["takeovers"] / tokens if tokens else rate_of_nothing,
+        "mean_score": round(scores / tokens, 5) if tokens and scores is not None else None,
+        "spike_share": round(spikes / tokens, 5) if tokens and spikes is not None else None,
+    }

@@ -17,55 +17,36 @@ class Lock:
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
         self.path = path
-        self._handle: int | None = _acquire(path, wait)
-        if os.fstat(self._handle).st_nlink > 1:  # a hard link: another file has this content
-            return
-        with contextlib.suppress(OSError):  # the name is for people; on a full disk the lock holds, too
-            os.truncate(self._handle, 0)
-            os.pwrite(self._handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        handle = open_regular(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BaseException as error:
+            holder = os.pread(handle, 200, 0).decode(errors="replace").strip()
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                raise Locked(holder or "another process") from None
+            raise
+        self._handle: int | None = handle
+        _write_holder(handle, f"process {os.getpid()} on {os.uname().nodename}\n")
 
     def is_in_place(self) -> bool:
         """Whether the locked file still has its name: not where its folder was moved or removed."""
-        return self._handle is not None and _is_at(self._handle, self.path)
+        try:
+            return self._handle is not None and os.path.samestat(os.fstat(self._handle), self.path.lstat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def release(self) -> None:
         """Release the lock. The file stays."""
         if self._handle is not None:
-            with contextlib.suppress(OSError):
-                if os.fstat(self._handle).st_nlink == 1:
-                    os.truncate(self._handle, 0)
+            _write_holder(self._handle, "")
             os.close(self._handle)
             self._handle = None
 
-    def remove(self) -> None:
-        """Remove the file if it is still this lock's, then release it. A waiting process sees that the file has no name."""
-        with contextlib.suppress(OSError):
-            if self.is_in_place():
-                self.path.unlink()
-        self.release()
 
-
-def _acquire(path: Path, wait: bool) -> int:
-    """A locked descriptor of the file that has this name now."""
-    while True:
-        handle = open_regular(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_at(handle, path):
-                return handle
-        except BlockingIOError:
-            holder = os.pread(handle, 200, 0).decode(errors="replace").strip()
-            os.close(handle)
-            raise Locked(holder or "another process") from None
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)  # its holder removed the file between the two calls
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is the one of this name."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.lstat())
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+def _write_holder(handle: int, text: str) -> None:
+    """For people: on a full disk the lock holds, too. Not into a hard link, since another file has this content."""
+    with contextlib.suppress(OSError):
+        if os.fstat(handle).st_nlink == 1:
+            os.truncate(handle, 0)
+            os.pwrite(handle, text.encode(), 0)

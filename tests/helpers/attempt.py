@@ -62,10 +62,8 @@ def raising(number):
 
 FAULTS = {
     "in a commit": lambda n: die_inside(n, "add"),
-    "before a part is written": lambda n: at_call(n, run_writer, "tabulate"),
     "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
     "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
-    "while answers are scored": lambda n: at_call(n, benchmarks, "score_samples"),
     "in the commit of verdicts": lambda n: die_inside(n, "add_verdicts"),
     "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda *_: 1 / 0),
     "a token that raises": raising,

@@ -7,7 +7,6 @@
 Checksums are made to fit again, as a stranger can do: else nothing behind them would be tried.
 """
 
-import collections
 import contextlib
 import io
 import json
@@ -28,7 +27,6 @@ from helpers.results import takeover, write_results
 from helpers.spoiling import spoil_bytes, spoil_json
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab import score_files as scored
 from lm_eval_takeover.lab.analyze.inputs import Inputs, split_pairs
 from lm_eval_takeover.lab.analyze.tables import make_tables
@@ -37,10 +35,9 @@ from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.report.building import list_rows, summarize_tasks
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.rollouts import read_scores
-from lm_eval_takeover.lab.score_files import list_score_files, make_schema, read_header
+from lm_eval_takeover.lab.score_files import make_schema
 from lm_eval_takeover.runs import journal
-from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal
-from lm_eval_takeover.runs.prompts import read_prompts
+from lm_eval_takeover.runs.parquet import DIGEST, seal
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import SCHEMA as TRACED
@@ -281,44 +278,3 @@ def try_one(kind: str, sound: Path, scratch: Path, seed: int) -> None:
     with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         read(scratch)
-
-
-# A bit that flips on the disk
-
-
-def _read_score_files(folder):
-    (path,) = list_score_files(folder / "base")
-    header, keys = read_header(path)
-    with reading(path, "scores"):
-        return header, keys, read_table(path, make_schema(header.scores)).to_pylist()
-
-
-def _read_run(folder):
-    run = read_run_folder(folder / "base")
-    traces = [(one, table.to_pylist()) for one, table in run.read_traces(TRACED.names)]
-    return run.answered, run.takeover, run.arguments, run.settings, run.decoding, traces
-
-
-FLIPPED = {
-    "journal": ("base/journal-000.sqlite", _read_run),
-    "scores": ("base/scores/000001.parquet", _read_score_files),
-    "prompts": ("base/prompts.parquet", lambda folder: read_prompts(folder / "base")),
-}
-
-
-def flip_bits(kind: str, sound: Path, scratch: Path, seeds) -> collections.Counter:
-    """How often a file with one flipped bit is `refused`, read as it was (`same`), or read as something else (`wrong`)."""
-    name, read = FLIPPED[kind]
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(sound, scratch)
-    content, expected = (sound / name).read_bytes(), repr(read(scratch))
-    outcomes = collections.Counter()
-    for seed in seeds:
-        changed, rng = bytearray(content), random.Random(f"{kind} {seed}")
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-        (scratch / name).write_bytes(changed)
-        try:
-            outcomes["same" if repr(read(scratch)) == expected else "wrong"] += 1
-        except TakeoverError:
-            outcomes["refused"] += 1
-    return outcomes

@@ -22,17 +22,19 @@ from lm_eval_takeover.tasks import gpqa
 # How each is read and written.
 _VALUES = (
     (os.getcwd, os.chdir),
-    (lambda: sys.excepthook, lambda hook: setattr(sys, "excepthook", hook)),
-    (lambda: threading.excepthook, lambda hook: setattr(threading, "excepthook", hook)),
+    *((lambda of=of: of.excepthook, lambda hook, of=of: setattr(of, "excepthook", hook)) for of in (sys, threading)),
     (lambda: logging.root.manager.disable, logging.disable),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    *(
+        (lambda n=n: signal.getsignal(n), lambda handler, n=n: signal.signal(n, handler))
+        for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
+    ),
 )
-_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-_LOGGER = ("level", "handlers", "filters", "propagate", "disabled")
 _OURS = logging.getLogger("lm_eval_takeover")
+_LOGGERS = (logging.root, _OURS, logging.getLogger("lm_eval"), logging.getLogger("transformers"))
+_LOGGER = ("level", "handlers", "filters", "propagate", "disabled", "parent")
 
 
 @contextlib.contextmanager
@@ -51,8 +53,7 @@ def given_back(temporary):
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}
     values = [read() for read, _ in _VALUES]
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    loggers, parent = _read_loggers(), _OURS.parent
+    loggers = [(one, name, _copied(getattr(one, name))) for one in _LOGGERS for name in _LOGGER]
     modules, context = set(sys.modules), contextvars.copy_context()
     yield
     for one, copy in zip(held, copies, strict=True):
@@ -65,14 +66,8 @@ def given_back(temporary):
     for (read, write), value in zip(_VALUES, values, strict=True):
         if read() != value:
             write(value)
-    for number, handler in handlers.items():
-        if signal.getsignal(number) != handler:
-            signal.signal(number, handler)
-    for logger, state in _read_loggers().items():
-        for name, now, value in zip(_LOGGER, state, loggers.get(logger, state), strict=True):
-            if now != value:
-                setattr(logger, name, list(value) if isinstance(value, tuple) else value)
-    _OURS.parent = parent
+    for logger, name, value in loggers:
+        setattr(logger, name, value)
     for name in set(sys.modules) - modules:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and Path(file).is_relative_to(temporary):
@@ -82,11 +77,5 @@ def given_back(temporary):
             variable.set(context[variable] if variable in context else contextvars.Context().run(variable.get))
 
 
-def _read_loggers():
-    """By logger its attributes, lists as tuples."""
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    return {
-        one: (one.level, tuple(one.handlers), tuple(one.filters), one.propagate, one.disabled)
-        for one in loggers
-        if isinstance(one, logging.Logger)
-    }
+def _copied(value):
+    return list(value) if isinstance(value, list) else value

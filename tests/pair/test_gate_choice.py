@@ -34,7 +34,7 @@ def lm(loaded):
     """The demo pair with its calibration, which has said nothing yet."""
     loaded.gate_origin = replace(loaded.gate_origin, fit=replace(loaded.gate_origin.fit, _said=set()))
     origin = loaded.gate_origin
-    loaded.tally.clear()
+    loaded.samples.clear()
     yield loaded
     loaded.gate_origin = origin
 

@@ -17,7 +17,7 @@ from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.results.problems import ReadOptions
 
-COUNT = 40
+COUNT = 20
 
 
 def describe_tasks(data):
@@ -117,7 +117,7 @@ def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path, lost)
     assert (len(problems), problems.missing) == (COUNT - 1, 1)
     assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
     (line,) = run.left_out
-    assert "choices of" in line and "1 of 40 problems have no response, and are in no figure" in line
+    assert "choices of" in line and f"1 of {COUNT} problems have no response, and are in no figure" in line
 
 
 INSPECT = """
@@ -157,23 +157,23 @@ def write_inspect_log(folder, right, crashed=0):
 def test_logs_of_inspect_are_compared_as_those_of_lm_eval_are(tmp_path, capsys):
     """Their epochs are samples, and a grade is no Pass@k; what crashed is counted, and is not wrong."""
     pytest.importorskip("inspect_ai", reason="writes and reads the logs, and inspect_ai is not installed")
-    good = write_inspect_log(tmp_path / "good", 30)
+    good = write_inspect_log(tmp_path / "good", 15)
     result = read_run(good).tasks["numbers"]
     assert (result.accuracy, result.samples, len(result.problems)) == ("match", 2, COUNT)
-    assert (result.means["acc"], result.means["pass@2"]) == (30 / COUNT, 30 / COUNT)
+    assert (result.means["acc"], result.means["pass@2"]) == (15 / COUNT, 15 / COUNT)
     graded = read_run(good, ReadOptions("f1")).tasks["numbers"]
-    assert graded.k is None and 0 < graded.means["acc"] < 30 / COUNT  # `it is 7` shares a word with `7`
-    bad = write_inspect_log(tmp_path / "bad", 20)
+    assert graded.k is None and 0 < graded.means["acc"] < 15 / COUNT  # `it is 7` shares a word with `7`
+    bad = write_inspect_log(tmp_path / "bad", 5)
     status, found = regress(capsys, bad, "--baseline", good)
     assert (status, found["tasks"]["numbers"]["difference"]) == (1, pytest.approx(-10 / COUNT))
     assert main(["regress", str(good), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
     capsys.readouterr()
     assert regress(capsys, tmp_path / "bad", "--baseline", tmp_path / "b.json") == (status, found)
-    torn = write_inspect_log(tmp_path / "torn", 30, crashed=2)
-    with pytest.raises(ResultsError, match="has no response to 2 of 40 problems, and --max_missing"):
+    torn = write_inspect_log(tmp_path / "torn", 15, crashed=1)
+    with pytest.raises(ResultsError, match="has no response to 1 of 20 problems, and --max_missing"):
         read_run(torn)
     run = read_run(torn, ReadOptions(max_missing=0.05))
-    assert run.tasks["numbers"].means["acc"] == 28 / 38 and run.tasks["numbers"].problems.missing == 2
+    assert run.tasks["numbers"].means["acc"] == 14 / 19 and run.tasks["numbers"].problems.missing == 1
     status, found = regress(capsys, torn, "--baseline", good, "--max_missing", "0.05")
     assert (status, found["tasks"]["numbers"]["difference"]) == (0, 0)
 

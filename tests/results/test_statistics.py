@@ -44,13 +44,6 @@ def test_samples_of_a_problem_that_agree_are_worth_one_and_pairing_narrows_what_
     assert statistics.paired_difference(new - old).error < statistics.independent_difference(new, old).error / 3
 
 
-@pytest.mark.parametrize("mean", [0.002, 0.5, 0.998])
-def test_intervals_hold_their_mean_and_stay_in_their_range(mean):
-    for values in np.random.default_rng(0).binomial(8, mean, (500, 30)) / 8:
-        found = statistics.mean_interval(values)
-        assert 0 <= found.low <= values.mean() <= found.high <= 1
-
-
 def test_paired_differences_are_a_paired_t_test_where_problems_differ():
     generator = np.random.default_rng(2)
     old, new = generator.binomial(8, 0.4, 2000) / 8, generator.binomial(8, 0.45, 2000) / 8
@@ -69,7 +62,7 @@ def test_no_difference_among_few_is_no_proof_and_values_that_are_no_shares_have_
     assert statistics.paired_difference(np.zeros(30), shares=False).interval().high == 0
 
 
-@pytest.mark.parametrize(("problem_count", "samples"), [*product((15, 30, 100), (1, 8, 64))])
+@pytest.mark.parametrize(("problem_count", "samples"), [(15, 1), (15, 64), (30, 8), (100, 64)])
 def test_differences_near_0_and_1_hold_the_true_value_whatever_the_number_of_samples(problem_count, samples):
     """A floor of one sample covered 62 % here, at 15 problems and 64 samples."""
     generator, how = np.random.default_rng(4), (problem_count, samples, 1500)
@@ -111,7 +104,7 @@ def test_clusters_are_joined_through_others_and_keep_the_mean_where_their_sizes_
     assert statistics.by_cluster(values, ()) is values
 
 
-@pytest.mark.parametrize("problem_count", [30, 40, 100, 500])
+@pytest.mark.parametrize("problem_count", [30, 500])
 @pytest.mark.parametrize("metric", ["acc", "pass@8", "maj@8"])
 def test_intervals_hold_the_true_value_as_often_as_they_say(metric, problem_count):
     """Every cell of Table 3, alone and base to guided."""

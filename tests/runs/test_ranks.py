@@ -11,7 +11,6 @@ from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.layout import list_journals
-from lm_eval_takeover.runs.ranks import Padding, WithoutPadding
 
 pytestmark = pytest.mark.slow
 LIMIT = 3  # so that one rank has a document more than the other
@@ -88,10 +87,3 @@ def test_a_request_that_fails_on_one_rank_does_not_hold_up_the_other(forked, tmp
         kept += len(journal)
         journal.close()
     assert kept >= 2 * 8
-
-
-def test_padding_leaves_no_trace():
-    responses = WithoutPadding(["a"])
-    responses.append("b")
-    responses.append(Padding())
-    assert responses == ["a", "b"]

@@ -47,17 +47,6 @@ def test_a_later_model_of_the_same_process_takes_over(folder, linked):
     second.close()
 
 
-def test_other_ranks_samples_are_found_however_many_ranks_there_are_now(folder):
-    for rank in range(3):
-        run = open_run(folder, rank=rank, ranks=3)
-        run.add(make_sample(rank, f"of rank {rank}"))
-        run.close()
-    run = open_run(folder)
-    found = run.find([make_sample(rank).key for rank in range(4)])
-    assert {one.text for one in found.values()} == {"of rank 0", "of rank 1", "of rank 2"}
-    run.close()
-
-
 def test_other_files_in_the_folder_are_left_alone(folder):
     open_run(folder).close()
     strangers = [folder / "journal-000-old.sqlite", folder / "traces" / "000-copy.parquet"]
@@ -105,17 +94,6 @@ def test_a_file_system_without_locks_is_told_from_one_that_cannot_be_written(fol
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(RunDirError, match=r"opening it failed: .*; give a run_dir on a local file system$"):
         RunWriter(folder)
-
-
-def test_a_folder_that_is_gone_is_named_and_its_samples_are_where_it_is_now(folder):
-    run, moved = open_run(folder), folder.with_name("moved")
-    run.add(make_sample(1))
-    folder.rename(moved)
-    with pytest.raises(RunDirError, match="was moved or removed while a run wrote to it; its 1 samples went with it"):
-        run.flush()
-    moved.rename(folder)
-    run.close()
-    assert len(read_rows(folder)) == 5
 
 
 @pytest.mark.parametrize("place", ["/proc/takeover", "/dev/null/run"])
@@ -236,44 +214,3 @@ def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
     open_run(folder).close()
     assert [path.name for path in (folder / "damaged-1").iterdir()] == ["000-000001.parquet"]
     assert "journal-000.sqlite' is gone; what it left was moved to" in caplog.text
-
-
-@pytest.mark.parametrize("moves", range(5))
-def test_moving_a_damaged_journal_aside_can_be_cut_short(folder, monkeypatch, moves):
-    """Killed after any of its steps, the next start finishes it: no old log is read into the new journal, no trace is doubled."""
-    run = open_run(folder)
-    for number in range(30):
-        run.add(make_sample(number, f"text {number} " * 60))
-        run.flush()
-    journal = folder / "journal-000.sqlite"
-    with contextlib.closing(sqlite3.connect(journal)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    run.add(make_sample(30, "in the log"))
-    run.find([])
-    log = journal.with_name(f"{journal.name}-wal")
-    content, logged = bytearray(journal.read_bytes()), log.read_bytes()
-    kill_run(run)
-    content[content.index(b"text 17 ")] ^= 1
-    journal.write_bytes(content)
-    log.write_bytes(logged)
-
-    class Killed(BaseException):
-        pass
-
-    plain, left = Path.rename, [moves]
-
-    def rename(*arguments):
-        left[0] -= 1
-        if left[0] < 0:
-            raise Killed
-        return plain(*arguments)
-
-    with monkeypatch.context() as patch, contextlib.suppress(Killed):
-        patch.setattr(Path, "rename", rename)
-        open_run(folder).close()
-    again = open_run(folder)
-    for number in range(31):
-        again.add(make_sample(number, f"text {number} " * 60))
-    again.close()
-    assert sorted(read_rows(folder)["doc_id"]) == sorted([*range(31)] * 5)
-    assert len(list(folder.glob(f"damaged-*/{journal.name}"))) == 1

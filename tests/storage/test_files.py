@@ -1,6 +1,5 @@
 """Files and locks: whole or as they were, regular and of a bounded size, inside of their folder, with one holder."""
 
-import fcntl
 import os
 
 import pytest
@@ -10,8 +9,8 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.storage import locks, whole_files
-from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage import whole_files
+from lm_eval_takeover.storage.locks import Lock
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.regular_files import open_input, read_bounded
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
@@ -128,14 +127,6 @@ def test_what_leads_out_is_refused(tmp_path, name):
     assert join_inside(tmp_path, "loop") == tmp_path / "loop"  # who opens it is told what it is
 
 
-def test_a_lock_is_let_go(tmp_path):
-    lock = Lock(tmp_path / "lock")
-    with pytest.raises(Locked, match="process"):
-        Lock(tmp_path / "lock")
-    lock.release()
-    Lock(tmp_path / "lock").release()
-
-
 def test_a_planted_link_keeps_its_content(tmp_path):
     theirs = tmp_path / "theirs"
     theirs.write_text("content")
@@ -148,25 +139,3 @@ def test_a_planted_link_keeps_its_content(tmp_path):
             Lock(tmp_path / name)
     Lock(tmp_path / "hard").release()
     assert theirs.read_text() == "content" and not (tmp_path / "new").exists()
-
-
-def test_a_removed_lock_has_one_holder(tmp_path, monkeypatch):
-    """Between opening the file and locking it, its holder removes it and someone else locks a new one."""
-    path = tmp_path / "lock"
-    first, others = Lock(path), []
-    flock = fcntl.flock
-
-    def remove_in_between(handle, how):
-        if not others:
-            others.append(None)
-            first.remove()
-            others.append(Lock(path))
-        return flock(handle, how)
-
-    monkeypatch.setattr(locks.fcntl, "flock", remove_in_between)
-    with pytest.raises(Locked):
-        Lock(path)
-    first.remove()  # the second time: the file is another's now
-    assert path.exists()
-    others[1].remove()
-    assert not path.exists()

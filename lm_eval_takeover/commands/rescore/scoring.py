@@ -26,7 +26,7 @@ from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import find_run_dir
 from lm_eval_takeover.runs.prompts import read_prompts
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
-from lm_eval_takeover.runs.tally import Tally, summarize_tallies
+from lm_eval_takeover.runs.tally import summarize_samples
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
@@ -118,7 +118,7 @@ class StoredResponses(LM):  # type: ignore[misc]
     def __init__(self, run: StoredRun, matched: _Matched) -> None:
         super().__init__()
         self.run, self.matched = run, matched
-        self.tally: defaultdict[str, Tally] = defaultdict(Tally)
+        self.samples: defaultdict[str, list[Sample]] = defaultdict(list)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         repeats: Counter[int] = Counter()
@@ -130,7 +130,7 @@ class StoredResponses(LM):  # type: ignore[misc]
             document = self.matched.documents[task][instance.doc_id]  # lm-eval counts those that it was told to take
             sample = self.matched.answers[task, document, instance.idx, number]
             if number == sample.sample:  # one text of a greedy run stands for all samples of its document
-                self.tally[task].add(sample)
+                self.samples[task].append(sample)
             texts.append(sample.response)
         return texts
 
@@ -143,7 +143,7 @@ class StoredResponses(LM):  # type: ignore[misc]
         described = self.run.facts.get("takeover") or {}
         times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
         times["run_dir"] = str(self.run.folder.absolute())
-        counts = summarize_tallies(self.tally)
+        counts = summarize_samples(self.samples)
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = self.run.identify(task)
         return {"takeover": described | describe_identity(self.run.facts.get("settings") or {}) | counts | times}

@@ -155,7 +155,7 @@ def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "journal-000.sqlite").write_bytes(b"")
-    with pytest.raises(RunDirError, match="cannot be read: it is cut off"):
+    with pytest.raises(RunDirError, match="cannot be read: it is no SQLite file"):
         read_stored_runs(broken)
 
 
