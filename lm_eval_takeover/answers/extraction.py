@@ -24,12 +24,13 @@ HEADERS = ("Problem:", "Question:")
 # What begins an invented problem or turn: anywhere, or (`next`) only behind an answer, since steps may have such names.
 _NAMED = "problem|question|exercise|example|instruction|input|task|q|student|prompt|follow-up|问题|題目|题目|問題|질문"
 _HEADER = re.compile(
-    r"(?im)(?P<answer>\\boxed|####|\banswers?(?:\s++is\b|\s*+[:：]|\**:)|答案)|</s>|\[INST\]|<(?:end_of_turn|eos)>"
-    r"|<[|｜](?:im_end|im_start\|>user|eot_id|eot|end|endoftext|user)[|｜]>?|^[ \t#*>-]*+(?:(?:problem|question|q|human|user)\**:"
+    r"(?im)<(?:/s>|(?:end_of_turn|eos)>|[|｜](?:im_end|im_start\|>user|eot_id|eot|end|endoftext|user)[|｜]>?)|\[INST\]"
+    r"|\n(?!####)[ \t#*>-]*+(?:(?:problem|question|q|human|user)\**:"
     rf"|(?P<next>(?:[a-z-]++\s|\d\.\s)?(?:{_NAMED})(?:\s?+(?:no\.\s?|[#(])?\d++|\**\s?[:：]|(?<=#\s)(?=problem)|[ \t*]*+$)))"
 )
+_ANSWERED = re.compile(r"(?i)\\boxed|####|\banswers?(?:\s++is\b|\s*+[:：]|\**:)|答案")
 _BEFORE_RESTATED = re.compile(
-    r"(?i)\s*+|[^\d$\\]*\b(?:restat|rewrit|begin|start|read|underst|look|state|solv|help|break|sure)[^\d$\\]*"
+    r"(?i)\s*+|[^\d$\\]{0,300}\b(?:restat|rewrit|begin|start|read|underst|look|state|solv|help|break|sure)[^\d$\\]*"
 )
 # Thinking stands between tags of many names; gpt-oss writes channels. The first tag may stand in the prompt.
 _TAG_NAME = "(?:think(?:ing)?|thought|reasoning|reflection|scratchpad|seed:think)"
@@ -50,21 +51,24 @@ def strip_thinking(response: str) -> str:
 
     Thinking that never ends is left as it is.
     """
-    marks = find_tags(response)
-    thinks = bool(marks) and marks[0].lastindex == 2  # the first tag may stand in the prompt
-    start, before, answered = 0, "", False
-    for mark in sorted([*marks, *_HEADER.finditer(response)], key=re.Match.start):
+    text = f"\n{response}"
+    tags = find_tags(text)
+    thinks = bool(tags) and tags[0].lastindex == 2  # the first tag may stand in the prompt
+    start = seen = 1
+    before, answered = "", False
+    for mark in sorted([*tags, *_HEADER.finditer(text)], key=re.Match.start):
+        place = mark.start() + mark[0].startswith("\n")
+        answered = answered or bool(_ANSWERED.search(text, seen, place))
+        seen = mark.end()
         if mark.re is _TAG:
             thinks = mark.lastindex == 1
-            before = response[start : mark.start()] if thinks and answered else before
-            start, answered = start if thinks else mark.end(), False
-        elif mark["answer"]:
-            answered = True
+            before = text[start:place] if thinks and answered else before
+            start, answered = start if thinks else seen, False
         elif not (thinks or (mark["next"] and not answered)) and (
-            answered or not _BEFORE_RESTATED.fullmatch(response, max(start, mark.start() - MAX_LOOSE), mark.start())
+            answered or not _BEFORE_RESTATED.fullmatch(text, max(start, place - MAX_LOOSE), place)
         ):
-            return response[start : mark.start()]
-    rest = response[start:]
+            return text[start:place]
+    rest = text[start:]
     return rest if thinks or any(map(str.isdigit, rest)) else before + rest  # an answer before the thinking
 
 
@@ -88,9 +92,10 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
         return ExtractedAnswer(None)
     tail = _PICTURE.sub(" ", text[-TAIL:]).strip()
     tail = _EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
-    answer = _read_marked(tail)
+    ends = _find_ends(tail)
+    answer = _read_marked(tail, ends)
     if answer is None and not truncated:
-        answer = _read_bare(tail) or _read_conclusion(tail)
+        answer = _read_bare(tail) or _read_conclusion(tail, ends)
     return ExtractedAnswer(answer)
 
 
@@ -114,7 +119,8 @@ _LEAD = re.compile(r",?\s++(?>so|thus|hence|therefore|or|)[\s$:,]*+$")
 _HOLE = r"(?>(?:[\s.…?]|\\[cl]?dots)*)"
 _EMPTY_BOX = re.compile(rf"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{{{_HOLE}\}}")
 _PICTURE = re.compile(  # also calculations of GSM8K, tags of HTML, ends of proofs: what says nothing
-    r"(?s)\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>|</?(?:b|i|u|em|strong)>|[∎■«»]|\$?\\(?:blacks|s)quare\s*+(?:\$|$)"
+    r"(?s)\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>|</?(?:b|i|u|em|strong)>|∎|■|«|»"
+    r"|\$\\(?:blacks|s)quare\s*+(?:\$|$)|\\(?:blacks|s)quare\s*+(?:\$|$)"
 )
 _BARE_BOX = re.compile(r"\\boxed\s*+(-?\d[^\s{}$\\.,;]*+|[A-Za-z](?![A-Za-z]))(?=\s*+(?:[$\\.,;\n]|$))")  # which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -129,7 +135,9 @@ _MAX_BETWEEN = 60  # characters
 
 def find_boxes(text: str) -> tuple[list[Span], int | None]:
     """Every complete outermost box that is not empty, `5` for `\\boxed{\\boxed{5}}`; where the last begins if it never ends."""
-    opening = {match.end() - 1: match.start() for match in _BOX.finditer(text)}
+    if (first := text.find("ox")) < 0:  # a fast search
+        return [], None
+    opening = {match.end() - 1: match.start() for match in _BOX.finditer(text, max(first - 3, 0))}
     if not opening:
         return [], None
     spans: list[tuple[int, int, int, int]] = []  # start and end of a box, start and end of what it holds
@@ -167,17 +175,18 @@ def _are_joined(text: str, end: int, start: int) -> bool:
 # 2. Markers
 
 _MARKER = re.compile(
-    r"(?i)(?:(?<!if the )(?<!suppose the )\bans(?:wers?)?\b(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
+    r"[aA#](?:(?<=\b[aA])(?i:(?<!if the .)(?<!suppose the .)ns(?:wers?)?\b"
+    r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
     r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
-    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|)|####)[\s*_:]*+"
+    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|))"
+    r"|(?<=#)###)[\s*_:]*+"
 )
 _MATHEMATICAL = re.compile(r"[\d$\\]")
 _DIRECT = re.compile(r"[-+−(\[{]*+\\?[\d$\\(√π€£]|\.\d")
 
 
-def _read_marked(text: str) -> str | None:
+def _read_marked(text: str, ends: list[int]) -> str | None:
     """What the last marker introduces: a value right behind it, or the last sentence of the text."""
-    ends = _find_ends(text)
     markers: dict[int, int] = {}  # end of a sentence: end of its last marker
     for match in _MARKER.finditer(text):
         markers[ends[bisect_left(ends, match.end())]] = match.end()
@@ -245,7 +254,8 @@ def _strip_markup(text: str) -> str | None:
 
 # 4. The end of the text
 
-_SENTENCE_END = re.compile(r"(?<!\\)(?:(?<!approx)(?<!\bca)(?<!i\.e)[.?。]|!(?!\s*+[-+=*/^<>×·]))(?=[\s*\"'”)]|$)|\n")
+_STOP = r"(?<!\\.)(?<!approx.)(?<!\bca.)(?<!i\.e.)(?=[\s*\"'”)]|$)"
+_SENTENCE_END = re.compile(rf"\.{_STOP}|\?{_STOP}|。{_STOP}|!(?!\s*+[-+=*/^<>×·]){_STOP}|\n")  # by first characters: fast
 _TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
 _ENVIRONMENT = r"\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
 # Between two dollar signs stands no word, as the angle ABC, and no space only at the end: `$20 - $8` and `$5 and $6` are prices.
@@ -279,9 +289,8 @@ def _find_ends(text: str) -> list[int]:
     return [*(match.start() for match in _SENTENCE_END.finditer(masked)), len(text)]
 
 
-def _read_conclusion(text: str) -> str | None:
+def _read_conclusion(text: str, ends: list[int]) -> str | None:
     """The value at the end of the last sentence that has one."""
-    ends = _find_ends(text)
     spans = zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True)
     sentences = [text[start:end] for start, end in spans if text[end : end + 1] != "?"]
     return next(filter(None, map(_conclude, reversed(sentences))), None)

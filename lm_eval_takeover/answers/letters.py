@@ -13,7 +13,7 @@ _WRAP = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal)?|mbox|bf|rm)\b\
 _BOXED = re.compile(
     r"\A[\W_]*+(?>(?i:option|choice|answer|graph)\b\W*+|)"
     r"(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]}$\\]*+(?:[.:,、\n]|$)|[}\\]*+\s++(?=\d|[-–—]\s))|([a-z])(?:[.)]\s|\W*+$))"
-    r"|\d[^()]*\(([A-Z])\)\W*+\Z"
+    r"|\A\d[^()]*\(([A-Z])\)\W*+\Z"
 )
 _FIRST = re.compile(r"\A\W*+([A-Z])\W*?(?:\n|\Z)")
 _CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![A-Za-z0-9_]|['’][A-Za-z]|-[A-Za-z])"
