@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from regression_alarms import CONFIDENCE, ROW, RUNS, SAMPLES, draw_chances, find_p_values
 from scipy import stats
 
-from lm_eval_takeover.commands.regress.plans import EXPECTED, lower
+from lm_eval_takeover.commands.regress.plans import lower
 from lm_eval_takeover.commands.regress.verdicts import judge_fixed
 from lm_eval_takeover.results.statistics import Values, as_values
 
@@ -114,7 +114,7 @@ def rate_changed(generator: np.random.Generator, problems: int, drop: float, run
 def simulate(generator: np.random.Generator, task: str, drop: float, baselines: int) -> dict[str, Alarms]:
     """By gate which runs alarm: `[baselines, RUNS]`."""
     before = draw_chances(generator, table3()[ROW, task], baselines, TASKS[task])
-    after = lower(before, drop, EXPECTED["acc"]) if drop else before
+    after = lower(before, drop) if drop else before
     old = generator.random((*before.shape, SAMPLES)) < before[..., np.newaxis]
     alarms: dict[str, list[Alarms]] = {name: [] for name in GATES}
     for _ in range(RUNS):

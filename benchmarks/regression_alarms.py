@@ -14,7 +14,7 @@ import numpy as np
 from difficulties import Beta, table3
 
 from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores
-from lm_eval_takeover.commands.regress.plans import EXPECTED, Design, draw_scores, lower, plan
+from lm_eval_takeover.commands.regress.plans import Design, draw_scores, lower, plan
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.statistics import Values, as_values, average_differences
 
@@ -50,10 +50,10 @@ def rate_alarms(
     generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: float, comparisons: int
 ) -> tuple[float, float, float]:
     """The share of comparisons that find `regressed`, that pass, and in which the point estimate is beyond the limit."""
-    design = Design("acc", limit, CONFIDENCE, SAMPLES)
+    design = Design(limit, CONFIDENCE, SAMPLES)
     before = draw_chances(generator, beta, comparisons, SIZES[task])
-    after = lower(before, drop, EXPECTED["acc"]) if drop else before
-    old, new = (draw_scores(generator, chances, SAMPLES, "acc") for chances in (before, after))
+    after = lower(before, drop) if drop else before
+    old, new = (draw_scores(generator, chances, SAMPLES) for chances in (before, after))
     p, beyond = find_p_values([new - old + limit]), (new - old + limit).mean(axis=1) < 0
     return tuple(float(found.mean()) for found in (p <= design.level, p >= 1 - design.level, beyond))  # type: ignore[return-value]
 
@@ -63,7 +63,7 @@ def plan_power(generator: np.random.Generator, beta: Beta, task: str, drop: floa
     found = []
     for _ in range(PLANS):
         baseline = measure(generator, draw_chances(generator, beta, 1, SIZES[task])[0], "", task)
-        found.append(plan(baseline, Design("acc", limit, CONFIDENCE), [drop])[0].power)
+        found.append(plan(baseline, Design(limit, CONFIDENCE), [drop])[0].power)
     return float(np.mean(found))
 
 
@@ -73,8 +73,8 @@ def simulate_quiet(generator: np.random.Generator, difficulties: Sequence[Values
     for chances in zip(*difficulties, strict=True):
         parts = []
         for each in chances:
-            old = draw_scores(generator, each[np.newaxis], design.samples or SAMPLES, design.metric)
-            new = draw_scores(generator, np.broadcast_to(each, (runs, len(each))), design.samples or SAMPLES, design.metric)
+            old = draw_scores(generator, each[np.newaxis], SAMPLES)
+            new = draw_scores(generator, np.broadcast_to(each, (runs, len(each))), SAMPLES)
             parts.append(new - old + design.limit)
         found.append(find_p_values(parts))
     return np.stack(found)
@@ -82,7 +82,7 @@ def simulate_quiet(generator: np.random.Generator, difficulties: Sequence[Values
 
 def rate_quiet(generator: np.random.Generator, cells: Sequence[tuple[Beta, int]], limit: float, baselines: int) -> list[float]:
     """Without a change: passes, alarms, alarms of the unluckiest 5 % of baselines, any of 30."""
-    design = Design("acc", limit, CONFIDENCE, SAMPLES)
+    design = Design(limit, CONFIDENCE, SAMPLES)
     difficulties = [draw_chances(generator, beta, baselines, problems) for beta, problems in cells]
     found = simulate_quiet(generator, difficulties, design, RUNS)
     alarms = found <= design.level

@@ -138,7 +138,6 @@ class Target:
         return self.realized_rate if self.solved_rate is None else self.solved_rate
 
     def describe_rate(self) -> str:
-        """The realized rate with its interval, in per cent."""
         known = "" if self.low is None or self.high is None else f" ({self.low:.1%} to {self.high:.1%})"
         return f"{self.realized_rate:.2%}{known}"
 

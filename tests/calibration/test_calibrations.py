@@ -8,8 +8,6 @@ import pytest
 import torch
 from helpers.calibrations import BASE, GUIDE, METHOD, SCORES, TARGET, calibrate_values, small_calibration
 from helpers.one_line import one_line
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lm_eval_takeover.calibration.files import (
     compute_checksum,
@@ -34,6 +32,11 @@ def test_a_written_file_reads_back(made, tmp_path):
     assert json.loads(path.read_text())["schema"] == 4
     assert len(path.read_text().splitlines()) < 150  # long lists stand on one line each
     assert [p.name for p in path.parent.iterdir()] == ["made.json"]
+    path.write_text(path.read_text().replace('"notes": ""', '"notes": "measured on a Sunday [ 1 2 ]"'))  # which may be edited
+    assert read_calibration(path).notes == "measured on a Sunday [ 1 2 ]"
+    template = "- [ ] {{q}} [1,   2]"
+    write_calibration(replace(made, prompts=made.prompts | {"template": template}), path)
+    assert read_calibration(path).prompts["template"] == template
 
 
 def published(content, columns, default_row=None):
@@ -82,27 +85,12 @@ def test_a_damaged_or_edited_file_is_named_with_its_field(made, tmp_path, edit, 
         read_calibration(path)
 
 
-def test_notes_may_be_edited(made, tmp_path):
-    path = tmp_path / "made.json"
-    write_calibration(made, path)
-    path.write_text(path.read_text().replace('"notes": ""', '"notes": "measured on a Sunday [ 1 2 ]"'))
-    assert read_calibration(path).notes == "measured on a Sunday [ 1 2 ]"
-    template = "- [ ] {{q}} [1,   2]"
-    write_calibration(replace(made, prompts=made.prompts | {"template": template}), path)
-    assert read_calibration(path).prompts["template"] == template
-
-
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"a": 1}', "\x00\x01", "[" * 100_000, "9" * 5000])
 def test_what_is_no_calibration_file_is_refused(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_text(content)
     with pytest.raises(CalibrationError, match=r"x\.json"):
         read_calibration(path)
-
-
-def test_an_unknown_name_suggests_a_packaged_one():
-    with pytest.raises(CalibrationError, match=r"neither a file nor a packaged one; did you mean 'demo'"):
-        find_calibration("demmo")
 
 
 def test_pairs_match_by_files_or_by_hub_id(made):
@@ -135,12 +123,6 @@ def test_tau_and_kappa_equal_their_definitions(rho):
     assert threshold.kappa_tail_to_mean == pytest.approx(SCORES[tau < SCORES].mean() / SCORES.mean(), rel=1e-9)
 
 
-@given(st.floats(0.001, 0.5))
-def test_any_rho_is_read_within_a_tenth_of_a_percent_of_rank(rho):
-    tau = CALIBRATED.threshold(rho).tau
-    assert abs((tau < SCORES).mean() - rho) <= 0.001
-
-
 def test_zero_scores_give_a_gate_that_fires_on_whatever_is_not_zero():
     threshold = calibrate_values(np.zeros(100)).threshold(0.03)
     gate = Gate(threshold.tau, threshold.kappa_threshold_to_mean)
@@ -168,17 +150,6 @@ def test_a_target_is_found_by_its_whole_gate(made):
             find_target(made, rate, method, lambda: "the command")
 
 
-def test_a_solved_rate_is_asked_for_by_name():
-    from lm_eval_takeover.model import GuidedTakeover
-
-    lm = GuidedTakeover(target_rate=0.05)
-    info = lm.get_model_info()["takeover"]
-    assert info["target_rate"] == 0.05
-    assert lm.policy.gate == GuidedTakeover(spike_ratio=info["spike_ratio"]).policy.gate
-    with pytest.raises(CalibrationError, match=r"was not solved for target_rate=0\.05 with js"):
-        GuidedTakeover(target_rate=0.05, score="js")
-
-
 def test_a_published_table_is_read_by_columns():
     published, column = find_calibration("qwen3-0.6b-base+qwen3-8b:2")
     assert (column, published.source, published.default_row) == (2, "published", "GSM8K")
@@ -188,6 +159,8 @@ def test_a_published_table_is_read_by_columns():
             published.published("ce", column)
     with pytest.raises(CalibrationError, match="does not hold score=rkl"):
         published.published("rkl", 1)
+    with pytest.raises(CalibrationError, match=r"neither a file nor a packaged one; did you mean 'demo'"):
+        find_calibration("demmo")
 
 
 def test_every_packaged_file_is_sound_and_has_its_page():

@@ -59,12 +59,10 @@ def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys,
     spans = [row["average"]["acc_high"] - row["average"]["acc_low"] for board in (before, grouped) for row in board["rows"][:1]]
     assert spans[1] != spans[0]
 
-    for row in ("base", "guided", "guide"):
-        call("rescore", run_dir / row, *own)
+    call("rescore", run_dir / "guided", *own)
     board = json.loads(call("leaderboard", run_dir, "--format", "json"))
-    assert [row["model"] for row in board["rows"]] == [row["model"] for row in before["rows"]]
     assert [row["tasks"] for row in board["rows"]] == [row["tasks"] for row in before["rows"]]
-    assert sum("the verdicts are those of `rescore`" in line for line in board["warnings"]) == 3
+    assert sum("the verdicts are those of `rescore`" in line for line in board["warnings"]) == 1
     check_numbers(call("leaderboard", run_dir, "--columns", "intervals", "cost"), board)
     cells = {row["kind"]: row["tasks"][task] for row in board["rows"]}
     assert all((cell["samples"], cell["k"]) == (3, 3) for cell in cells.values())

@@ -1,9 +1,7 @@
 """`score` as a real process, killed and called again."""
 
 import json
-import random
 import signal
-import time
 
 import pytest
 from helpers.processes import HELPERS
@@ -40,24 +38,6 @@ def read(run):
 def clear(run):
     for path in run.glob("scores/*.parquet"):
         path.unlink()
-
-
-def test_kills_at_random_instants_lose_nothing(start, run, whole):
-    """Files of earlier attempts stay as they are, and the last attempt makes what one that was left alone makes."""
-    chance, landed = random.Random(3), 0
-    clear(run)
-    while landed < 8:
-        before = read(run)
-        process = start()
-        time.sleep(chance.uniform(0.0, 0.8))
-        status = process.kill()
-        assert status in (0, -signal.SIGKILL)
-        landed += status != 0
-        assert before.items() <= read(run).items() <= whole.items()
-        if status == 0:
-            assert read(run) == whole
-            clear(run)
-    assert start().wait() == 0 and read(run) == whole
 
 
 @pytest.mark.parametrize(

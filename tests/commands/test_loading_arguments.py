@@ -95,8 +95,3 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, par
     (call,) = calls.plan_calls(asked, row, plan)
     given = read_arguments(value_of(call.words, "--model_args"))
     check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)
-
-
-def test_what_loads_no_model_is_refused_by_calibrate(parse):
-    with pytest.raises(ArgumentError, match="--model_args polcy=… loads no model; "):
-        read_loading(parse("calibrate", "--prompts", "p", "--out", "o.json", "--model_args", "polcy=random"))

@@ -16,8 +16,6 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 from lm_eval_takeover.lab.extra import draw_svg
-from lm_eval_takeover.lab.frontier.output import write_frontier
-from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, Frontier
 from lm_eval_takeover.results.files import MATHEMATICAL
 
 
@@ -39,7 +37,6 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize(
     "words",
     [
-        ["leaderboard", "{runs}"],
         ["leaderboard", "{runs}", "--columns", "intervals", "maj8", "cost"],
         ["leaderboard", "{runs}", "--vs", "{runs}/base"],
         ["leaderboard", "--published"],
@@ -47,7 +44,7 @@ def runs(tmp_path_factory):
          "score", "tau", "kappa", "window"],
         ["regress", "--baseline", "{runs}/b.json", "--plan", "--tasks", "takeover_amc23"],
     ],
-    ids=["board", "all-columns", "versus", "published", "regress", "plan"],
+    ids=["all-columns", "versus", "published", "regress", "plan"],
 )  # fmt: skip
 def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypatch, words):
     words = [word.format(runs=runs) for word in words]
@@ -61,17 +58,6 @@ def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypa
         # A path of the machine has no place to be folded.
         assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= width
         check_numbers(printed, document, least=6)
-
-
-def test_areas_and_least_costs_are_printed_as_they_are():
-    area = [0.4312, 0.3711, 0.4987, 0.3921, 0.4703, "random", 0.3771, 0.3307, 0.4235, 1.23e-09]
-    least = [0.0117, 0.0523, 0.0411, None]
-    rows = [
-        ["share", "average", "acc", "segment:length=sentence", *area, *[None] * 7],
-        ["asked", "average", "acc", "segment:length=sentence", *[None] * 10, *least, *[None] * 3],
-    ]
-    areas = [dict(zip(AREA_COLUMNS, row, strict=True)) for row in rows]
-    check_numbers(write_frontier(Frontier([], areas), "share", "table"), [areas, 0.0001, 50, 90, 95], least=10)
 
 
 CELLS = Table(

@@ -49,7 +49,12 @@ def measure(options: argparse.Namespace) -> int:
     others = registered.installed()  # of these only what is asked for
     scores = [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
     known = _read_known(options, setup, scores)
-    print(_estimate(setup, sum(len(rates or ()) for _, rates in methods)), file=sys.stderr)
+    rates = sum(len(of_method) for _, of_method in methods)
+    tries = MOST * rates * len(setup.prompts.held_out)
+    solving = f", then up to {tries:,} of held-out prompts ({rates} x {MOST} tries)" if tries else ""
+    fewer = "fewer prompts are a quicker first try (--num_prompts, --num_held_out)"
+    most = f"at most {setup.max_gen_toks:,} tokens each"
+    print(f"{len(setup.prompts.texts):,} rollouts{solving}, {most}; {fewer}", file=sys.stderr)
     with open_rollouts(setup, options.out, scores) as rollouts:
         calibration = calibrate(setup, methods, known=known, rollouts=rollouts)
         calibration = replace(calibration, name=options.out.stem)
@@ -69,14 +74,6 @@ def measure(options: argparse.Namespace) -> int:
     print(f"{page.describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
     print("\n".join([page.describe_pair(calibration), *page.list_limits(calibration)]))
     return 0
-
-
-def _estimate(setup: Setup, rates: int) -> str:
-    """The most that there is to write, in a line."""
-    prompts, tries = len(setup.prompts.texts), MOST * rates * len(setup.prompts.held_out)
-    solving = f", then up to {tries:,} of held-out prompts ({rates} x {MOST} tries)" if tries else ""
-    most = f"at most {setup.max_gen_toks:,} tokens each; fewer prompts are a quicker first try (--num_prompts, --num_held_out)"
-    return f"{prompts:,} rollouts{solving}, {most}"
 
 
 def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:

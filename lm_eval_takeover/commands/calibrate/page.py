@@ -36,7 +36,6 @@ def target_table(calibration: Calibration) -> Table:
 
 
 def describe_rollouts(calibration: Calibration) -> str:
-    """Numbers of rollouts, prompts and tokens, and the share that was cut."""
     rollouts, prompts = calibration.rollouts or 0, calibration.prompts.get("asked")
     fewer = f" ({prompts} prompts were asked for)" if prompts and prompts != rollouts else ""
     cut = calibration.cut or 0
@@ -45,7 +44,6 @@ def describe_rollouts(calibration: Calibration) -> str:
 
 
 def list_limits(calibration: Calibration) -> list[str]:
-    """How far not to trust it."""
     lines = []
     if calibration.diagnostic:
         lines.append(f"Measured on problems of {', '.join(calibration.diagnostic)}; runs on these refuse it.")
@@ -66,7 +64,6 @@ def peak_share(calibration: Calibration) -> float:
 
 
 def describe_pair(calibration: Calibration) -> str:
-    """How near the models are, in one line."""
     parts = [f"the tenth of the tokens with the highest ce holds {peak_share(calibration):.0%} of it"]
     if (differ := calibration.scores.get("top1")) is not None:
         parts.append(f"base and guide have the same first choice at {1 - differ.mean:.1%} of the tokens")
@@ -100,7 +97,6 @@ def render_page(calibration: Calibration, path: str | None = None, scores: Seque
 
 
 def _list_facts(calibration: Calibration) -> list[list[str]]:
-    """Facts of the measurement, by their names in the file."""
     facts: dict[str, Any] = {"base": calibration.base, "guide": calibration.guide, "direction": calibration.direction}
     for group in ("vocabulary", "prompts", "decoding", "dtypes"):
         facts |= {f"{group} {name}": value for name, value in getattr(calibration, group).items() if name not in _LONG}

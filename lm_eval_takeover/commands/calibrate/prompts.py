@@ -143,7 +143,15 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
         lines = [{name: line.get(name) for name in line} for line in read_lines(path, "one JSON object per line")]
         rows = _Rows(lines, f"--prompts '{source}'", path.name, field, None, None)
     else:
-        dataset = _load_dataset(source, split)
+        import datasets
+
+        name, _, config = source.partition(":")
+        try:
+            dataset = datasets.load_dataset(name, config or None, split=split)
+        except Exception as error:  # the hub, the network and the loader each raise their own kinds
+            raise ArgumentError(
+                f"--prompts '{source}' is not a file, and cannot be loaded as a hub data set 'id[:config]': {first_line(error)}"
+            ) from error
         usual = [name for name in (*(["problem"] if task else []), "prompt") if name in dataset.column_names]
         field = field or (usual or ["question"])[0]
         template = None if task else MATH_TEMPLATE % field
@@ -187,18 +195,6 @@ def _draw_rows(
     if repeated:
         logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, rows.option)
     return drawn
-
-
-def _load_dataset(source: str, split: str) -> Any:
-    import datasets
-
-    name, _, config = source.partition(":")
-    try:
-        return datasets.load_dataset(name, config or None, split=split)
-    except Exception as error:  # the hub, the network and the loader each raise their own kinds
-        raise ArgumentError(
-            f"--prompts '{source}' is not a file, and cannot be loaded as a hub data set 'id[:config]': {first_line(error)}"
-        ) from error
 
 
 def _render_task(task: TaskForm, row: dict[str, Any]) -> str:

@@ -149,7 +149,6 @@ class Rollouts:
         self._keep(samples)
 
     def remember(self, name: str, value: Any) -> None:
-        """Keep a small result."""
         self.results[name] = value
         self._keep([_make_sample(0, name, 0, False, json.dumps(value).encode())])
 
@@ -165,7 +164,6 @@ class Rollouts:
                 shutil.rmtree(self.run.folder, ignore_errors=True)
 
     def describe_kept(self) -> str:
-        """The last line of a stopped call."""
         kept = self.done or self.results
         return "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
 

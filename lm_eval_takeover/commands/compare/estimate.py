@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -27,7 +26,6 @@ _ASSUMED_RATE = 0.05  # of rows that follow, if the gate of the guided row is se
 
 
 def print_estimate(asked: Comparison) -> int:
-    """Print it; returns the exit status 0."""
     rows = check_rows(asked)
     loads = read_workload(asked)
     plan = plan_calibration(asked, rows, loads)
@@ -42,7 +40,6 @@ def print_estimate(asked: Comparison) -> int:
 
 
 def _lay_out_tasks(loads: Sequence[TaskLoad], plan: CalibrationPlan) -> Table:
-    """The work of each row by task, and that of the calibration."""
     lines = []
     for load in loads:
         requests = load.problems * load.samples
@@ -66,30 +63,15 @@ def _lay_out_memory(asked: Comparison, rows: Sequence[PlannedRow], loads: Sequen
     lines = []
     for role, name in names.items():
         member = Member(role, name, given=arguments.for_role(role) if role in PAIR else trusted)
-        empty, dtype = make_empty(member), member.given.dtype
-        count = int(empty.num_parameters())
+        count, dtype = int(make_empty(member).num_parameters()), member.given.dtype
         parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
         size = (parsed or torch.float32).itemsize
         cache = count_column_bytes(member.config, size) * tokens
-        sizes = f"{_count_bytes(member, empty, size) / 1e9:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / 1e9:,.2f} GB"
+        sizes = f"{count * size / 1e9:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / 1e9:,.2f} GB"
         lines.append([role, f"{count / 1e6:,.1f} M", *sizes])
     notes = [
         f"Cache: keys and values at {tokens:,} new tokens, without the prompt, in a batch of {batch}"
         f"{', the most that batch_size=auto takes' if is_auto else ''}. One row runs at a time. "
-        "The rows base and thinking need one model, the others need base and guide."
+        "The rows base and thinking need one model, the others need base and guide. Weights are those before any quantization."
     ]
     return Table(["Model", "Parameters", "Weights", "Cache / sample", "Cache / batch"], lines, notes)
-
-
-def _count_bytes(member: Member, empty: Any, size: int) -> float:
-    """Of the weights: the layers in the bits of their quantization, if they have one, and all else in the dtype."""
-    given, own = member.given, member.given.quantization_config or getattr(member.config, "quantization_config", None) or {}
-    eight = own.get("load_in_8bit") or own.get("quant_method") == "fp8"
-    four, eight = given.load_in_4bit or own.get("load_in_4bit"), given.load_in_8bit or eight
-    bits = 4 if four else 8 if eight else own.get("bits")
-    total = empty.num_parameters() * size
-    if not bits:
-        return float(total)
-    head = empty.get_output_embeddings()
-    layers = sum(m.weight.numel() for m in empty.modules() if isinstance(m, torch.nn.Linear) and m is not head)
-    return float(total - layers * (size - bits / 8))

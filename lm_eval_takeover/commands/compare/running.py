@@ -54,7 +54,17 @@ def run_comparison(asked: Comparison) -> int:
         return error.status
     finally:
         lock.release()
-    _print_tables(asked, done)
+    write_kept_rows(run_dir, done)
+    hidden = [DRAFTED] if "guide" in {row.name for row in done} else []  # both have one text
+    board = build_board([run_dir], [], None, ReadOptions(group=asked.group), hidden)
+    costs = describe_costs(done)
+    described = write_json(describe_board(board) | {"costs": costs})
+    write_text(run_dir / "leaderboard.json", described)
+    sys.stdout.write(described if asked.format == "json" else write_table(board, asked.format, ("intervals",)))
+    if asked.format not in ("json", "csv"):
+        host = next((row.host for row in done if row.host), "base")
+        followers = [row.label for row in done if row.follows]
+        sys.stdout.write("\n" + write_costs(costs, followers, asked.format, host))
     return 0
 
 
@@ -70,20 +80,6 @@ def check_rows(asked: Comparison) -> list[PlannedRow]:
     return rows
 
 
-def _print_tables(asked: Comparison, done: Done) -> None:
-    write_kept_rows(asked.run_dir, done)
-    hidden = [DRAFTED] if "guide" in {row.name for row in done} else []  # both have one text
-    board = build_board([asked.run_dir], [], None, ReadOptions(group=asked.group), hidden)
-    costs = describe_costs(done)
-    described = write_json(describe_board(board) | {"costs": costs})
-    write_text(asked.run_dir / "leaderboard.json", described)
-    sys.stdout.write(described if asked.format == "json" else write_table(board, asked.format, ("intervals",)))
-    if asked.format not in ("json", "csv"):
-        host = next((row.host for row in done if row.host), "base")
-        followers = [row.label for row in done if row.follows]
-        sys.stdout.write("\n" + write_costs(costs, followers, asked.format, host))
-
-
 def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> Done:
     """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
     if plan.words:
@@ -95,7 +91,8 @@ def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPla
     for late in (False, True):
         calls: dict[ComparedRow, list[Call]] = {row: plan_calls(asked, row, plan, rates) for row in kept if row.follows is late}
         run_calls(asked, [call for of_row in calls.values() for call in of_row])
-        done |= {row: [_read_newest(call.results) for call in of_row] for row, of_row in calls.items()}
+        for row, of_row in calls.items():
+            done[row] = [read_run(max(find_results(call.results), key=file_date)) for call in of_row]
         leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
         rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
     for row in kept:
@@ -103,19 +100,11 @@ def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPla
         own = {task: run.takeover["per_task"][task].get("identity") for run in done[row] for task in run.tasks}
         if own and all(own.values()):
             write_text(asked.run_dir / row.label / ROW, write_json(own))
-        _remove_earlier(asked.run_dir / row.label / "results", done[row])
+        newest = {(run.source.parent, file_date(run.source)) for run in done[row]}
+        for file in [*(asked.run_dir / row.label / "results").rglob("*.json*")]:
+            if (file.parent, file_date(file)) not in newest:  # of an earlier command: its samples are in the journal
+                file.unlink()
     return {row: done[row] for row in kept if done[row]}
-
-
-def _read_newest(results: Path) -> Run:
-    return read_run(max(find_results(results), key=file_date))
-
-
-def _remove_earlier(results: Path, runs: Sequence[Run]) -> None:
-    """Remove what earlier commands left. Their samples are in the journal."""
-    kept = {(run.source.parent, file_date(run.source)) for run in runs}
-    for file in [file for file in results.rglob("*.json*") if (file.parent, file_date(file)) not in kept]:
-        file.unlink()
 
 
 def _drop_repeated(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> list[PlannedRow]:

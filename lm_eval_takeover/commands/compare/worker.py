@@ -105,7 +105,6 @@ def read_harness_once(names: frozenset[str]) -> None:
 
 
 def run_calibrate(words: list[str]) -> None:
-    """`lm-eval-takeover calibrate WORDS` in this process."""
     from lm_eval_takeover.commands.calibrate import command as calibrate
 
     parser = argparse.ArgumentParser(prog="lm-eval-takeover calibrate", allow_abbrev=False)
@@ -115,7 +114,6 @@ def run_calibrate(words: list[str]) -> None:
 
 
 def run_stock(words: list[str]) -> None:
-    """`lm_eval WORDS` in this process."""
     sys.argv = ["lm_eval", *words]
     from lm_eval.__main__ import cli_evaluate
 

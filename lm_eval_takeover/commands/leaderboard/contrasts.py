@@ -1,6 +1,5 @@
 """A row against others: Recovery between its base and its reference, and differences from the row of `--vs`."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from lm_eval_takeover.results.summary import Figure, recover
 
 AVERAGE = "average"
 PAIR = ("base", "guide")
-_SAME_SIZE = 0.3  # names round: a "0.6B" may have 0.75 B with its embeddings
 
 
 class Members(NamedTuple):
@@ -49,29 +47,6 @@ def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
         return sum(map(len, differing)), row.seed != other.seed
 
     return min(others, key=distance, default=None)
-
-
-def warn_of_references(members: Sequence[Members]) -> list[str]:
-    """A line where Recovery is against a thinking model of another size than the base's, or of unknown size."""
-    lines = []
-    for _, base, reference in members:
-        if reference is None or base is None or reference.kind != "thinking":
-            continue
-        size, base_size = _find_size(reference, "guide" if reference.takeover else "model"), _find_size(base, "base")
-        if size is None or base_size is None:
-            if not base.model.startswith(reference.model):
-                unknown = f"nothing says that it has the size of {base.name}"
-                lines.append(f"Recovery is against {reference.name}, and {unknown}")
-        elif abs(size - base_size) > _SAME_SIZE * base_size:
-            sizes = f"has {size / 1e9:.2g} B parameters, while {base.name} has {base_size / 1e9:.2g} B"
-            lines.append(f"{reference.name} {sizes}; the paper's Recovery is against a model of the base's size")
-    return list(dict.fromkeys(lines))
-
-
-def _find_size(run: Run, role: str) -> float | None:
-    """Parameters of the model that writes: as the run counted them, else as its name says (`0.6B`)."""
-    named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])", run.model)
-    return run.parameters.get(role) or (float(named[1]) * 1e9 if named else None)
 
 
 def measure_recoveries(members: Members, averaged: Sequence[str]) -> dict[str, Figure]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, write_csv, write_json
-from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE, Contrast
+from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
 from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS
 from lm_eval_takeover.results.problems import ACC
@@ -68,7 +68,10 @@ def _describe_row(row: BoardRow, versus: str | None) -> dict[str, Any]:
         recovery |= figure.describe(_field(metric)) | ({f"{_field(metric)}_why": figure.why} if figure.why else {})
     contrasts: dict[str, dict[str, Any]] = {}
     for contrast in row.contrasts:
-        contrasts.setdefault(_field(contrast.metric), {})[contrast.task] = _describe_contrast(contrast)
+        figure = contrast.figure
+        figures = {"difference": figure.value, "low": figure.low, "high": figure.high, "p_value": contrast.p_value}
+        more = {"why": figure.why} if figure.why else {"p_holm": contrast.p_holm, "how": contrast.how}
+        contrasts.setdefault(_field(contrast.metric), {})[contrast.task] = figures | more
     return {
         **_name_row(row),
         "tasks": {task: _describe_cell(cell) for task, cell in row.tasks.items()},
@@ -95,12 +98,6 @@ def _describe_cell(cell: Summary) -> dict[str, Any]:
     described |= {"metric": cell.accuracy} if cell.accuracy != ACC else {}
     described |= {field: getattr(cell.rates, name) for name, field in _CELL_RATES.items()}
     return described | {"problems": cell.problems, "samples": cell.samples}
-
-
-def _describe_contrast(contrast: Contrast) -> dict[str, Any]:
-    figure = contrast.figure
-    described = {"difference": figure.value, "low": figure.low, "high": figure.high, "p_value": contrast.p_value}
-    return described | ({"why": figure.why} if figure.why else {"p_holm": contrast.p_holm, "how": contrast.how})
 
 
 def _field(metric: str) -> str:
@@ -176,7 +173,6 @@ def _spread(cells: Cells) -> Iterator[tuple[str, list[str]]]:
 
 
 def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
-    """List what cells mean, the references of Recovery, why it is blank, and the warnings."""
     rows = board.rows
     has_intervals = "intervals" in extras
     intervals = "Intervals are 95 %, over problems." if has_intervals else "`--columns intervals` adds intervals."
@@ -256,7 +252,6 @@ def _show_rate(row: BoardRow) -> str:
 
 
 def _list_parts(cell: Summary | None, extras: Sequence[str]) -> list[Part]:
-    """Acc, Pass@k (with intervals if asked for), and what `--columns` adds."""
     if cell is None or cell.acc.value is None:
         return []
     shown = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
@@ -264,15 +259,11 @@ def _list_parts(cell: Summary | None, extras: Sequence[str]) -> list[Part]:
     shown += [_show_share(majority, intervals=False)] if "maj8" in extras else []
     for name in (name for extra, names in _PARTS.items() if extra in extras for name in names):
         rate = getattr(cell.rates, name)
-        shown.append((_show_range(cell), "") if name == "truncated" else _show_share(Figure(rate), False))
+        text, _ = _show_share(Figure(rate), False)
+        if name == "truncated" and rate is not None:  # what Acc were at most if all of these had gone on to be correct
+            text = f"[{100 * cell.acc.value:.1f}, {100 * min(1.0, cell.acc.value + rate):.1f}]"
+        shown.append((text, ""))
     return [(label, *each) for label, each in zip(_name_parts(cell.k, cell.samples, extras), shown, strict=True)]
-
-
-def _show_range(cell: Summary) -> str:
-    """Acc, and what it were at most if all truncated samples had gone on to be correct."""
-    if cell.acc.value is None or cell.rates.truncated is None:
-        return ""
-    return f"[{100 * cell.acc.value:.1f}, {100 * min(1.0, cell.acc.value + cell.rates.truncated):.1f}]"
 
 
 def _show_share(figure: Figure, intervals: bool) -> tuple[str, str]:
@@ -301,22 +292,17 @@ def _show_cost(value: float | None) -> str:
 
 def _lay_out_versus(board: Board) -> Table | None:
     """Differences from the row of `--vs`, in percentage points; None where there is none."""
-    lines = [
-        [row.name, contrast.metric.replace("acc", "Acc").replace("pass", "Pass"), *_show_contrast(contrast)]
-        for row in board.rows
-        for contrast in row.contrasts
-    ]
+    lines = []
+    for name, each in ((row.name, contrast) for row in board.rows for contrast in row.contrasts):
+        shown, bounds = [each.figure.why or "", "", "", ""], each.figure.interval
+        if bounds is not None:
+            shown = [f"{100 * bounds.value:+.1f}", f"{100 * bounds.low:+.1f} to {100 * bounds.high:+.1f}"]
+            shown += map(show_p_value, (each.p_value, each.p_holm))
+        metric = each.metric.replace("acc", "Acc").replace("pass", "Pass")
+        lines.append([name, metric, _heading(each.task), *shown])
     if not lines:
         return None
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]
     tested = sum(contrast.p_holm is not None for row in board.rows for contrast in row.contrasts)
     note = f"Differences from {board.versus}, in percentage points; Holm's p-values are over all {tested} comparisons."
     return Table(columns, lines, [note], names=3)
-
-
-def _show_contrast(contrast: Contrast) -> list[str]:
-    task, bounds = _heading(contrast.task), contrast.figure.interval
-    if bounds is None:
-        return [task, contrast.figure.why or "", "", "", ""]
-    span = f"{100 * bounds.low:+.1f} to {100 * bounds.high:+.1f}"
-    return [task, f"{100 * bounds.value:+.1f}", span, show_p_value(contrast.p_value), show_p_value(contrast.p_holm)]

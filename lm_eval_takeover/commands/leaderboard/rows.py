@@ -12,7 +12,6 @@ from lm_eval_takeover.commands.leaderboard.contrasts import (
     find_members,
     measure_recoveries,
     subtract_row,
-    warn_of_references,
 )
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import summary
@@ -89,8 +88,7 @@ def build_board(
         paths = ", ".join(f"'{path}'" for path in [*results, *thinking])
         raise ArgumentError(f"nothing can be shown of {paths}: {reasons}")
     averaged = summary.choose_averaged(sorted({task for row in named for task in row.tasks}))
-    members = {row.name: find_members(row, _list_peers(row, named, places)) for row in named}
-    rows = [_describe_row(row, members[row.name], averaged) for row in named]
+    rows = [_describe_row(row, find_members(row, _list_peers(row, named, places)), averaged) for row in named]
     missed = [
         f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
         for row in rows
@@ -101,7 +99,6 @@ def build_board(
         *more,
         *more_differences,
         *missed,
-        *warn_of_references(list(members.values())),
         *_list_warnings(named, averaged),
     ]
     unknown = [row.name for row in named if not row.takeover]
@@ -174,7 +171,6 @@ def _list_warnings(rows: Sequence[Run], averaged: Sequence[str]) -> list[str]:
 
 
 def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
-    """List the warnings on one task, given by row name."""
     settings = {row: of.settings | {"problems": of.count, "verifier": of.verifier} for row, of in having.items()}
     lines = [f"rows differ in {line}" for line in describe_varying(settings)]
     sets = {frozenset(result.problems.ids) for result in having.values() if result.problems}
@@ -274,7 +270,6 @@ def _shorten(name: str, value: Any) -> str:
 
 
 def describe_published(row: PublishedRow) -> BoardRow:
-    """A row of the paper's tables of results."""
     printed = row.average != (None, None)
     return BoardRow(
         row.model.replace("()", LOST),

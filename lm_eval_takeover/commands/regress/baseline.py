@@ -37,7 +37,6 @@ class TaskScores:
     no_costs: str = "the baseline was written without them"
 
     def ordered_as(self, ids: tuple[str, ...]) -> Self:
-        """The task with only the problems of these ids, in this order."""
         return replace(self, problems=self.problems.ordered_as(ids))
 
 
@@ -57,7 +56,12 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Scor
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results], reading)
     if len(runs) == 1:
-        return _read_run(runs[0], notes)
+        run = runs[0]
+        tasks = {task: _read_task(run, task) for task in sorted(run.tasks)}
+        ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
+        notes += [f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items()]
+        notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
+        return Scores(run.model, run.settings, run.versions, tasks, run.label, tuple(notes))
     reasons = notes
     if runs:
         folders = find_run_dirs(results)
@@ -83,14 +87,6 @@ def list_other_settings(old: Scores, new: Scores, allowed: Sequence[str] = ()) -
             if all(prompts) and prompts[0] != prompts[1] and before.settings == now.settings and "prompts" not in allowed:
                 lines.append(f"{task} prompts: others, though all settings are the same; other examples?")
     return list(dict.fromkeys(lines))
-
-
-def _read_run(run: Run, notes: Sequence[str]) -> Scores:
-    tasks = {task: _read_task(run, task) for task in sorted(run.tasks)}
-    ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
-    notes = [*notes, *(f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items())]
-    notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
-    return Scores(run.model, run.settings, run.versions, tasks, run.label, tuple(notes))
 
 
 def _read_task(run: Run, task: str) -> TaskScores:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -69,7 +70,7 @@ def _find_limits(options: argparse.Namespace, *runs: Scores) -> dict[str, float]
     limits = {}
     words = options.metric or [ACC]
     for metric in (part for word in words for part in ([word] if word in own else word.split(",")) if part):
-        if not verdicts.is_drop(metric) and metric not in own.union(CHANGES):
+        if not re.fullmatch(r"acc|(pass|maj)@[1-9]\d*", metric) and metric not in own.union(CHANGES):
             raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(CHANGES))}")
         limits[metric] = float(options.max_change if metric in CHANGES else options.max_drop)
     if not limits:
@@ -85,7 +86,7 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
     for note in new.notes:
         print(note, file=sys.stderr)
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {counts}"))
-    design = Design(ACC, options.max_drop, options.confidence)
+    design = Design(options.max_drop, options.confidence)
     wanted = next((drop for drop in sorted(options.drop) if drop > options.max_drop), 2 * options.max_drop)
     for name, (least, whole, needed) in plans.find_smallest_drop(new, design, wanted).items():
         found = f"finds a drop of {100 * least:.1f} points ({100 * whole:.1f} if whole problems are lost)"
@@ -101,7 +102,7 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
         raise ArgumentError(f"--max_changed needs the answers of the baseline, and '{options.baseline}' has none")
     fixed = read_fixed_values(options.baseline, options.metric or [], options.tasks)
     if options.plan:
-        design = Design(ACC, options.max_drop, options.confidence)
+        design = Design(options.max_drop, options.confidence)
         rows, lines = plan_fixed(fixed, design, options.drop)
         return _print_plan(options, rows, lines)
     how = options.max_drop, options.confidence, options.allow
@@ -111,13 +112,11 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
 
 
 def _plan(options: argparse.Namespace, chosen: Scores) -> int:
-    limits = _find_limits(options, chosen)
-    if len(limits) > 1:
-        raise ArgumentError(f"--plan takes one --metric, and {len(limits)} are given: {', '.join(limits)}")
-    ((metric, limit),) = limits.items()
+    if set(options.metric or [ACC]) != {ACC}:
+        raise ArgumentError(f"--metric {' '.join(options.metric)}: --plan is of acc alone")
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
-    design = Design(metric, limit, options.confidence, options.samples)
+    design = Design(options.max_drop, options.confidence, options.samples)
     return _print_plan(options, plans.plan(chosen, design, options.drop), [])
 
 
@@ -162,20 +161,15 @@ def _report(
         sys.stdout.write(write_json(_describe(verdict, checks, old, options.confidence, allowed)))
     else:
         sys.stdout.write(summary if options.format == "md" else as_table)
-    _write_files(options, _write_junit(checks, failing), summary)
-    return int(verdict in failing)
-
-
-def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:
-    """Write JUnit XML if asked for, and the summary in GitHub's CI. Raises ArgumentError."""
     if options.junit:
-        write_file("junit", options.junit, junit)
+        write_file("junit", options.junit, _write_junit(checks, failing))
     if step := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(step).open("a", encoding="utf-8") as stream:
                 stream.write(summary)
         except OSError as error:
             raise ArgumentError(f"GITHUB_STEP_SUMMARY '{step}' cannot be written: {error.strerror}") from error
+    return int(verdict in failing)
 
 
 def _describe(verdict: str, checks: Sequence[Check], old: Scores, confidence: float, allowed: Sequence[str]) -> dict[str, Any]:
@@ -199,7 +193,6 @@ def _describe(verdict: str, checks: Sequence[Check], old: Scores, confidence: fl
 
 
 def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> list[Table]:
-    """Lay out a table for each metric, a line by task; the notes stand below the last."""
     figures = ["Verdict", "Baseline", "Now", "Change", f"{confidence:.0%} interval", "p (Holm)"]
     places = 3 if all(check.limit >= 0.01 for check in checks) else 4
     tables = []
@@ -214,7 +207,6 @@ def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: 
 
 
 def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
-    """List the verdict, the notes on tasks, and which settings were allowed to differ."""
     kinds = dict.fromkeys((*CHANGES, CHANGED), "change")
     limits = [f"allowed {kinds.get(check.metric, 'drop')} of {check.metric} {check.limit:g}" for check in checks]
     notes = [f"{verdict}: {', '.join(limits)}"]

@@ -30,7 +30,6 @@ _LOG = (
 
 
 def _read_most(text: str) -> float:
-    """A number of answers, or a share of them."""
     try:
         most = float(text)
     except ValueError:
@@ -64,14 +63,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    _check_call(options)
-    from lm_eval_takeover.commands.regress.checks import regress
-
-    return regress(options)
-
-
-def _check_call(options: argparse.Namespace) -> None:
-    """Raise ArgumentError for options that do not go together."""
     if not 0.5 <= options.confidence < 1:
         raise ArgumentError(f"--confidence {options.confidence} is not a share from 0.5 to below 1")
     if not options.results and (options.update or not options.plan):
@@ -79,3 +70,6 @@ def _check_call(options: argparse.Namespace) -> None:
     check_least(options, "samples")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
+    from lm_eval_takeover.commands.regress.checks import regress
+
+    return regress(options)

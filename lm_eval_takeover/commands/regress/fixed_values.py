@@ -129,7 +129,6 @@ def plan_fixed(fixed: FixedValues, design: Design, drops: Sequence[float]) -> tu
 
 
 def _count(value: float, design: Design, drop: float) -> int | None:
-    """Problems for a chance of 80 %."""
     if drop <= design.limit:
         return None
     at_limit, dropped = ((share * (1 - share)) ** 0.5 for share in (value - design.limit, max(value - drop, 0.0)))

@@ -3,9 +3,8 @@
 Problems' chances are drawn given what the baseline scored; a baseline and new runs are drawn with them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 
 import numpy as np
@@ -13,13 +12,9 @@ from scipy.special import expit, logit, ndtri
 
 from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, POWER
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.statistics import Difference, Values, as_values, average_differences, fit_chances
+from lm_eval_takeover.results.statistics import Difference, Values, average_differences, fit_chances
 from lm_eval_takeover.results.summary import choose_averaged
-from lm_eval_takeover.tasks.metrics import pass_at_k
 
-# The expected metric of a problem whose samples are correct with probability p.
-EXPECTED: dict[str, Callable[[Values], Values]] = {"acc": lambda p: p, "pass@8": lambda p: 1 - (1 - p) ** 8}
 _QUICK = 200  # simulations
 MOST_PROBLEMS = 100_000  # a plan names no larger number
 _HALVINGS = 26  # of 60 log-odds: to a millionth
@@ -31,7 +26,6 @@ _ROUNDS = 3  # in which the smallest drop is found
 class Design:
     """The rule of a simulation, and the samples of each problem (None: as many as the baseline has)."""
 
-    metric: str
     limit: float
     confidence: float
     samples: int | None = None
@@ -65,15 +59,15 @@ class Power:
 
 
 def plan(baseline: Scores, design: Design, drops: Sequence[float]) -> list[Power]:
-    """Plan by task and drop, and for the average over tasks. Raises ArgumentError."""
-    return [_plan_drop(name, sides, design, drop) for name, sides in _group(baseline, design).items() for drop in drops]
+    """Plan by task and drop, and for the average over tasks."""
+    return [_plan_drop(name, sides, design, drop) for name, sides in _group(baseline).items() for drop in drops]
 
 
 def find_smallest_drop(baseline: Scores, design: Design, drop: float) -> dict[str, tuple[float, float, int | None]]:
     """The smallest drops that 80 % of runs find: all problems get harder alike, or whole ones are lost; of the average, else by
     task. With them how many problems `drop` needs if all get harder alike.
     """
-    groups, quick = _group(baseline, design), replace(design, simulations=_QUICK)
+    groups, quick = _group(baseline), replace(design, simulations=_QUICK)
     found = {}
     for name, sides in ({AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups).items():
         smallest = []
@@ -88,15 +82,10 @@ def find_smallest_drop(baseline: Scores, design: Design, drop: float) -> dict[st
     return found
 
 
-def _group(baseline: Scores, design: Design) -> dict[str, list[TaskScores]]:
-    """The tasks by name, with those of the average. Raises ArgumentError for a metric that cannot be planned."""
-    if design.metric not in EXPECTED:
-        raise ArgumentError(f"--plan supports drops of {' and '.join(EXPECTED)}, not of '{design.metric}'")
-    least = min(design.samples or side.problems.samples for side in baseline.tasks.values())
-    if design.metric == "pass@8" and least < 8:
-        raise ArgumentError(f"--samples {least}: pass@8 needs at least 8 samples a problem")
-    groups = {task: [side] for task, side in baseline.tasks.items()}
+def _group(baseline: Scores) -> dict[str, list[TaskScores]]:
+    """The tasks by name, with those of the average."""
     averaged = choose_averaged(baseline.tasks)
+    groups = {task: [side] for task, side in baseline.tasks.items()}
     return groups | ({AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {})
 
 
@@ -112,18 +101,14 @@ def _plan_drop(name: str, sides: Sequence[TaskScores], design: Design, drop: flo
 
 def _simulate(sides: Sequence[TaskScores], design: Design, drop: float, whole: bool) -> list[Difference]:
     """How far runs with this drop are inside the limit, as differences from a baseline that is drawn, too."""
-    generator, expected = np.random.default_rng(0), EXPECTED[design.metric]
-    change = partial(lose, generator) if whole else lower
-    parts = []
+    generator, parts = np.random.default_rng(0), []
     for side in sides:
-        scored = side.problems.values["acc"], side.problems.samples
-        before = draw_difficulties(generator, *scored, design.simulations)
+        samples, kept = design.samples or side.problems.samples, side.problems.samples
+        before = draw_difficulties(generator, side.problems.values["acc"], kept, design.simulations)
         before = generator.permuted(before, axis=1)  # which problems are lost is random
-        samples = design.samples or side.problems.samples
-        # A baseline with fewer samples is made anew.
-        old = draw_scores(generator, before, max(samples, side.problems.samples), design.metric)
-        new = draw_scores(generator, change(before, drop, expected), samples, design.metric)
-        parts.append(new - old + design.limit)
+        old = draw_scores(generator, before, max(samples, kept))  # a baseline with fewer samples is made anew
+        after = _lose(generator, before, drop) if whole else lower(before, drop)
+        parts.append(draw_scores(generator, after, samples) - old + design.limit)
     return [average_differences(values) for values in zip(*parts, strict=True)]
 
 
@@ -140,28 +125,26 @@ def draw_difficulties(generator: np.random.Generator, shares: Values, samples: i
     return np.clip(generator.beta(*fit_chances(shares, samples), (simulations, len(shares))), _EDGE, 1 - _EDGE)
 
 
-def lower(probabilities: Values, drop: float, expected: Callable[[Values], Values]) -> Values:
-    """Shift all log-odds of a row by the one amount that lowers its expected metric by `drop`."""
+def lower(probabilities: Values, drop: float) -> Values:
+    """Shift all log-odds of a row by the one amount that lowers its mean by `drop`."""
     odds = logit(probabilities)
-    target = expected(probabilities).mean(axis=1) - drop
+    target = probabilities.mean(axis=1) - drop
     low, high = np.full(len(odds), -60.0), np.zeros(len(odds))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        above = expected(expit(odds + middle[:, np.newaxis])).mean(axis=1) > target
+        above = expit(odds + middle[:, np.newaxis]).mean(axis=1) > target
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return np.asarray(expit(odds + low[:, np.newaxis]))
 
 
-def lose(generator: np.random.Generator, probabilities: Values, drop: float, expected: Callable[[Values], Values]) -> Values:
-    """Set the first probabilities of a row to 0, so many that its expected metric falls by `drop`."""
-    worth = expected(probabilities) / probabilities.shape[1]
+def _lose(generator: np.random.Generator, probabilities: Values, drop: float) -> Values:
+    """Set the first probabilities of a row to 0, so many that its mean falls by `drop`."""
+    worth = probabilities / probabilities.shape[1]
     # The last problem that is lost is so with the chance that makes the drop exact.
     share = (drop - (worth.cumsum(axis=1) - worth)) / worth
     return np.where(generator.random(worth.shape) < share, _EDGE, probabilities)
 
 
-def draw_scores(generator: np.random.Generator, chances: Values, samples: int, metric: str) -> Values:
-    """Draw the metric by problem of runs with these chances."""
-    counts = range(samples + 1)
-    scores = as_values([count / samples if metric == "acc" else pass_at_k(samples, count, 8) for count in counts])
-    return scores[generator.binomial(samples, chances)]
+def draw_scores(generator: np.random.Generator, chances: Values, samples: int) -> Values:
+    """Draw the accuracy by problem of runs with these chances."""
+    return generator.binomial(samples, chances) / samples

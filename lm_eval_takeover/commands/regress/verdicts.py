@@ -3,7 +3,6 @@
 Where both runs draw with the same random numbers, `find_changed` counts the answers that changed their verdict, and tests them.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
@@ -39,11 +38,6 @@ SAME = "no sample differs"
 CHANGED = "changed answers"  # the name of this check among metrics
 AVERAGE = "average"  # its name among the verdicts by task
 POWER = 0.8  # at which a number of problems counts as enough
-
-
-def is_drop(metric: str) -> bool:
-    """Whether a metric is worse where it is lower."""
-    return re.fullmatch(r"acc|(pass|maj)@[1-9]\d*", metric) is not None
 
 
 def find_metric(settings: Settings, name: str) -> str:
@@ -246,7 +240,6 @@ def _align(task: str, old: TaskScores, new: TaskScores, metric: str, limit: floa
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
-    """Judge one task, or the unweighted average over several."""
     shares = metric not in _RATIOS
     before, now = (
         float(np.mean([values.mean() for values in side]))

@@ -38,7 +38,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     folder = {"help": "a folder of task files that replace the installed ones"}
     add_shared(parser, "tasks", "include_path", tasks=tasks, include_path=folder)
     add("--verifier", type=_read_verifiers, metavar="NAME,…", default=["takeover"], help=_VERIFIERS)
-    add("--think_end_token", metavar="TEXT", help="text that ends the thinking (default: think_end_token of the run)")
     out = "folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER); each of several has a folder in it"
     add("--output_path", type=Path, metavar="DIR", help=out)
 

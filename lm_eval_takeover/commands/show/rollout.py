@@ -30,7 +30,14 @@ def show(options: argparse.Namespace) -> int:
         return 0
     named = options.task, options.doc, options.sample
     asked = [one for one in run.answered if all(want in (None, own) for want, own in zip(named, one.name, strict=True))]
-    solved = _list_solved(run) if options.kind == "rescued" else set()
+    solved = set()
+    if options.kind == "rescued":  # but for problems that the base solves, in the row beside this one
+        folder = run.folder.absolute()
+        beside = read_run_folders([folder.parent.parent]) if folder.name == SAMPLES else []
+        base = next((one for one in beside if one.written_by == "base"), None)
+        if base is None:
+            raise ArgumentError(f"--rescued: no row of the base beside '{run.folder}'; give a folder of compare that has one")
+        solved = {one.name[:2] for one in base.answered if one.correct}
     judged = [one for one in asked if one.outcome and one.correct == (options.kind != "wrong")]
     chosen = [one for one in judged if one.name[:2] not in solved]
     for sample in chosen[: options.number]:
@@ -38,16 +45,6 @@ def show(options: argparse.Namespace) -> int:
     counts = f"{len(chosen):,} of {len(asked):,} answers are {options.kind}"
     console.print(counts + f"; --number N shows more than {options.number}" * (len(chosen) > options.number))
     return 0
-
-
-def _list_solved(run: RunReader) -> set[tuple[str, int]]:
-    """Problems that the base solves, in the row beside this one. Raises ArgumentError where there is none."""
-    folder = run.folder.absolute()
-    beside = read_run_folders([folder.parent.parent]) if folder.name == SAMPLES else []
-    base = next((one for one in beside if one.written_by == "base"), None)
-    if base is None:
-        raise ArgumentError(f"--rescued: no row of the base beside '{run.folder}'; give a folder of compare that has one")
-    return {one.name[:2] for one in base.answered if one.correct}
 
 
 def _print_answer(console: Console, run: RunReader, sample: Answered, options: argparse.Namespace) -> None:

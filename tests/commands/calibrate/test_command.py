@@ -94,7 +94,7 @@ def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_pat
         simple_evaluate(model=GuidedTakeover(calibration=str(out)), tasks=["takeover_demo"], limit=1)
 
 
-def test_calibrate_reads_models_and_data_of_the_hub(forked_at_hub, tmp_path):
+def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked_at_hub, tmp_path):
     out = tmp_path / "gsm8k.json"
     options = ["--base", "acme/base@main", "--guide", "acme/guide", "--num_prompts", "3", "--max_gen_toks", "8"]
     done = forked_at_hub.run("lm-eval-takeover", "calibrate", "--prompts", "openai/gsm8k:main", *options, "--out", out)
@@ -106,12 +106,9 @@ def test_calibrate_reads_models_and_data_of_the_hub(forked_at_hub, tmp_path):
     assert (prompts["dataset"], prompts["split"], prompts["field"]) == ("openai/gsm8k:main", "train", "question")
     assert prompts["template"].startswith("Problem: {{question}}\nPlease reason step by step")
     assert "license" not in out.with_suffix(".md").read_text()
-
-
-def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path):
     call = ["calibrate", "--prompts", "Idavidrein/gpqa:gpqa_diamond", "--field", "Question", "--num_prompts", "20"]
     done = forked_at_hub.run("lm-eval-takeover", *call, "--out", tmp_path / "out.json", HF_TOKEN="hf_token")
-    assert done.returncode == 2 and not any(tmp_path.iterdir())
+    assert done.returncode == 2 and not (tmp_path / "out.json").exists()
     assert "takeover_gpqa_diamond: rows" in done.stderr.strip().splitlines()[-1]
 
 
@@ -128,6 +125,7 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path):
         ("--prompts WRONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),
         ("--prompts WRONG --include_path .", "--include_path goes with --task"),
         ("--prompts WRONG --num_prompts 0", "--num_prompts 0 is not at least 1"),
+        ("--prompts WRONG --model_args polcy=random", "--model_args polcy=… loads no model; "),
     ],
 )
 def test_an_error_of_the_user_is_one_line_and_writes_nothing(tmp_path, words, text):
@@ -162,20 +160,8 @@ def calibration(forked):
     return start
 
 
-@pytest.mark.parametrize(("number", "status", "batch"), [(signal.SIGTERM, 143, "5"), (signal.SIGINT, 130, "500")])
-def test_a_signal_stops_calibrate_and_keeps_what_is_finished(calibration, tmp_path, number, status, batch):
-    process = calibration(tmp_path / "out.json", "--batch_size", batch)
-    parts = batch == "5"  # before anything is finished nothing is left
-    wait_until(lambda: count_kept(tmp_path, "rollouts") if parts else "Calibrating" in process.stderr, process)
-    process.send_signal(number)
-    assert process.wait(60) == status
-    end = "what was finished is kept, and the same command goes on from there" if parts else "nothing was written"
-    assert process.stderr.strip().endswith(f"stopped; {end}")
-    assert bool(list(tmp_path.iterdir())) == parts and not list(tmp_path.glob("*.json"))
-
-
-def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, tmp_path):
-    """Killed while it measures, and again while it solves for a rate."""
+def test_a_calibration_that_is_stopped_and_killed_goes_on_and_ends_with_the_same_file(calibration, tmp_path):
+    """Stopped by a signal while it measures, and killed while it solves for a rate; meanwhile nobody else may."""
     options = ["--num_prompts", "15", "--num_held_out", "5", "--target_rate", "0.05", "0.15"]
     options += ["--max_gen_toks", "48"]
     whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
@@ -186,11 +172,16 @@ def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, t
     killed.parent.mkdir()
     process = calibration(killed, *options)
     wait_until(lambda: count_kept(killed.parent, "rollouts") >= 10, process)
-    process.kill()
-    process.wait()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert process.stderr.strip().endswith("stopped; what was finished is kept, and the same command goes on from there")
     assert count_kept(killed.parent, "rollouts") % 5 == 0  # whole groups
     process = calibration(killed, *options)
     wait_until(lambda: count_kept(killed.parent, "results"), process)
+    process.send_signal(signal.SIGSTOP)
+    second = calibration(killed, *options)
+    assert second.wait() == 2
+    assert "what is measured cannot be kept beside it: run_dir=" in second.stderr.strip().splitlines()[-1]
     process.kill()
     assert not killed.exists()
     process = calibration(killed, *options)
@@ -211,17 +202,6 @@ def test_of_a_rate_that_cannot_be_had_the_nearest_is_kept_and_said(tmp_path, cap
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
 
 
-def test_a_second_process_on_one_calibration_is_sent_away(calibration, tmp_path):
-    out = tmp_path / "out.json"
-    first = calibration(out)
-    wait_until(lambda: count_kept(tmp_path, "rollouts"), first)
-    second = calibration(out)
-    assert second.wait() == 2
-    first.kill()
-    assert "what is measured cannot be kept beside it: run_dir=" in second.stderr.strip().splitlines()[-1]
-
-
-pytestmark = pytest.mark.slow
 ASKED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": []}
 FEW = ["--num_prompts", "3", "--num_held_out", "3", "--max_gen_toks", "8"]
 

@@ -41,11 +41,6 @@ def test_prompts_are_drawn_by_seed_and_held_out_ones_are_others(rows):
     assert len(read_prompts(rows, count=500).texts) == 50
 
 
-def test_a_chat_template_goes_around_a_prompt(rows):
-    (plain,), made = read_prompts(rows, count=1).texts, read_prompts(rows, count=1, chat=lambda text: f"<user>{text}</user>")
-    assert made.texts == (f"<user>{plain}</user>",) and made.source["chat_template"]
-
-
 def test_rows_that_repeat_a_prompt_are_left_out(write, caplog):
     assert sorted(read_prompts(write(f"say {i % 3}" for i in range(30))).texts) == ["say 0", "say 1", "say 2"]
     assert "27 rows of" in caplog.text

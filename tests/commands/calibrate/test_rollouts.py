@@ -11,7 +11,7 @@ from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Rollout, Rollouts, Setup
+from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
@@ -20,7 +20,7 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
 
-TOKENS = 60
+TOKENS = 40
 SAMPLING = Sampling(0.6, 0.95)
 RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
 
@@ -49,7 +49,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def prompts():
-    return read_prompts(str(CALIBRATION_PROMPTS), count=8, held_out=8)
+    return read_prompts(str(CALIBRATION_PROMPTS), count=6, held_out=8)
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +112,13 @@ def test_replayed_shares_equal_the_rule_in_a_loop(made, trajectories, score):
 
 def test_other_batches_change_nothing_but_noise_also_where_memory_runs_out(pair, prompts, made, monkeypatch, caplog):
     def look(role, ids, reads_prompt):
-        if len(ids) > 2:
+        if len(ids) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     look_before_passes(monkeypatch, look)
     other = calibrate(short_setup(pair, prompts, batch_size=16))
     assert (other.tokens, other.rollouts) == (made.tokens, made.rollouts)
-    assert "out of memory; continuing with batch size 2" in caplog.text
+    assert "out of memory; continuing with batch size 3" in caplog.text
     for score in SCORES:
         assert other.scores[score].mean == pytest.approx(made.scores[score].mean, rel=1e-4)
         assert other.scores[score].sketch["tau"] == pytest.approx(made.scores[score].sketch["tau"], rel=1e-3, abs=1e-6)
@@ -147,24 +147,3 @@ def test_an_infinite_score_names_the_prompt(pair, prompts):
     told = r"calibration prompt \d+: ce is inf.*load both models with --dtype float32"
     with pair.guide.model.register_forward_hook(rule_out), pytest.raises(CalibrationError, match=told):
         calibrate(short_setup(pair, prompts, max_gen_toks=5))
-
-
-def test_rollouts_and_results_are_kept_until_the_calibration_is_written(tmp_path):
-    folder = tmp_path / "kept"
-
-    def read():
-        found = Rollouts(list(registered), folder)
-        return {number: (one.scores["ce"].tolist(), one.cut) for number, one in found.done.items()}, found.results, found
-
-    kept = read()[2]
-    one, two = (dict.fromkeys(SCORES, np.arange(length, dtype=np.float32)) for length in (3, 2))
-    kept.add({4: Rollout(one, False), 9: Rollout(two, True)})
-    kept.add({2: Rollout(two, True)})
-    kept.remember("rate", 0.05)
-    kept.close()
-    *found, again = read()
-    assert found == [{4: ([0, 1, 2], False), 9: ([0, 1], True), 2: ([0, 1], True)}, {"rate": 0.05}]
-    again.close(keep=False)
-    assert not folder.exists()
-    read()[2].close()
-    assert not folder.exists()  # nothing was in it

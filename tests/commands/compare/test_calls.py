@@ -25,9 +25,6 @@ def test_rows_are_methods_at_rates(ask):
     assert planned["ce@0.05"].arguments == {"policy": "disagreement", "score": "ce"}
     assert {planned["guided"].family, planned["ce@0.01"].family} == {"ce"}
     assert planned["lossy@0.1"].method.settings == {"policy": "lossy"}
-
-
-def test_the_guided_row_takes_the_entropy_by_score_or_by_policy(ask):
     for word in ("score=entropy", "policy=entropy"):
         (row,) = plan_rows(ask("--rows", "guided", "--model_args", word))
         assert row.method.policy.name == "entropy"

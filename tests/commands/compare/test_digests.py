@@ -47,7 +47,6 @@ def edit(path):
 def test_every_file_that_a_calibration_reads_makes_it_anew_and_no_other(ask, tmp_path, monkeypatch):
     for role in DEMO:
         shutil.copytree(DEMO[role], tmp_path / role)
-    models = [path for name in ("base", "guide") for path in (tmp_path / name).iterdir()]
     data, tasks, score, prompts = (tmp_path / name for name in ("data.jsonl", "tasks", "score.py", "prompts.jsonl"))
     tasks.mkdir()
     for file in (data, prompts):
@@ -68,14 +67,18 @@ def test_every_file_that_a_calibration_reads_makes_it_anew_and_no_other(ask, tmp
     (tasks / "notes.txt").write_text("not read")
     edit(data)  # the problems of the task are none of a calibration
     assert name() == name("--rates", "0.2,0.3") == before
-    for path in (*models, score, prompts, *(tasks / file for file in (*CODE, "mine.yaml"))):
+    for path in (
+        tmp_path / "base" / "model.safetensors",
+        tmp_path / "guide" / "tokenizer.json",
+        score,
+        prompts,
+        *(tasks / file for file in (*CODE, "mine.yaml")),
+    ):
         edit(path)
         assert name() != before, path
         before = name()
     for more in (
         ["--direction", "reverse"],
-        ["--dtype", "float64"],
-        ["--num_prompts", "4"],
         ["--gen_kwargs", "temperature=0.1"],
     ):
         assert name(*more) != before, more

@@ -18,9 +18,6 @@ from draw_demo_results import count_decisions, read_comparison  # the demo's fig
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
-from lm_eval.tasks import manager
-from lm_eval.tasks._index import TaskIndex
-from torch.utils import collect_env
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running, worker
@@ -52,8 +49,6 @@ def test_a_few_takeovers_restore_what_the_guide_knows(demo):
     assert acc["guided"] - acc["base"] >= 0.9 * (acc["guide"] - acc["base"])
     assert rows["guided"]["realized_rate"] <= 0.06
     assert acc["random"] - acc["base"] <= 0.4 * (acc["guide"] - acc["base"])
-    recovery = rows["guided"]["recovery"]  # of four problems
-    assert recovery["acc"] >= 0.9 and (recovery["acc_why"] is None or "wider than 100 points" in recovery["acc_why"])
     assert rows["random"]["nominal"] == rows["guided"]["realized_rate"]
     assert demo[1]["warnings"] == []
     costs = {row["row"]: row for row in demo[1]["costs"]}
@@ -131,17 +126,16 @@ class Every(Policy):
 """
 
 
-@pytest.mark.parametrize("option", ["--plugins", "--model_args"])
-def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path, option):
+def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
     (tmp_path / "every.py").write_text(PLUGIN)
-    given = f"{'plugins=' if option == '--model_args' else ''}{tmp_path / 'every.py'}"
-    words = ["compare", "--tasks", "takeover_demo", option, given, "--run_dir", str(tmp_path / "run"), "--rows"]
-    assert main([*words, "base,every_of_tests:period=5"]) == 0
-    expected = {"policy": "every_of_tests", "period": "5", "plugins": str(tmp_path / "every.py")}
-    given = arguments_of(harness.started[-1])
-    assert expected.items() <= given.items() and "target_rate" not in given
+    words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path / "run"), "--rows"]
+    for given in (["--plugins", f"{tmp_path}/every.py"], ["--model_args", f"plugins={tmp_path}/every.py"]):
+        assert main([*words, "base,every_of_tests:period=5", *given]) == 0
+        expected = {"policy": "every_of_tests", "period": "5", "plugins": str(tmp_path / "every.py")}
+        assert expected.items() <= arguments_of(harness.started[-1]).items()
+        assert "target_rate" not in arguments_of(harness.started[-1])
     with pytest.raises(ArgumentError, match="every_of_tests has no budget_parameter that a rate could be solved by"):
-        main([*words, "every_of_tests@0.1"])
+        main([*words, "every_of_tests@0.1", *given])
 
 
 def test_a_rate_that_is_out_of_reach_is_covered_by_a_row_of_its_own_method(monkeypatch, capsys):
@@ -225,16 +219,13 @@ def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys)
     assert "| guide | 1.6 M |" in printed
     assert printed.count("lm_eval --model guided-takeover") == 4
     assert not (tmp_path / "new").exists() and "calibration" not in printed
-    words = [*dry[:4], "0.07", *dry[5:], "--model_args", "guide_load_in_4bit=True", "--rows", "base,guided,ce@0.01"]
+    words = [*dry[:4], "0.07", *dry[5:], "--rows", "base,guided,ce@0.01"]
     assert main([*words, "--run_dir", str(tmp_path / "new")]) == 0
-    other = capsys.readouterr().out
-    assert f"| calibration |  |  | {500 + 2 * 12 * 100:,} | {(500 + 2 * 12 * 100) * 320:,} |" in other
-    sizes = [float(text.partition("| guide | 1.6 M | ")[2].partition(" GB")[0]) for text in (printed, other)]
-    assert sizes[1] < sizes[0]
+    assert f"| calibration |  |  | {500 + 2 * 12 * 100:,} | {(500 + 2 * 12 * 100) * 320:,} |" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_grid_that_is_killed_twelve_times_ends_with_the_same_tables(tmp_path, forked):
+def test_a_grid_that_is_killed_in_every_row_ends_with_the_same_tables(tmp_path, forked):
     """SIGKILL of the command, its worker inside. Seconds differ, since a clock ran; passes would if drafts learned lengths."""
     words = split("compare --tasks takeover_demo_graded --rates 0.1,0.3 --limit 2 --batch_size 4 --rows")
     words += [f"base,ce,random@0.3,thinking={DEMO['guide']}"]
@@ -266,7 +257,7 @@ def test_a_grid_that_is_killed_twelve_times_ends_with_the_same_tables(tmp_path, 
 
     rows = ("base", "ce@0.1", "ce@0.3", "random@0.3", "thinking")
     for place, row in enumerate(rows):
-        for behind in (0, 1, 0) if row in ("ce@0.1", "thinking") else (0, 0):
+        for behind in (0, 1) if row in ("ce@0.1", "thinking") else (0,):
             kill_in(row, behind)
         assert [count(each) for each in rows[:place]] == [16] * place and not (killed / "leaderboard.json").exists()
         assert (0 < count(row) < 16) is (row in ("ce@0.1", "thinking")) and not (killed / row / "results").exists()
@@ -276,14 +267,6 @@ def test_a_grid_that_is_killed_twelve_times_ends_with_the_same_tables(tmp_path, 
     for row in (row for table in tables for row in (*table["rows"], *table["costs"])):
         row |= {"results": None, "cost": {**row.get("cost", {}), "seconds_per_problem": 0}, "seconds": 0}
     assert tables[0] == tables[1] and tables[0]["rows"][1]["reference"] == "thinking"
-    for folder in (whole, killed):
-        assert main(["frontier", str(folder), "--out", str(folder)]) == 0
-    for name in ("frontier.json", "frontier_area.json"):
-        pairs = zip(*(json.loads((folder / name).read_text()) for folder in (whole, killed)), strict=True)
-        for before, after in pairs:
-            if before.get("axis") != "seconds":
-                assert after | {"seconds_per_problem": 0} == before | {"seconds_per_problem": 0}
-    assert {area["axis"] for area in json.loads((whole / "frontier_area.json").read_text())} >= {"share", "passes"}
 
 
 def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatch, tmp_path, capfd):
@@ -293,29 +276,12 @@ def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatc
 
     monkeypatch.setattr(worker, "run_stock", fail)
     monkeypatch.setattr(worker, "read_harness_once", lambda names: None)
-    call = {
-        "row": "guided",
-        "words": ["--tasks", "none"],
-        "results": str(tmp_path / "results"),
-        "log": str(tmp_path / "row" / "log"),
-    }
+    places = {"results": str(tmp_path / "results"), "log": str(tmp_path / "row" / "log")}
+    call = {"row": "guided", "words": ["--tasks", "none"], **places}
     with pytest.raises(ArgumentError, match="no such model"):
         worker.run_batch([call])
     assert capfd.readouterr().err == f"guided: failed; all that it printed is in '{tmp_path}/row/log'\n"
     assert (tmp_path / "row" / "log").read_text() == "a notice of lm-eval\n"
-
-
-def test_all_calls_of_a_worker_share_what_lm_eval_reads(monkeypatch, tmp_path):
-    plain = collect_env.get_pretty_env_info
-    for owner, name in ((TaskIndex, "build"), (collect_env, "get_pretty_env_info")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # given back
-    worker.read_harness_once.__wrapped__(frozenset({"mine"}))
-    (tmp_path / "mine.yaml").write_text("task: mine\n")
-    for _ in range(2):
-        assert TaskIndex.build([tmp_path]).pop("mine")  # each caller has a copy
-        assert list(TaskIndex.build([Path(manager.__file__).parent, tmp_path])) == ["mine"]  # and lm-eval's are not read
-        (tmp_path / "mine.yaml").unlink(missing_ok=True)
-    assert collect_env.get_pretty_env_info() is collect_env.get_pretty_env_info() != plain
 
 
 def test_a_process_that_fails_ends_the_command_with_its_status(monkeypatch, tmp_path):

@@ -61,17 +61,24 @@ def board(printed):
 GUIDED = "Small-Base + Guided"
 
 
-def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, board):
-    names = ("guide", "guided", "base", "random")
-    rows, _ = board(*(results / name for name in names), "--thinking", results / "thinking")
-    assert [(name, row["kind"], row["realized_rate"]) for name, row in rows.items()] == [
-        ("Small-Base", "base", 0.0),
-        ("Small-Base + Guided", "guided", 0.05),
-        ("Small-Base + Random", "random", 0.05),
-        ("Small (thinking)", "thinking", None),
-        ("Large (guide)", "guide", 1.0),
-    ]
-    assert all(row["source"] == "measured" for row in rows.values())
+def test_rows_come_in_the_order_of_table_3_with_recovery_against_the_thinking_model_else_the_guide(results, board):
+    runs = [results / name for name in ("guide", "guided", "base", "random")]
+    by_guide, same = board(*runs)
+    by_thinking, differ = board(*runs, "--thinking", results / "thinking")
+    assert [(name, row["kind"], row["realized_rate"]) for name, row in by_thinking.items()] == [
+        ("Small-Base", "base", 0.0), (GUIDED, "guided", 0.05), ("Small-Base + Random", "random", 0.05),
+        ("Small (thinking)", "thinking", None), ("Large (guide)", "guide", 1.0),
+    ]  # fmt: skip
+    for rows, reference in ((by_guide, "Large (guide)"), (by_thinking, "Small (thinking)")):
+        row = rows[GUIDED]
+        base, guided, thinking = (rows[name]["average"]["acc"] for name in ("Small-Base", GUIDED, reference))
+        assert row["reference"] == reference
+        assert row["recovery"]["acc"] == pytest.approx((guided - base) / (thinking - base))
+        assert row["recovery"]["acc_low"] < row["recovery"]["acc"] < row["recovery"]["acc_high"]
+    assert by_guide["Small-Base"]["recovery"]["acc"] is None
+    assert by_guide["Small-Base"]["recovery"]["acc_why"] == "a base row recovers nothing"
+    (line,) = [line for line in differ if "temperature" in line]  # once for all tasks
+    assert line.startswith("rows differ in temperature: 0.7 (Small (thinking)), 0.6 (the rest) (amc23, aime24") and same == []
 
 
 def test_cells_have_intervals_averages_leave_gpqa_out_and_a_row_that_lacks_a_task_has_none(results, board, tmp_path):
@@ -85,14 +92,6 @@ def test_cells_have_intervals_averages_leave_gpqa_out_and_a_row_that_lacks_a_tas
     write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=takeover("base"))
     row = board(results / "guided", tmp_path)[0]["Small-Base"]
     assert (row["average"], row["average_why"]) == (None, "without takeover_aime24")
-
-
-def test_what_differs_between_rows_is_said_once_for_all_tasks(results, board):
-    names = ("base", "guided", "guide")
-    _, warnings = board(*(results / name for name in names), "--thinking", results / "thinking")
-    (line,) = [line for line in warnings if "temperature" in line]
-    assert line.startswith("rows differ in temperature: 0.7 (Small (thinking)), 0.6 (the rest) (amc23, aime24")
-    assert board(results / "base", results / "guided")[1] == []
 
 
 @pytest.mark.parametrize(("given", "realized", "missed"), [
@@ -166,7 +165,6 @@ def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
 @pytest.mark.parametrize(
     ("first", "second", "names", "left_out"),
     [
-        ({}, {"run": {"seed": 1}}, ["(seed 0)", "(seed 1)"], []),
         ({}, {"chat_template_sha": "0a1b2c3d"}, ["(chat_template off)", "(chat_template on (0a1b2c))"], []),
         ({"run": {"target_rate": 0.02, "tau": 3.0}}, {"run": {"target_rate": 0.05}}, ["(rate 0.02)", "(rate 0.05)"], []),
         ({"run": {"tau": 3.0}}, {}, ["(tau 3.0)", "(tau 1.5)"], []),
@@ -180,7 +178,7 @@ def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
         ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"], []),
         ({}, {"verifier": "math_verify"}, [GUIDED, f"{GUIDED}, math_verify"], []),
     ],
-    ids=["seed", "template", "rate", "tau alone", "more", "labels", "a label that every such run has", "verifier"],
+    ids=["template", "rate", "tau alone", "more", "labels", "a label that every such run has", "verifier"],
 )
 def test_a_name_is_the_label_or_what_differs_and_the_rest_is_a_warning(tmp_path, first, second, names, left_out):
     for place, written in enumerate((first, second)):
@@ -209,23 +207,6 @@ def test_columns_stand_in_each_cell(tmp_path, board, printed):
     assert labelled in printed(*words, "truncated", "reading").replace("\\", "")  # Markdown escapes brackets
 
 
-def test_a_task_of_ones_own_has_the_pass_at_k_of_its_samples(tmp_path, board, printed):
-    counts = {"base": [0, 1, 0, 1] * 10, "guided": [3, 2, 3, 1] * 10, "guide": [3, 3, 3, 2] * 10}
-    for name, correct in counts.items():
-        run = takeover("disagreement" if name == "guided" else name)
-        write_results(tmp_path / name, {"own": correct}, run=run, samples=3)
-    rows, warnings = board(tmp_path)
-    cell = rows["Small-Base + Guided"]["tasks"]["own"]
-    assert (cell["k"], cell["pass8"], cell["maj8"], warnings) == (3, None, None, [])
-    assert (cell["pass1"], cell["pass2"], cell["pass3"]) == pytest.approx((0.75, 11 / 12, 1.0))
-    assert cell["maj3"] == 0.75 and cell["pass3_low"] < 1
-    assert rows["Small-Base + Guided"]["recovery"]["pass3"] == pytest.approx(1.0)
-    said = printed(tmp_path)
-    assert "75.0 / 100.0" in said and "Acc / Pass@3, in %." in said and "Pass@8" not in said
-    lines = list(csv.DictReader(io.StringIO(printed(tmp_path, "--format", "csv"))))
-    assert float(lines[2]["pass3"]) == 1.0 and lines[2]["pass8"] == ""
-
-
 def test_markdown_latex_and_csv_have_the_same_figures(results, board, printed):
     said = {
         name: printed(*(results / run for run in ("base", "guided", "guide")), "--format", name)
@@ -247,20 +228,6 @@ def test_markdown_latex_and_csv_have_the_same_figures(results, board, printed):
     averages = [line for line in csv.DictReader(io.StringIO(said["csv"])) if line["task"] == "average"]
     assert float(averages[1]["acc"]) == row["average"]["acc"]
     assert float(averages[1]["recovery_acc"]) == row["recovery"]["acc"]
-
-
-def test_recovery_is_against_the_thinking_model_else_the_guide(results, board):
-    runs = [results / name for name in ("base", "guided", "guide")]
-    by_guide, _ = board(*runs)
-    by_thinking, _ = board(*runs, "--thinking", results / "thinking")
-    for rows, reference in ((by_guide, "Large (guide)"), (by_thinking, "Small (thinking)")):
-        row = rows["Small-Base + Guided"]
-        base, guided, thinking = (rows[name]["average"]["acc"] for name in ("Small-Base", "Small-Base + Guided", reference))
-        assert row["reference"] == reference
-        assert row["recovery"]["acc"] == pytest.approx((guided - base) / (thinking - base))
-        assert row["recovery"]["acc_low"] < row["recovery"]["acc"] < row["recovery"]["acc_high"]
-    assert by_guide["Small-Base"]["recovery"]["acc"] is None
-    assert by_guide["Small-Base"]["recovery"]["acc_why"] == "a base row recovers nothing"
 
 
 def test_of_several_seeds_and_templates_base_and_reference_are_the_rows_own(tmp_path, board):
@@ -317,48 +284,25 @@ def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_com
     assert "--log_samples" in recovery["acc_why"] and any("no samples of" in line for line in warnings)
 
 
-@pytest.mark.parametrize(("pretrained", "count", "said"), [
-    ("acme/Small", 600_000_000, None), ("acme/Small", None, None),
-    ("acme/Small", 1_700_000_000, "Small (thinking) has 1.7 B parameters, while Small-Base has 0.6 B"),
-    ("acme/Think-4B", None, "Think-4B (thinking) has 4 B parameters"),
-    ("acme/Other", None, "Other (thinking), and nothing says that it has the size of Small-Base"),
-])  # fmt: skip
-def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
-    counts, config = {task: [5] * size for task, size in SIZES.items()}, {"model_num_parameters": count} if count else {}
-    write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
-    _, warnings = board(results / "base", results / "guided", "--thinking", tmp_path / "thinking")
-    lines = [line for line in warnings if "Recovery is against" in line]
-    assert lines == [] if said is None else len(lines) == 1 and said in lines[0]
-
-
-def test_p_values_are_corrected_over_all_that_is_compared(results, board, printed, tmp_path):
+def test_differences_are_paired_by_problem_corrected_over_all_of_them_and_stand_in_csv(results, board, printed, tmp_path):
     bare = write_results(tmp_path, {task: [4] * size for task, size in SIZES.items()}, run=takeover("early"), logged=False)
-    words = [*(results / name for name in ("base", "guided", "random")), bare, "--vs", results / "base"]
-    assert "Holm's p-values are over all 16 comparisons." in " ".join(printed(*words).split())
-    rows, _ = board(*words[:3], *words[4:])
-    compared = [row["vs"] for row in rows.values() if "vs" in row]
-    tested = [each for vs in compared for metric in ("acc", "pass8") for each in vs[metric].values()]
-    assert len(tested) == 2 * 2 * 4
-    assert [each["p_holm"] for each in tested] == pytest.approx(holm([each["p_value"] for each in tested]))
-    with pytest.raises(ArgumentError, match="is 0 rows of the table"):
-        board(results / "base", "--vs", results / "guided")
-    with pytest.raises(ArgumentError, match="'guidd' is neither a folder nor a row of compare; did you mean 'guided'"):
-        board(results, "--vs", "guidd")
-
-
-def test_differences_are_paired_by_problem_and_stand_in_csv(results, board, printed):
-    words = [results / "base", results / "guided", "--vs", results / "base"]
+    words = [*(results / name for name in ("base", "guided", "random")), "--vs", results / "base"]
+    assert "Holm's p-values are over all 16 comparisons." in " ".join(printed(bare, *words).split())
     rows, _ = board(*words)
     assert "vs" not in rows["Small-Base"]
-    contrasts = rows["Small-Base + Guided"]["vs"]
+    tested = [each for row in rows.values() if "vs" in row for name in ("acc", "pass8") for each in row["vs"][name].values()]
+    assert [each["p_holm"] for each in tested] == pytest.approx(holm([each["p_value"] for each in tested]))
+    contrasts = rows[GUIDED]["vs"]
     for contrast in (contrasts["acc"][task] for task in SIZES):
         assert contrast["how"] == "paired by problem"
-        assert contrast["low"] < contrast["difference"] < contrast["high"]
-        assert contrast["p_value"] <= contrast["p_holm"] < 0.05
-    lines = [row for row in csv.DictReader(io.StringIO(printed(*words, "--format", "csv"))) if row["vs"]]
+        assert contrast["low"] < contrast["difference"] < contrast["high"] and contrast["p_value"] <= contrast["p_holm"] < 0.05
+    lines = [row for row in csv.DictReader(io.StringIO(printed(*words, "--format", "csv"))) if row["model"] == GUIDED]
     assert [line["task"] for line in lines] == [*SIZES, "average"] and {line["vs"] for line in lines} == {"Small-Base"}
     for line, metric in itertools.product(lines, ("acc", "pass8")):
         contrast = contrasts[metric].pop(line["task"])
         for name in ("difference", "low", "high", "p_value", "p_holm"):
             assert float(line[f"vs_{metric}_{name}"]) == contrast[name]
     assert contrasts["acc"] == contrasts["pass8"] == {}
+    for versus, said in ((results / "guided", "is 0 rows of the table"), ("guidd", "'guidd' is neither a folder nor a row of")):
+        with pytest.raises(ArgumentError, match=said):
+            board(results / "base", "--vs", versus)

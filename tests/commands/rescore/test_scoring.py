@@ -19,13 +19,13 @@ from lm_eval_takeover.runs.run_reader import read_stored_runs
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
-LIMIT = 4
+LIMIT = 3
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run_dir with four problems of the demo, and what lm-eval made of them."""
+    """A run_dir with three problems of the demo, and what lm-eval made of them."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     return folder, run_demo(folder, LIMIT, {"spike_ratio": 0.03})  # some samples are wrong
 
@@ -59,9 +59,9 @@ def test_the_same_tasks_give_the_same_results(finished):
 
 
 def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(tmp_path):
-    original = run_demo(tmp_path, 2, {"tau": 1.5}, gen_kwargs="do_sample=false")
+    original = run_demo(tmp_path, 1, {"tau": 1.5}, gen_kwargs="do_sample=false")
     (run,), verdicts = read_stored_runs(tmp_path)
-    assert (len(run.samples), original["config"]["takeover"]["samples"]) == (2, 2)
+    assert (len(run.samples), original["config"]["takeover"]["samples"]) == (1, 1)
     done = rescore(run, verdicts, [], None)
     assert (done.changes, done.left_out) == ([], 0)
     assert done.results["results"]["takeover_demo"]["pass@8,all"] == original["results"]["takeover_demo"]["acc,all"]
@@ -78,15 +78,18 @@ def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypa
         return [{**row, "answer": "98765"} if number == 1 else row for number, row in enumerate(problems)]
 
     monkeypatch.setattr(benchmarks.demo, "problems", corrected)
+    task = tasks / "takeover_demo.yaml"
+    task.write_text(re.sub(r"version: \S+", "version: 9.9", task.read_text()))
     outcomes = [outcome for _, outcome in original["samples"]["takeover_demo"][1]["filtered_resps"][0]]
     right, first = outcomes.count("correct"), outcomes.index("correct")
     assert main(["rescore", str(folder), "--include_path", str(tasks), "--output_path", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert f"{right} of 32 verdicts changed" in printed
+    assert f"{right} of 24 verdicts changed" in printed
     row = next(line for line in printed.splitlines() if line.startswith("takeover_demo"))
     assert row.split() == ["takeover_demo", "1", str(first), "correct", "incorrect", answers[1], answers[1]]
     (results,) = (tmp_path / "out").rglob("results_*.json")
-    assert json.loads(results.read_text())["config"]["takeover"]["rescored"] is True
+    found = json.loads(results.read_text())
+    assert found["config"]["takeover"]["rescored"] is True and found["versions"] == {"takeover_demo": 9.9}
     (samples,) = (tmp_path / "out").rglob("samples_takeover_demo_*.jsonl")
     assert len(samples.read_text().splitlines()) == LIMIT
 
@@ -101,17 +104,9 @@ def test_several_commands_say_what_each_was_given(finished, tmp_path, capsys):
     assert "{" not in printed
 
 
-def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):
-    task = tasks / "takeover_demo.yaml"
-    task.write_text(re.sub(r"version: \S+", "version: 9.9", task.read_text()))
-    (run,), verdicts = read_stored_runs(finished[0])
-    assert rescore(run, verdicts, [], tasks).results["versions"]["takeover_demo"] == 9.9
-
-
-@pytest.mark.parametrize("label", ["../../out", "a\nb\x1b[2J\u202e"])
-def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsys, label):
+def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "a" / "run")
-    plant_facts(folder, takeover={"label": label})
+    plant_facts(folder, takeover={"label": "../../out\nb\x1b[2J\u202e"})
     before = set(tmp_path.rglob("*"))
     assert main(["rescore", str(folder), "--output_path", str(tmp_path / "a" / "out")]) == 0
     new = set(tmp_path.rglob("*")) - before
@@ -119,14 +114,6 @@ def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsy
     assert len(list((tmp_path / "a" / "out").glob("*/results_*.json"))) == 1
     shown = capsys.readouterr()
     assert not {"\x1b", "\u202e"} & set(shown.out + shown.err)
-
-
-def test_an_own_task_asks_for_its_folder(finished, tmp_path):
-    (run,), verdicts = read_stored_runs(finished[0])
-    asked = [replace(row, task="my_sums") for row in run.asked]
-    message = r"task 'my_sums' of the run is not installed; give --include_path, the folder of its task file"
-    with pytest.raises(ArgumentError, match=message):
-        rescore(replace(run, asked=asked), verdicts, [], None)
 
 
 def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, capsys):
@@ -140,13 +127,18 @@ def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, 
     assert main(["rescore", str(folder)]) == 0
     first = f"{LIMIT * 8 - 1} of {LIMIT * 8} samples are finished; documents that lack some of theirs are left out"
     assert capsys.readouterr().out.splitlines()[0] == first  # before the work
-    assert [row["doc_id"] for row in done.results["samples"]["takeover_demo"]] == [0, 1, 3]
+    assert [row["doc_id"] for row in done.results["samples"]["takeover_demo"]] == [0, 1]
 
 
 def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
     (run,), verdicts = read_stored_runs(finished[0])
     with pytest.raises(ArgumentError, match="--tasks 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
         rescore(run, verdicts, ["takeover_dmo"], None)
+    own = replace(run, asked=[replace(row, task="my_sums") for row in run.asked])
+    with pytest.raises(
+        ArgumentError, match="'my_sums' of the run is not installed; give --include_path, the folder of its task file"
+    ):
+        rescore(own, verdicts, [], None)
     with pytest.raises(SystemExit):
         main(["rescore", str(finished[0]), "--verifier", "boxed,last_numbr"])
     assert "'last_numbr' is no verifier; did you mean 'last_number'?" in capsys.readouterr().err
@@ -162,19 +154,18 @@ def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
 def test_other_verifiers_judge_the_same_texts_and_leave_the_verdicts_of_the_run(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "run")
     before = read_stored_runs(folder)[1]  # what analyze, show and report read
-    assert main(["rescore", str(folder), "--verifier", "math_verify,boxed,last_number,exact_match"]) == 0
-    assert "of 32 verdicts of the run differ from those of math_verify" in capsys.readouterr().out
+    assert main(["rescore", str(folder), "--verifier", "math_verify,boxed"]) == 0
+    assert "of 24 verdicts of the run differ from those of math_verify" in capsys.readouterr().out
     assert read_stored_runs(folder)[1] == before
 
 
-def test_thinking_ends_where_the_run_says_unless_the_command_says_otherwise(tmp_path):
+def test_thinking_ends_where_the_run_says(tmp_path):
     run_demo(tmp_path, 1, {"policy": "base", "think_end_token": "}"})
     (run,), verdicts = read_stored_runs(tmp_path)
     done = rescore(run, verdicts, [], None)
     assert (done.changes, done.compared) == ([], 8)
-    assert rescore(run, verdicts, [], None, think_end="").changes
     run.facts["arguments"]["think_end_token"] = 7
-    with pytest.raises(ArgumentError, match="is the token 7; give its text by --think_end_token"):
+    with pytest.raises(ArgumentError, match="is the token 7, whose text is not known here"):
         rescore(run, verdicts, [], None)
 
 

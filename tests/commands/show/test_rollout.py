@@ -75,10 +75,6 @@ def test_a_mark_shows_spaces_and_line_breaks_and_is_no_bracket_of_the_answer(wor
     assert mark_takeovers(lambda ids: "".join(known[i] for i in ids), trace, "guide").plain == marked
 
 
-def test_a_run_of_one_model_has_no_marks(demo_runs, capsys):
-    assert "[" not in show(capsys, demo_runs["guide"], "--doc", "1")
-
-
 @pytest.mark.parametrize(("options", "message"), [
     (["--doc", "99"], "--doc 99 is not there; task takeover_demo has 4 from 0 to 3"),
     (["--sample", "9"], "--sample 9 is not there; doc 0 has 0 to 7"),
