@@ -7,14 +7,14 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weight
+from lm_eval_takeover.vllm.heads import list_sizes, widen_config, widen_weight
 
 
 def write_padded(source: Path, target: Path, *, vocab: int | None = None) -> Path:
     """A copy of the checkpoint, its vocabulary cut to the first ids where `vocab` is given. Returns the target folder."""
     shutil.copytree(source, target)
     config = AutoConfig.from_pretrained(source)
-    size = read_size(config)
+    size = list_sizes(config)[-1]
     config.update(widen_config(config))
     loaded = load_file(source / "model.safetensors")
     weights = {name: widen_weight(name, weight, size, config) for name, weight in loaded.items()}

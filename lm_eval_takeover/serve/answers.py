@@ -11,7 +11,7 @@ its refusal is the answer. When an engine ends, the stream ends with an event wi
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -55,27 +55,6 @@ class EngineEnded(Exception):
     """An engine has ended. Its workers' records are lost."""
 
 
-class RecordReader:
-    """Batches reads of records. call: takes a list of wishes, returns what each worker has."""
-
-    def __init__(self, call: Callable[[list[Any]], Awaitable[Sequence[Sequence[Found]]]]) -> None:
-        self._call, self._lock = call, asyncio.Lock()
-        self._waiting: list[Wish] = []  # for the next call
-        self._answer: asyncio.Future[Any]  # of the call that is made for them
-
-    async def read(self, wish: Wish) -> Found:
-        """None where no worker knows the request."""
-        wishes = self._waiting
-        place = len(wishes)
-        wishes.append(wish)
-        async with self._lock:
-            if wishes is self._waiting:  # the first of them asks for all
-                self._waiting = []
-                self._answer = asyncio.ensure_future(self._call(wishes))
-            parts = await asyncio.shield(self._answer)  # a client that goes does not end the others' call
-        return next((part[place] for part in parts if part[place] is not None), None)
-
-
 class ServedEngine:
     """One engine, or with `data_parallel_size` several. `client` is vLLM's `AsyncLLM`."""
 
@@ -83,7 +62,9 @@ class ServedEngine:
         self.settings = EngineSettings.of(client.model_config)
         self.length: int = client.model_config.max_model_len
         self._client = client
-        self._records = RecordReader(self._ask_workers)
+        self._lock = asyncio.Lock()
+        self._waiting: list[Wish] = []  # for the next call of the workers
+        self._answer: asyncio.Future[Any]  # of the call that is made for them
 
     async def _ask_workers(self, wishes: list[Any]) -> list[Sequence[Found]]:
         """What each worker of each engine knows. Raises EngineEnded."""
@@ -145,7 +126,16 @@ class ServedEngine:
         return summary
 
     async def _read(self, wish: Wish) -> tuple[NDArray[np.float32] | None, dict[str, int]]:
-        data, passes = await self._records.read(wish) or (None, {})
+        """Records and passes, if a worker knows the request. Wishes that come while the workers are asked go together."""
+        wishes = self._waiting
+        place = len(wishes)
+        wishes.append(wish)
+        async with self._lock:
+            if wishes is self._waiting:  # the first of them asks for all
+                self._waiting = []
+                self._answer = asyncio.ensure_future(self._ask_workers(wishes))
+            parts = await asyncio.shield(self._answer)  # a client that goes does not end the others' call
+        data, passes = next((part[place] for part in parts if part[place] is not None), (None, {}))
         return None if data is None else np.frombuffer(data, np.float32).reshape(-1, COLUMNS), passes
 
     def _list_takeovers(self, records: NDArray[np.float32], start: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from lm_eval_takeover.errors import nearest
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.storage.schema import show
-from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy, change_policy, name_policy
+from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy, change_policy, describe_policy
 
 MOST_BYTES = 2**23
 MOST_SAMPLES = 256  # prompts times `n`
@@ -138,7 +138,7 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     others = {name: value for name, value in extra.items() if not name.startswith(PREFIX)}
     draws = _read_draws(body, engine)
     first = given.pop("sample", None)
-    policy = name_policy(change_policy(build_policy(engine.policy), given)) if given else ""
+    policy = describe_policy(change_policy(build_policy(engine.policy), given)) if given else ""
     _ = RequestSettings(**draws).sampling
     prompts, name = _list_prompts(body, engine, length)
     count = _read_number("n", 1 if (asked := body.pop("n", None)) is None else asked, int, 1, MOST_SAMPLES)

@@ -28,7 +28,7 @@ from lm_eval_takeover.vllm.block_rule import make_empty
 from lm_eval_takeover.vllm.data_parallel import Engines
 from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
 from lm_eval_takeover.vllm.launch import check_architectures, check_version, count_engines
-from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
+from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 
 _AT_ONCE = 4096  # samples that vLLM gets together; its queue is long, and a waiting sample is small
 _NUMERIC = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")  # change texts
@@ -109,7 +109,7 @@ class VllmBackend:
         count_tokens: CountTokens | None = None,
     ) -> Iterator[tuple[int, Generation]]:
         """Generations as they finish. options: further `RequestSettings`."""
-        jobs, named = [], name_policy(policy)
+        jobs, named = [], describe_policy(policy)
         recorded = len(registered.names()) if options.get("scored") else len(OBSERVED) if options.get("traced") else 0
         for index, request in enumerate(requests):
             settings = RequestSettings(
@@ -137,7 +137,7 @@ class VllmBackend:
 
     def force(self, prompts: Texts, continuations: Texts, *, seed: int, labels: Sequence[str]) -> list[Forced]:
         """As `teacher_forcing.force`, token by token. The gate emits the continuation, whatever is drawn."""
-        options = {"seed": seed, "policy": name_policy(self.policy)}
+        options = {"seed": seed, "policy": describe_policy(self.policy)}
         forced = []
         for table, label in zip(self._replay(prompts, continuations, options), labels, strict=True):
             if self.policy.scorer is not None:

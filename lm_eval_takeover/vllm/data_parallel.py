@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class EngineActor:
     """One engine in its process. It writes all jobs that are there together."""
 
-    async def start(self, arguments: ModelArguments, policy: dict[str, Any]) -> EngineFacts:
+    async def start(self, arguments: ModelArguments, policy: str) -> EngineFacts:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # it is a process of its own already
         load_plugins(arguments.plugins)
         self.engine = VllmEngine(arguments, load_pair(arguments), build_policy(policy))

@@ -18,7 +18,7 @@ from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import Choice
 from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_drafts, start_engine
-from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
+from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class VllmEngine:
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         self.pair, self.policy = pair, policy
-        self._own_policy = name_policy(policy)
+        self._own_policy = describe_policy(policy)
         self._numbers, self._running = count(), dict[str, _Written]()
         self._start(arguments, plan_drafts(arguments, pair, policy))
         if self.facts.block > 1 and not self._agrees_with_lockstep():

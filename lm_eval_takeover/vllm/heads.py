@@ -13,15 +13,10 @@ from torch import Tensor
 
 
 def list_sizes(config: Any) -> list[int]:
-    """The head sizes of a model's layers, each once."""
+    """The head sizes of a model's layers, each once, the largest last."""
     text = config.get_text_config()
     layers = getattr(text, "per_layer_config", None) or [text]
     return sorted({int(getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads) for own in layers})
-
-
-def read_size(config: Any) -> int:
-    """The head size of a model, its largest one."""
-    return list_sizes(config)[-1]
 
 
 def widen_config(config: Any) -> dict[str, Any]:
@@ -32,8 +27,9 @@ def widen_config(config: Any) -> dict[str, Any]:
         return {}
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    size, sizes = read_size(config), sorted(CPUAttentionBackend.get_supported_head_sizes())
-    if not (lacking := {*list_sizes(config)} - {*sizes}):
+    own, sizes = list_sizes(config), sorted(CPUAttentionBackend.get_supported_head_sizes())
+    size = own[-1]
+    if not (lacking := {*own} - {*sizes}):
         return {}
     if config.model_type != "qwen3" or size > sizes[-1]:
         raise LookupError(f"heads of {max(lacking)}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU")
@@ -44,7 +40,7 @@ def widen_config(config: Any) -> dict[str, Any]:
 
 def widen_weight(name: str, weight: Tensor, size: int, config: Any) -> Tensor:
     """A weight of a model with heads of `size`, for its widened configuration."""
-    wide, heads, groups = read_size(config), config.num_attention_heads, config.num_key_value_heads
+    wide, heads, groups = list_sizes(config)[-1], config.num_attention_heads, config.num_key_value_heads
     part = name.split(".")[-2]
     if size == wide:
         return weight

@@ -20,7 +20,7 @@ from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import CONCURRENCY, Choice, choose_drafts, describe_costs
-from lm_eval_takeover.vllm.heads import read_size, widen_config
+from lm_eval_takeover.vllm.heads import list_sizes, widen_config
 from lm_eval_takeover.vllm.plugin import ARCHITECTURE, register
 from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
@@ -121,7 +121,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         base=None if base is None else base.path,
         base_revision=None if base is None else base.revision,
         guide_architectures=target.config.architectures,
-        guide_head=read_size(target.config),
+        guide_head=list_sizes(target.config)[-1],
         guide_rows=rows[1] if len(set(rows)) > 1 else 0,  # drafts want one size; our model class has the target's own
         trust_remote_code=arguments.trust_remote_code,
     )
@@ -205,8 +205,6 @@ def _check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
             f"pipeline_parallel_size={stages}: the gate compares the logits of both models in one process; give "
             f"tensor_parallel_size={stages} instead"
         )
-    if arguments.get("enable_batch_sharded_sampling"):
-        raise ArgumentError("enable_batch_sharded_sampling=True: the gate needs both models on one rank; leave it out")
     names = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
     for name, value in arguments.items():
         if name in _OURS:

@@ -16,7 +16,7 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, init_vllm_registered_model, maybe_prefix
 
 from lm_eval_takeover.pair import complete_weights
-from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weight
+from lm_eval_takeover.vllm.heads import list_sizes, widen_config, widen_weight
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.slots import pairs
 
@@ -40,7 +40,7 @@ class TakeoverPairForCausalLM(nn.Module):
         self.drafted_for, self.load_format = settings.block > 1, vllm_config.load_config.load_format
         self.checked = {} if vllm_config.quant_config else {"guide": self.guide}  # quantized weights have numbers of their own
         # By model: its checkpoint's head size, and its widened configuration.
-        self.loaded = {"guide": (settings.guide_head or read_size(guide_config), guide_config)}
+        self.loaded = {"guide": (settings.guide_head or list_sizes(guide_config)[-1], guide_config)}
         self.base: Any = None
         self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
@@ -114,7 +114,7 @@ def read_base(settings: EngineSettings) -> tuple[Any, int]:
     config = AutoConfig.from_pretrained(
         settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
     )
-    size = read_size(config)
+    size = list_sizes(config)[-1]
     # vLLM's key of compiled code is the configuration: equal ones would share it.
     config.update(widen_config(config) | {"takeover_role": "base"})
     return config, size

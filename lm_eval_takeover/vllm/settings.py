@@ -27,12 +27,12 @@ GATE = ("tau", "kappa", "window")
 class EngineSettings:
     """What one engine computes.
 
-    vocab: ids that are written. ends: ids that end a text. key: the engine's own, in all its processes. block: length of a draft,
-    1 without drafts. base: None if the model class holds no base. guide_rows: the guide's padded vocabulary, if vLLM was told
-    another size. guide_head: the size of its checkpoint's heads.
+    policy: as `describe_policy` has it. vocab: ids that are written. ends: ids that end a text. key: the engine's own, in
+    all its processes. block: length of a draft, 1 without drafts. base: None if the model class holds no base. guide_rows: the
+    guide's padded vocabulary, if vLLM was told another size. guide_head: the size of its checkpoint's heads.
     """
 
-    policy: dict[str, Any]
+    policy: str
     vocab: int
     ends: list[int]
     key: str = ""
@@ -58,29 +58,24 @@ class EngineSettings:
         return build_policy(self.policy)
 
 
-def describe_policy(policy: Policy) -> dict[str, Any]:
-    """A policy as plain values, gate included. Raises ArgumentError for a policy that vLLM cannot run."""
+def describe_policy(policy: Policy) -> str:
+    """A policy in JSON, gate included. Raises ArgumentError for a policy that vLLM cannot run."""
     if policy.reads_text:
         raise ArgumentError(
             f"policy={policy.name} reads the text so far, which backend=vllm does not show a policy; use backend=hf"
         )
     if policy.thinking_budget is not None:
         raise ArgumentError(f"thinking_budget={policy.thinking_budget} is not offered with backend=vllm; use backend=hf")
-    return {"name": policy.name, **asdict(policy)}
+    return json.dumps({"name": policy.name, **asdict(policy)})
 
 
-def name_policy(policy: Policy) -> str:
-    """A policy in JSON, for `RequestSettings.policy`."""
-    return json.dumps(describe_policy(policy))
-
-
-def build_policy(values: Mapping[str, Any]) -> Policy:
+def build_policy(text: str) -> Policy:
     """The reverse of `describe_policy`."""
-    rest = dict(values)
-    kind = policies.get(rest.pop("name"))
-    if rest.get("gate") is not None:
-        rest["gate"] = Gate(**rest["gate"])
-    policy = kind(**rest)
+    values = json.loads(text)
+    kind = policies.get(values.pop("name"))
+    if values.get("gate") is not None:
+        values["gate"] = Gate(**values["gate"])
+    policy = kind(**values)
     describe_policy(policy)
     return policy
 
@@ -113,7 +108,7 @@ class RequestSettings:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
-    policy: str = ""  # in JSON, as `describe_policy` has it; empty for the engine's
+    policy: str = ""  # as `describe_policy` has it; empty for the engine's
     donor_length: int = 0
     traced: bool = False
     scored: bool = False
@@ -148,7 +143,7 @@ class RequestSettings:
         """The engine's policy, or another one of the same models. Raises ArgumentError for one of other models."""
         if not self.policy:
             return engine
-        other = build_policy(json.loads(self.policy))
+        other = build_policy(self.policy)
         missing = [role for role in other.roles if role not in engine.roles]
         if missing:
             raise ArgumentError(f"policy={other.name} asks the {missing[0]}, which this engine was not started with")

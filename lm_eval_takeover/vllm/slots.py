@@ -31,9 +31,6 @@ from lm_eval_takeover.method.request import GREEDY
 from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 
-# Numbers that a request outside the batch counts for, at least. The oldest records are dropped, since nobody fetches those of a
-# request that was aborted. As many requests as fill a batch keep theirs: vLLM may have preempted them.
-LEAST_PARKED = 2**11
 # Scores of a slot that the device holds, at least: twice a client's longest window, for the block behind it.
 _RING = 2**13
 _STREAMS = ("token", CHANCE)
@@ -53,7 +50,6 @@ class Track:
     written: int = 0  # its positions that were recorded, at most: some were seen twice
     slot: int | None = None
     forced: Tensor | None = None
-    parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
     # Lengths of drafts by the position of their first token. 1 where both models read one token without a draft.
     drafts: dict[int, int] = field(default_factory=dict)
 
@@ -91,7 +87,7 @@ class Slots:
         cls._opened[settings.key] = slots
         return slots
 
-    def __init__(self, policy: Policy, *, capacity: int, device: torch.device, most_parked: int = 2**23) -> None:
+    def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
         # A ring by position, and behind it a column that nobody reads.
         self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
@@ -101,7 +97,7 @@ class Slots:
         self.starts = torch.zeros(capacity + 1, dtype=torch.int64, device=device)  # tokens before the text
         self._free = set(range(capacity))
         self._tracks: OrderedDict[str, Track] = OrderedDict()  # by the id of the request
-        self.most_parked, self._parked = most_parked, 0  # the sum over tracks
+        self.most_held = 2 * capacity + 1024
         # Records on their way to the host, and the lengths of their drafts.
         self._arriving: deque[tuple[list[Track], Sequence[int], HostCopy]] = deque()
 
@@ -114,8 +110,6 @@ class Slots:
             track = self._meet(settings, prompt)
         elif track.slot is None:
             self._collect(wait=True)  # its window may still be on its way
-            self._parked -= track.parked
-            track.parked = 0
         if track.slot is None:
             track.slot = self._free.pop() if slot is None else slot
             self._free.discard(track.slot)
@@ -161,17 +155,18 @@ class Slots:
             self.scores[track.slot] = upload(torch.from_numpy(scores), self.device)
 
     def leave(self, track: Track) -> None:
-        """Let a request leave the batch and free its slot. Its records stay until they are taken, or are the oldest of many."""
+        """Let a request leave the batch and free its slot. Its records stay until they are taken.
+
+        Nobody takes those of a request that was aborted, so the oldest are dropped. A batch that vLLM preempts keeps its own.
+        """
         if track.slot is None:
             return
         if track.settings.id in self._tracks:
-            track.parked = max(track.records.size, LEAST_PARKED)
-            self._parked += track.parked
             self._tracks.move_to_end(track.settings.id)
         self._free.add(track.slot)
         track.slot = None
-        while self._parked > self.most_parked and len(self._tracks) - (self.capacity - len(self._free)) > self.capacity:
-            self._forget(next(track for track in self._tracks.values() if track.parked))
+        while len(self._tracks) > self.most_held:
+            self._tracks.pop(next(name for name, one in self._tracks.items() if one.slot is None))
 
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:
         """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes.
@@ -194,11 +189,7 @@ class Slots:
         self._collect(wait=True)
         for track in tracks:
             self.leave(track)
-            self._forget(track)
-
-    def _forget(self, track: Track) -> None:
-        self._parked -= track.parked
-        self._tracks.pop(track.settings.id, None)
+            del self._tracks[track.settings.id]
 
     def read(self, request_id: str, start: int, stop: int, last: bool = False) -> tuple[bytes, dict[str, int]] | None:
         """Records of positions `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes of drafts until then.
@@ -213,7 +204,7 @@ class Slots:
         drafting, verifying = DIRECTIONS[self.policy.direction]
         drafts = [count for position, count in track.drafts.items() if position < stop]
         if last:
-            self._forget(track)
+            del self._tracks[request_id]
         return track.records[start:stop].tobytes(), {drafting: sum(drafts), verifying: len(drafts)}
 
     def _collect(self, *, wait: bool = False) -> None:

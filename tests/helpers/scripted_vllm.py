@@ -32,8 +32,8 @@ SCRIPTS = {
 class ScriptedVllm:
     """An ASGI app. `chunks` are the numbers of tokens of a stream's chunks, over and over."""
 
-    def __init__(self, chunks=(1, 2), api_key=None, block=1, dead=None, pause=0, model="scripted"):
-        self.chunks, self.dead, self.pause = chunks, dead, pause
+    def __init__(self, chunks=(1, 2), api_key=None, block=1, pause=0, model="scripted"):
+        self.chunks, self.pause = chunks, pause
         self.records, self.calls, self.bodies, self.ended = {}, [], [], []
         tokenizer = TableTokenizer(WORDS)
         tokenizer.all_special_ids = [ENDS]
@@ -49,8 +49,6 @@ class ScriptedVllm:
 
     async def ask_engines(self, method, asked, timeout, args, named):
         assert (method, asked, timeout, named) == ("collective_rpc", "read_takeover_records", None, None)
-        if self.dead is not None:
-            raise self.dead
         self.calls.append(args[0])
         await asyncio.sleep(0.001)
         found = []

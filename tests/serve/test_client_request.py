@@ -19,7 +19,6 @@ from lm_eval_takeover.vllm.settings import (
     change_policy,
     check_params,
     describe_policy,
-    name_policy,
 )
 
 ENGINE = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[1])
@@ -156,7 +155,7 @@ def test_settings_change_the_policy_and_what_it_does_not_read_is_an_error():
     policy = POLICIES["disagreement"]
     changed = change_policy(policy, {"tau": 2.5})
     assert changed == replace(policy, gate=replace(policy.gate, tau=2.5))
-    assert RequestSettings(policy=name_policy(changed)).choose_policy(policy) == changed
+    assert RequestSettings(policy=describe_policy(changed)).choose_policy(policy) == changed
     assert change_policy(POLICIES["random"], {"rate": 0.5}).rate == 0.5
     with pytest.raises(ArgumentError, match=r"takeover_rate=0\.5 is not read by policy=disagreement"):
         change_policy(policy, {"rate": 0.5, "tau": 3.0})

@@ -1,7 +1,6 @@
 """vLLM's model runner V2, which GPUs have, writes the same texts, fused and by drafts; on a CPU in the interpreter of Triton.
 
-vLLM schedules each step before it knows what the one before wrote, as on a GPU. A step of drafts waits for nothing on a simulated
-GPU.
+vLLM schedules each step before it knows what the one before wrote, as on a GPU.
 """
 
 from dataclasses import replace
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.pairs import METHODS, POLICIES, SAMPLED
-from helpers.simulated_gpu import CUDA, Recording, compute_words, draw, simulated_gpu
+from helpers.simulated_gpu import Recording, compute_words, draw
 
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import GREEDY, Request
@@ -67,11 +66,6 @@ def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf,
                 np.testing.assert_allclose(np.array(observed)[both], np.array(want.observed)[both], atol=1e-3)
 
 
-def test_an_engine_has_one_speculator_which_is_ours_or_none(written):
-    for name, made in written.items():
-        assert made["speculators"] == ["TakeoverSpeculator"] * name.startswith("drafts"), name
-
-
 @pytest.mark.parametrize("name", ["fused", "drafts"])
 def test_requests_were_preempted_meanwhile(written, name):
     assert written[name]["preemptions"] > 2
@@ -85,80 +79,6 @@ def test_a_draft_is_verified_in_one_pass_and_passes_for_nothing_are_not_counted(
 
 
 CPU, VOCAB, BLOCK = torch.device("cpu"), 40, 3
-PROMPT = 5  # tokens
-READ = [4, 5, 4, 3]  # the second has only placeholders behind its prompt, and the last reads a part of its prompt
-DRAFTS = [3, 3, 3, 0]
-
-
-def describe(place):
-    """A batch as vLLM describes it; requests are at the indices 2, 0, 3 and 1 of its state."""
-    many = np.array(DRAFTS, np.int32)
-    ends, logits = np.cumsum(READ), np.cumsum(many + 1)
-    indices = torch.cat([torch.arange(end - count - 1, end) for end, count in zip(ends, many, strict=True)])
-    found = SimpleNamespace(
-        idx_mapping=torch.tensor([2, 0, 3, 1]),
-        idx_mapping_np=np.array([2, 0, 3, 1]),
-        num_draft_tokens_per_req=many,
-        num_computed_tokens_np=np.array([8, 3, 6, 0]),
-        num_scheduled_tokens=np.array(READ),
-        prefill_len_np=np.full(4, PROMPT),
-        cu_num_logits=torch.tensor([0, *logits]),
-        logits_indices=indices,
-        positions=torch.cat([torch.arange(start, start + count) for start, count in zip([8, 3, 6, 0], READ, strict=True)]),
-        input_ids=torch.arange(sum(READ), dtype=torch.int32) % VOCAB,
-    )  # fmt: skip
-    place(*(one for one in vars(found).values() if isinstance(one, torch.Tensor)))
-    return found
-
-
-def step(policy, device, place, monkeypatch, gpu=None):
-    """One step: what is emitted, how much of it, and the next drafts."""
-    from vllm.v1.worker.gpu.sample.sampler import Sampler
-
-    from lm_eval_takeover.vllm import drafts_v2 as module
-
-    generator = torch.Generator().manual_seed(1)
-    draw = lambda *shape: torch.randn(*shape, VOCAB + 8, generator=generator)  # noqa: E731 (padded vocabulary)
-    target, kept, bare, fresh = draw(sum(DRAFTS) + 4), draw(5, BLOCK)[..., :VOCAB].clone(), draw(4), draw(4)
-    columns, steps = torch.arange(5), [torch.tensor(0), torch.tensor(1)]
-    place(target, kept, bare, fresh, columns, *steps)
-    state = object.__new__(module.DraftingModelState)
-    state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), Slots(policy, capacity=4, device=device)
-    state.drafted, state.kept_at = kept if policy.host else None, columns
-    asked = [RequestSettings(id=str(index), temperature=0.8 * (index % 2)) for index in range(4)]
-    state._tracks = {index: state.slots.enter(one, (index,) * PROMPT, index) for index, one in enumerate(asked)}
-    drafter = state.speculator = object.__new__(module.TakeoverSpeculator)
-    compute = SimpleNamespace(compute_logits=lambda hidden: hidden)
-    vars(drafter).update(model=compute, model_state=state, draft_tokens=fresh, num_speculative_steps=BLOCK)
-    batch = describe(place)
-    places = batch.positions[batch.logits_indices[batch.cu_num_logits[:-1]]]
-
-    def propose(self, batch, *given, **options):  # vLLM's: the drafter reads, and draws a first token
-        self.sample_draft(bare, places, batch.idx_mapping, None, None, steps[0], None)
-
-    monkeypatch.setattr(module.StandaloneARSpeculator, "propose", propose)
-    sampler, _ = state.custom_sampler(object.__new__(Sampler))
-    if gpu is not None:
-        gpu.counts, gpu.waits = True, 0
-    out = sampler(target, batch, None, None)
-    drafted = drafter.sample_draft(fresh, places, batch.idx_mapping, None, None, steps[1], None)
-    if gpu is not None:
-        gpu.counts = False
-    tokens = [text[:many] for text, many in zip(out.sampled_token_ids.tolist(), out.num_sampled.tolist(), strict=True)]
-    passes = [state.slots.read(str(index), 0, 20, last=True)[1]["guide"] for index in range(4)]
-    return tokens, drafted.tolist(), passes, kept.sum((1, 2)).tolist()
-
-
-@pytest.mark.parametrize("name", ["disagreement", "guide"])
-def test_a_step_waits_for_nothing_and_placeholders_are_no_drafts(monkeypatch, name):
-    want = step(POLICIES[name], CPU, lambda *values: None, monkeypatch)
-    with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:
-        made = step(POLICIES[name], CUDA, gpu.place, monkeypatch, gpu)
-    assert not gpu.faults, sorted(set(gpu.faults))
-    assert gpu.waits == 0
-    assert made == want
-    tokens, _, passes, _ = made
-    assert len(tokens[1]) == 1 and passes == [0, 0, 1, 1]  # by index: of those at 2 and 3 a draft was verified
 
 
 class SimulatedGraphs:
@@ -284,21 +204,3 @@ def test_the_guides_output_is_kept_before_the_base_runs():
     pool = torch.zeros(3, 2)
     pair = SimpleNamespace(guide=lambda *given: pool.fill_(2), base=lambda *given: pool.fill_(1), base_width=2)
     assert Model.forward(pair, None, None).tolist() == [[1, 1, 2, 2]] * 3
-
-
-def test_a_batch_that_vllm_makes_up_between_requests_leaves_their_drafts(monkeypatch):
-    """Engines that share experts run such batches to keep step. Their rows have the indices of requests."""
-    from lm_eval_takeover.vllm import drafts_v2 as module
-
-    drafter, skipped = make_drafter(Slots(POLICIES["disagreement"], capacity=4, device=CPU), None), []
-    batch = SimpleNamespace(idx_mapping=torch.tensor([0]), idx_mapping_np=np.array([0]))
-
-    def draw(*given, skip_attn_for_dummy_run=False, **options):  # as vLLM's `propose`, and then a capture
-        skipped.append(skip_attn_for_dummy_run)
-        drafter.sample_draft(torch.tensor([3]), torch.tensor([9]), batch.idx_mapping, None, None, torch.tensor(0))
-        return bool(drafter.model_state.drafted.any())
-
-    monkeypatch.setattr(module.StandaloneARSpeculator, "propose", draw)
-    drafter.propose(batch, dummy_run=True)
-    assert (skipped, bool(drafter.model_state.drafted.any())) == ([True], False)
-    assert draw()

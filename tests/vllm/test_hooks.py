@@ -64,9 +64,3 @@ def test_the_script_reads_a_folder(tmp_path, capsys):
     printed = capsys.readouterr().out
     missing = ("compilation.backends.set_model_tag", "config")  # the second is imported, whatever the table says
     assert all(f"\nvllm.{name} is missing\n" in printed for name in missing)
-
-
-def test_imports_are_found(tmp_path):
-    (tmp_path / "one.py").write_text("import lib\ndef f():\n    from lib.engine import Engine as E, registry\n")
-    (tmp_path / "two.py").write_text("from lib.engine import Engine\nfrom library import x\nfrom . import one\n")
-    assert SCRIPT["list_imports"]("lib", tmp_path) == (("lib.engine", "", "Engine"), ("lib.engine", "", "registry"))

@@ -28,7 +28,6 @@ from lm_eval_takeover.vllm.block_rule import Choice
 
 def main() -> None:
     torch.set_num_threads(1)
-    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # of `list_speculators`
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         interpret_triton()
         schedule_ahead()
@@ -96,7 +95,6 @@ def write(collect, values, asked, names=()):
     found = {
         "texts": [[one.tokens, one.taken_over, one.scores, list(one.observed)] for one in done],
         "preemptions": counted["vllm:num_preemptions"],
-        "speculators": llm.collective_rpc(list_speculators)[0],
         "runner_v2": config.use_v2_model_runner,
         "async_scheduling": config.scheduler_config.async_scheduling,
         "block": backend.engine.facts.block,
@@ -107,11 +105,6 @@ def write(collect, values, asked, names=()):
     del backend
     collect()
     return found
-
-
-def list_speculators(worker):
-    gc.unfreeze()  # vLLM has frozen what stood after its start
-    return [name for name in (type(each).__name__ for each in gc.get_objects()) if name.endswith("Speculator")]
 
 
 if __name__ == "__main__":
