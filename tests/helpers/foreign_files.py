@@ -28,7 +28,7 @@ from helpers.spoiling import spoil_bytes, spoil_json
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.lab import score_files as scored
-from lm_eval_takeover.lab.analyze.inputs import Inputs, split_pairs
+from lm_eval_takeover.lab.analyze.inputs import Inputs
 from lm_eval_takeover.lab.analyze.tables import make_tables
 from lm_eval_takeover.lab.effects.tables import EXAMPLES
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
@@ -38,7 +38,7 @@ from lm_eval_takeover.lab.report.rollouts import read_scores
 from lm_eval_takeover.lab.score_files import make_schema
 from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs.parquet import DIGEST, seal
-from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import SCHEMA as TRACED
 from lm_eval_takeover.storage.digests import digest_of
@@ -221,7 +221,7 @@ def _read_results(folder):
 
 def _read_runs(folder):
     runs = [folder / "base", folder / "disagreement"]
-    inputs = Inputs.name(split_pairs(runs, "base")[""], None)
+    inputs = Inputs.name(read_run_folders(runs), None)
     make_tables(inputs, tuple(COLUMNS), 0.1)
     for run in inputs.runs.values():
         run.find_prompt(run.answered[0])

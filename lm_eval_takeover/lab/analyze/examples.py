@@ -1,8 +1,8 @@
 """Texts by a stated rule: the largest takeovers of a run, problems that it rescued or harmed, and a word in its contexts.
 
 A context ('Sparse but Critical') is a whole word with the tokens beside it: `low` below 0.001 nats, where both models agree,
-`high` from 0.1 nats. The word is the one that is most frequent in its rarer set. Contexts with the smallest digests of seed and
-place are shown, whatever the files' order.
+`high` from 0.1 nats. The word is the one that is most frequent in its rarer set. Contexts with the smallest digests of their
+places are shown, whatever the files' order.
 """
 
 import heapq
@@ -40,7 +40,7 @@ def make_examples(inputs: Inputs) -> pl.DataFrame:
         ours, theirs = solved[name] & asked, solved[inputs.base_name] & asked
         for rule, problems in (("rescued", ours - theirs), ("harmed", theirs - ours)):
             if problems:
-                key = min(problems, key=lambda key: blake2b(f"{inputs.seed} {key}".encode()).digest())
+                key = min(problems, key=lambda key: blake2b(f"0 {key}".encode()).digest())
                 of_problem = (sample for sample in run.answered if sample.name[:2] == key)
                 sample = next(sample for sample in of_problem if sample.correct == (rule == "rescued"))
                 rows.append(_describe(inputs, run, sample) | {"run": name, "rule": rule})
@@ -79,13 +79,10 @@ def make_contexts(inputs: Inputs) -> pl.DataFrame:
     read = partial(read_scored_samples, inputs.score_files, [score])
     words = Words.read(inputs.pieces.list_names())
     counts = count_words(read(), words, score)
-    if inputs.word is None:
-        place = int(counts.min(axis=0).argmax()) if words.names else -1
-    else:
-        place = {name: at for at, name in enumerate(words.names)}.get(inputs.word.lower(), -1)
+    place = int(counts.min(axis=0).argmax()) if words.names else -1
     if place < 0 or not counts[:, place].any():
-        raise CannotShow(f"no token is the word '{inputs.word or 'any'}', below {LOW:g} or from {HIGH:g} nats of {score}")
-    rows = draw_contexts(read(), words, place, score, inputs.seed)
+        raise CannotShow(f"no token is a word, below {LOW:g} or from {HIGH:g} nats of {score}")
+    rows = draw_contexts(read(), words, place, score)
     of_sets = dict(zip(SETS, counts[:, place].tolist(), strict=True))
     for row in rows:
         texts = {side: "".join(inputs.pieces.split(row[side].tolist())) for side in ("before", "after")}
@@ -136,7 +133,7 @@ def count_words(samples: Iterable[SampleTokens], words: Words, score: str) -> ND
     return counts
 
 
-def draw_contexts(samples: Iterable[SampleTokens], words: Words, word: int, score: str, seed: int) -> list[dict[str, Any]]:
+def draw_contexts(samples: Iterable[SampleTokens], words: Words, word: int, score: str) -> list[dict[str, Any]]:
     """Rows `set, task, doc_id, sample, position, value, token, before, after`; the last three are ids."""
 
     def list_all() -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -145,7 +142,7 @@ def draw_contexts(samples: Iterable[SampleTokens], words: Words, word: int, scor
             places = words.find(ids) == word
             for name, inside in zip(SETS, split(values), strict=True):
                 for at in np.flatnonzero(places & inside).tolist():
-                    key = blake2b(f"{seed} {sample.name} {at}".encode(), digest_size=8).digest()
+                    key = blake2b(f"0 {sample.name} {at}".encode(), digest_size=8).digest()
                     named = {"set": name, **dict(zip(("task", "doc_id", "sample"), sample.name, strict=True))}
                     beside = {"before": ids[max(0, at - BESIDE) : at], "after": ids[at + 1 : at + 1 + BESIDE]}
                     yield key, {**named, "position": at, "value": float(values[at]), "token": int(ids[at]), **beside}

@@ -1,8 +1,7 @@
 """The runs that are analysed, and why an analysis of them cannot be made."""
 
-import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +11,12 @@ import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.measures.choices import find_step
-from lm_eval_takeover.lab.measures.planning import TokenClasses, Vocabulary, classify_vocabulary
+from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
 from lm_eval_takeover.lab.measures.tokens import SampleTokens, make_sample
 from lm_eval_takeover.lab.score_files import find_scored, list_score_files, read_header
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
-from lm_eval_takeover.runs.run_reader import RunReader, number_documents, read_run_folders
-from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.runs.run_reader import RunReader
 
 
 class CannotShow(ArgumentError):
@@ -32,14 +30,10 @@ class Inputs:
     runs: dict[str, RunReader]
     tokenizer: str | None = None
     rollouts: str = "base"  # whose scored rollouts are analysed: base or guide
-    rules: TokenClasses | None = None  # of planning and execution tokens; None are the package's
-    word: str | None = None  # of contexts; None is the one that its rule chooses
-    seed: int = 0  # of contexts
-    pairs: Mapping[str, "Inputs"] = field(default_factory=dict)  # of which the guides are compared
     notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was
 
     @classmethod
-    def name(cls, runs: Sequence[RunReader], tokenizer: str | None, rollouts: str = "base", **more: Any) -> "Inputs":
+    def name(cls, runs: Sequence[RunReader], tokenizer: str | None, rollouts: str = "base") -> "Inputs":
         """Raises RunDirError for a run that is not finished, ArgumentError for names that are not different."""
         for run in runs:
             run.check_finished()
@@ -51,7 +45,7 @@ class Inputs:
             raise ArgumentError(
                 f"two of the runs are called '{twice}'; give their folders different names, or label them with model=…"
             )
-        return cls(dict(zip(names, runs, strict=True)), tokenizer, rollouts, **more)
+        return cls(dict(zip(names, runs, strict=True)), tokenizer, rollouts)
 
     @cached_property
     def base_name(self) -> str:
@@ -88,16 +82,14 @@ class Inputs:
         return self._read_files("")
 
     @cached_property
-    def guides(self) -> list[tuple["Inputs", str, int | None, list[Path]]]:
+    def guides(self) -> list[tuple[str, int | None, list[Path]]]:
         """Of each guide that has scored the samples its name, the step that name or revision ends with, and its files."""
-        if self.pairs:
-            return [(pair, name, find_step(name), pair.score_files) for name, pair in self.pairs.items()]
         own = read_header(self.score_files[0])[0].guide
         others = sorted(path.name.partition("-")[2] for path in self.scored.folder.glob("scores-*/"))
         revision = own.get("revision") or ""
         shown = revision if find_step(revision) is not None else Path(own["id"]).name
         named = [(shown, self.score_files), *((name, self._read_files(name)) for name in others)]
-        return [(self, name, find_step(name), files) for name, files in named]
+        return [(name, find_step(name), files) for name, files in named]
 
     def _read_files(self, name: str) -> list[Path]:
         files = list_score_files(self.scored.folder, name)
@@ -161,7 +153,7 @@ class Inputs:
     @cached_property
     def codes(self) -> Vocabulary:
         """The class of every token of the vocabulary."""
-        return classify_vocabulary(self.pieces.list_names(), self.rules, self.pieces.encode)
+        return classify_vocabulary(self.pieces.list_names(), self.pieces.encode)
 
     def check_tokenizer(self, name: str) -> None:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""
@@ -174,45 +166,6 @@ class Inputs:
                         f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {key[0]}, "
                         f"doc {key[1]} has other tokens; give the base run of its own pair"
                     )
-
-
-def split_pairs(folders: Sequence[Path], rollouts: str) -> dict[str, list[RunReader]]:
-    """Runs by pair, named by what tells its first folder from those of the others; one, '', unless several have rollouts.
-
-    A pair is what has one guide: that scored it, or that it was written with. A run that has none is in every pair. Raises
-    RunDirError for a folder without a run, ArgumentError for pairs without rollouts, or with different bases.
-    """
-    by_folder = {path.absolute(): read_run_folders([path]) for path in folders}
-    runs = {run.folder.absolute(): run for own in by_folder.values() for run in own}
-    number_documents(list(runs.values()))
-    written = [run for run in runs.values() if run.written_by == rollouts]
-    pairs, places = dict[str | None, dict[Path, RunReader]](), dict[str | None, Path]()
-    for path, own in by_folder.items() if len(written) > 1 else ():
-        guide = next(filter(None, map(_find_guide, own)), None)
-        places.setdefault(guide, path)
-        pairs.setdefault(guide, {}).update((run.folder.absolute(), run) for run in own)
-    shared = pairs.pop(None, {})
-    lacking = [guide for guide, of_pair in pairs.items() if all(run.written_by != rollouts for run in of_pair.values())]
-    if len(pairs) - len(lacking) < 2:
-        return {"": list(runs.values())}
-    if lacking:
-        raise ArgumentError(f"'{places[lacking[0]]}' is of another guide than the {rollouts} runs; give its own {rollouts} run")
-    if len(bases := {str(_describe(run.takeover.get("base"))) for run in written}) > 1:
-        raise ArgumentError(f"these are pairs of different bases: {', '.join(sorted(bases))}; give pairs that share one")
-    names = {
-        guide: os.path.relpath(path, os.path.commonpath(by_folder)).removesuffix("/base") for guide, path in places.items()
-    }
-    return {make_component(names[guide]): list((of_pair | shared).values()) for guide, of_pair in pairs.items()}
-
-
-def _find_guide(run: RunReader) -> str | None:
-    if run.written_by and (files := list_score_files(run.folder)):
-        return _describe(read_header(files[0])[0].guide)
-    return _describe(run.takeover.get("guide"))
-
-
-def _describe(model: Any) -> str | None:
-    return f"{model.get('id')}@{model.get('revision')}" if isinstance(model, Mapping) else None
 
 
 _SAMPLES = {

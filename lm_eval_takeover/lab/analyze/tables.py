@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,18 @@ from lm_eval_takeover.commands._output import write_csv, write_json, writing
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analyze.examples import make_contexts, make_examples
-from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs, split_pairs
+from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures import outcomes
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, Measuring, measure_files
 from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw
-from lm_eval_takeover.lab.measures.planning import TokenClasses, classify_text, count_classes, tabulate_planning
+from lm_eval_takeover.lab.measures.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.runs.parquet import Name
-from lm_eval_takeover.runs.run_reader import RunReader
+from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
 from lm_eval_takeover.storage.whole_files import write_text
 
 INDEX = "analysis.json"
-GUIDES = ("guides", "checkpoints")
 _NOTHING = "all scores are 0, or the scores files hold none of the run's samples"
 
 
@@ -40,58 +38,22 @@ def analyze(options: argparse.Namespace) -> int:
     for name in names:
         if name not in COLUMNS:
             raise ArgumentError(f"--only '{name}' is not an analysis; {nearest(name, COLUMNS)}")
-    rules = TokenClasses.read(options.token_classes) if options.token_classes else None
-    facts = {"rollouts": options.rollouts, "rules": rules, "word": options.word, "seed": options.seed}
-    split = split_pairs(options.run_dirs, options.rollouts)
-    pairs = {pair: Inputs.name(runs, options.tokenizer, **facts) for pair, runs in split.items()}
-    names = names or list(COLUMNS)
-    if len(pairs) > 1:
-        _analyze_pairs(options, pairs, names)
-    else:
-        _analyze_pair(options, "", pairs[""], names)
-    return 0
-
-
-def _analyze_pair(options: argparse.Namespace, pair: str, inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
-    """Write these analyses of one pair, those of a named one into its folder; returns the ones that can be shown."""
-    tables, missing = make_tables(inputs, names, options.near)
-    if missing and not pair and (options.only or not tables):
+    inputs = Inputs.name(read_run_folders(options.run_dirs), options.tokenizer, options.rollouts)
+    tables, missing = make_tables(inputs, names or list(COLUMNS), options.near)
+    if missing and (names or not tables):
         name, reason = next(iter(missing.items()))
         raise ArgumentError(f"{name} cannot be shown: {reason}")
     for name, table in tables.items():
-        write_analysis(options.out / pair, name, table)
-    _write_index(options, options.out / pair, inputs.runs, list(tables), missing)
-    of_pair = f"{pair}: " if pair else ""
+        write_analysis(options.out, name, table)
+    _write_index(options, inputs.runs, list(tables), missing)
     for reason in dict.fromkeys(missing.values()):
         together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
-        print(f"{of_pair}{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)
+        print(f"{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     for line in [*inputs.notes, *(f"one task: the rows `mean` are those of {task}" for task in tasks if len(tasks) == 1)]:
-        print(f"{of_pair}{for_terminal(line)}", file=sys.stderr)
-    print(f"{', '.join(tables) or 'nothing'} -> {options.out / pair}")
-    return tables
-
-
-def _analyze_pairs(options: argparse.Namespace, pairs: Mapping[str, Inputs], names: Sequence[str]) -> None:
-    """Each pair in a folder of its own; beside each other their tables, with a column `pair`, and their guides."""
-    by_analysis: dict[str, list[pl.DataFrame]] = {name: [] for name in names if name not in GUIDES}
-    for pair, inputs in pairs.items() if by_analysis else ():
-        for name, table in _analyze_pair(options, pair, inputs, list(by_analysis)).items():
-            by_analysis[name].append(table.select(pl.lit(pair).alias("pair"), pl.all()))
-    runs = {f"{pair}/{name}": run for pair, inputs in pairs.items() for name, run in inputs.runs.items()}
-    guides, missing = make_tables(Inputs(runs, pairs=pairs), [name for name in GUIDES if name in names], options.near)
-    tables = {name: pl.concat(those, how="vertical_relaxed") for name, those in by_analysis.items() if those} | guides
-    if not tables:
-        raise ArgumentError(f"{options.only} cannot be shown: {next(iter(missing.values()), 'the pairs lack its runs')}")
-    for name, table in tables.items():
-        write_analysis(options.out, name, table)
-    _write_index(options, options.out, runs, list(guides), missing)
-    texts = {pair: {(sample.name, sample.stored.text) for sample in inputs.scored.answered} for pair, inputs in pairs.items()}
-    for pair, other in combinations(texts, 2):
-        if texts[pair] != texts[other]:
-            counts = f"{len(texts[pair] & texts[other])} texts of {len(texts[pair])} and {len(texts[other])}"
-            print(f"{pair} and {other} share {counts}; iou is measured on these alone", file=sys.stderr)
-    print(f"{', '.join(tables)} of {', '.join(pairs)} -> {options.out}")
+        print(for_terminal(line), file=sys.stderr)
+    print(f"{', '.join(tables)} -> {options.out}")
+    return 0
 
 
 def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
@@ -112,8 +74,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, read("failure"))),
         "signals": lambda: _add_verdicts(inputs, read("failure")).rename({"signal_value": "value"}),  # Figure 4
         "contexts": lambda: make_contexts(inputs),
-        "guides": lambda: make_guides(inputs.guides, steps=False),
-        "checkpoints": lambda: make_guides(inputs.guides, steps=True),
+        "guides": lambda: make_guides(inputs),
         "examples": lambda: make_examples(inputs),
         "budget": lambda: outcomes.tabulate_budget(inputs.samples),
         "rates": lambda: outcomes.tabulate_rates(inputs.samples),
@@ -151,19 +112,19 @@ def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
 
 
-def make_guides(guides: Sequence[tuple[Inputs, str, int | None, list[Path]]], *, steps: bool) -> pl.DataFrame:
-    """Guides side by side, without a step or with one, in its order: whose scores, its name, its step, its files."""
-    chosen = sorted((guide for guide in guides if (guide[2] is None) != steps), key=lambda guide: (guide[2] or 0, guide[1]))
-    if len(chosen) < 2:
-        way_out = f"lm-eval-takeover score {guides[0][0].scored.folder} --guide … --name …"
-        raise CannotShow(f"it needs scores by a second guide, or of two checkpoints; run: {way_out}")
-    measured = [(measure_rollouts(inputs, ["guides"], files), name) for inputs, name, _, files in chosen]
+def make_guides(inputs: Inputs) -> pl.DataFrame:
+    """Guides side by side: those without a step, then checkpoints in the order of theirs."""
+    guides = sorted(inputs.guides, key=lambda guide: (guide[1] is not None, guide[1] or 0, guide[0]))
+    if len(guides) < 2:
+        way_out = f"lm-eval-takeover score {inputs.scored.folder} --guide … --name …"
+        raise CannotShow(f"it needs scores by a second guide, or by two checkpoints of one; run: {way_out}")
+    measured = [(measure_rollouts(inputs, ["guides"], files), name) for name, _, files in guides]
     frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, name in measured if of]
     if not frames:
         raise CannotShow(_NOTHING)
-    numbers = {name: step for _, name, step, _ in chosen}
+    steps = {name: step for name, step, _ in guides}
     table = SCORED["guides"].tabulate(pl.concat(frames))
-    return table.with_columns(step=pl.col("guide").replace_strict(numbers, return_dtype=pl.Int64))
+    return table.with_columns(step=pl.col("guide").replace_strict(steps, return_dtype=pl.Int64))
 
 
 def make_planning(inputs: Inputs, read_peaks: Callable[[], pl.DataFrame]) -> pl.DataFrame:
@@ -252,7 +213,7 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
     """`NAME.csv`, `NAME.json` and, of numbers, `NAME.svg`. Raises ArgumentError where they cannot be written."""
     floats = [column for column, kind in table.schema.items() if kind.is_float()]
     rows = table.with_columns(pl.col(floats).fill_nan(None))
-    picture = draw_svg(partial(draw, name, rows), SIZE) if name in DRAWN and "pair" not in rows.columns else None
+    picture = draw_svg(partial(draw, name, rows), SIZE) if name in DRAWN else None
     with writing("out", folder):
         write_text(folder / f"{name}.csv", write_csv(rows.columns, rows.to_dicts()))
         write_text(folder / f"{name}.json", write_json(rows.to_dicts()))
@@ -261,13 +222,13 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
 
 
 def _write_index(
-    options: argparse.Namespace, out: Path, runs: Mapping[str, RunReader], names: Sequence[str], missing: Mapping[str, str]
+    options: argparse.Namespace, runs: Mapping[str, RunReader], names: Sequence[str], missing: Mapping[str, str]
 ) -> None:
     """`analysis.json`: which runs, by paths relative to the folder, and which analyses."""
     described = [
-        {"name": name, "path": os.path.relpath(run.folder, out), "policy": run.policy, "tasks": run.tasks}
+        {"name": name, "path": os.path.relpath(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
         for name, run in runs.items()
     ]
     content = {"version": __version__, "runs": described, "analyses": names, "cannot_show": missing}
-    with writing("out", out):
-        write_text(out / INDEX, write_json(content | {"near": options.near, "rollouts": options.rollouts}))
+    with writing("out", options.out):
+        write_text(options.out / INDEX, write_json(content | {"near": options.near, "rollouts": options.rollouts}))

@@ -30,7 +30,6 @@ def _name(words: str, *more: str) -> tuple[str, ...]:
     return *words.split(), *more
 
 
-_GUIDES = _name("task guide step versus score measure value low high tokens")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "concentration": _name("task score samples skipped gini low high", *(f"top{percent}" for percent in concentration.SHARES)),
     "lorenz": _name("task score share_of_tokens share_of_score low high"),
@@ -45,7 +44,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "near": _name("task score threshold tokens share low high"),
     "choices": _name("task score set measure tokens value low high"),
     "contexts": _name("word score set occurrences task doc_id sample position value before token after"),
-    **dict.fromkeys(("guides", "checkpoints"), _GUIDES),
+    "guides": _name("task guide step versus score measure value low high tokens"),
     "entropy_by_js": _name(
         "task bin left right tokens", *(f"{name}{end}" for name in choices.ENTROPIES for end in ("", "_low", "_high"))
     ),

@@ -291,7 +291,7 @@ DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "near": _draw_near,
     "choices": _draw_choices,
     "entropy_by_js": _draw_entropies,
-    **dict.fromkeys(("guides", "checkpoints"), _draw_guides),
+    "guides": _draw_guides,
     "budget": partial(_draw_accuracies, x="realized_rate", by=["task", "run"], label="realized rate"),
     "rates": _draw_rates,
     "flips": _draw_flips,

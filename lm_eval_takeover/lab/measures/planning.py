@@ -8,13 +8,12 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.measures.pooling import MEAN, Values, draw_weights, interval, sum_by
 from lm_eval_takeover.lab.measures.tokens import SampleTokens
 from lm_eval_takeover.results.summary import choose_averaged
@@ -34,62 +33,23 @@ class Vocabulary:
     characters: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True)
-class TokenClasses:
-    """Which tokens are planning and which execution, as `token_classes.toml` has it."""
-
-    planning: frozenset[str]
-    execution: re.Pattern[str]
-    excluded: re.Pattern[str]
-    letter: re.Pattern[str]
-    words: frozenset[str]
-
-    @classmethod
-    def read(cls, path: Path = RULES) -> Self:
-        """Raises ArgumentError with the part that is missing or wrong."""
-        try:
-            rules = tomllib.loads(path.read_text(encoding="utf-8"))
-            planning = [word for words in rules["planning"].values() for word in _check_words(words)]
-            patterns = [*rules["execution"].values(), rules["excluded"]["marks"], rules["variables"]["letter"]]
-            *execution, excluded, letter = (re.compile(f"(?:{pattern})").pattern for pattern in patterns)
-            return cls(
-                frozenset(word.strip().lower() for word in planning),
-                re.compile("|".join(execution)),
-                re.compile(excluded),
-                re.compile(letter),
-                frozenset(_check_words(rules["variables"]["words"])),
-            )
-        except OSError as error:
-            raise ArgumentError(f"--token_classes '{path}' cannot be read: {error.strerror}") from error
-        except KeyError as key:
-            raise ArgumentError(f"--token_classes '{path}': {key} is missing; begin with a copy of '{RULES}'") from key
-        except (ValueError, TypeError, AttributeError, re.error) as error:
-            raise ArgumentError(f"--token_classes '{path}': {error}; begin with a copy of '{RULES}'") from error
-
-
-def _check_words(words: Any) -> list[str]:
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"{str(words)[:40]!r} is no list of words")
-    return words
-
-
-def classify_vocabulary(
-    texts: Sequence[str], rules: TokenClasses | None = None, encode: Callable[[str], list[int]] | None = None
-) -> Vocabulary:
+def classify_vocabulary(texts: Sequence[str], encode: Callable[[str], list[int]] | None = None) -> Vocabulary:
     """The classes of a vocabulary. texts: each token, decoded. encode: for characters that are no token, such as √ in many."""
-    rules = rules or TokenClasses.read()
+    rules = tomllib.loads(RULES.read_text(encoding="utf-8"))
+    planning = {word.strip().lower() for words in rules["planning"].values() for word in words}
+    execution = re.compile("|".join(f"(?:{pattern})" for pattern in rules["execution"].values()))
 
     def classify(text: str) -> int:
         token = text.strip().lower()
-        if token in rules.planning:
+        if token in planning:
             return PLANNING
-        if rules.execution.fullmatch(token) and not rules.excluded.fullmatch(token):
+        if execution.fullmatch(token) and not re.fullmatch(rules["excluded"]["marks"], token):
             return EXECUTION
-        if rules.letter.fullmatch(token):
-            return WORD if token in rules.words else LETTER
+        if re.fullmatch(rules["variables"]["letter"], token):
+            return WORD if token in rules["variables"]["words"] else LETTER
         return NONE
 
-    symbols = sorted({symbol for symbol in rules.execution.pattern if not symbol.isascii()})
+    symbols = sorted({symbol for symbol in execution.pattern if not symbol.isascii()})
     spelt = {tuple(encode(before + symbol)) for symbol in symbols for before in ("", " ")} if encode else ()
     several = tuple(sorted(ids for ids in spelt if len(ids) > 1 and all("\ufffd" in texts[token] for token in ids)))
     return Vocabulary(np.array([classify(text) for text in texts], dtype=np.int8), several)

@@ -41,20 +41,14 @@ class PaperPair:
     thinking: str | None = None  # the reasoning model of the base's size
     chat: bool = False  # whether base and guide are asked in the guide's template, with thinking on
     calibrate: tuple[str, ...] = ()  # tasks that Table 13 calibrates on
-    revisions: tuple[str, ...] = ()  # of the guide, whose checkpoints score the base's texts, too
     instead: dict[str, str] = field(default_factory=dict)  # rows of items, and what they are of this pair
-    others: dict[str, str] = field(default_factory=dict)  # further guides by name, MODEL or MODEL:DTYPE
+    others: dict[str, str] = field(default_factory=dict)  # further guides by name, MODEL[@REVISION][:DTYPE]
 
     @property
     def summary(self) -> str:
         """Its models, if it is not the bundled pair, its tasks and its note."""
         models = f"{self.base} with {self.guide}. " if self.base else ""
         return f"{models}Tasks: {self.tasks}. {self.note}".strip()
-
-    @property
-    def guides(self) -> dict[str, str]:
-        """Further models that score the base's texts, by name."""
-        return {**self.others, **{revision: f"{self.guide}@{revision}" for revision in self.revisions}}
 
 
 @dataclass(frozen=True)

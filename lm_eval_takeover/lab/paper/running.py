@@ -17,7 +17,6 @@ from pathlib import Path
 from lm_eval_takeover import stopping
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.lab.measures.choices import find_step
 from lm_eval_takeover.lab.paper.index import write_index
 from lm_eval_takeover.lab.paper.manifest import RATES, REVERSE, Item, PaperPair, is_reverse, read_manifest
 from lm_eval_takeover.storage.paths import make_component
@@ -69,15 +68,14 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
         if any(RATES in item.figures for item in items.values()):
             yield ["frontier", str(folder), "--out", str(folder)]
     analyses: dict[str, dict[str, Item]] = {}
-    has_steps = sum(find_step(name) is not None for name in pair.guides) > 1
     for name, item in items.items():
-        if item.analyses and (has_steps or "checkpoints" not in item.analyses):
+        if item.analyses:
             analyses.setdefault(item.place, {})[name] = item
     read = [item for those in analyses.values() for item in those.values()]
     for role in dict.fromkeys(item.rollouts for item in read):
         yield ["score", str(folder / role)]
-    for role in dict.fromkeys(item.rollouts for item in read if {"guides", "checkpoints"} & {*item.analyses}):
-        for name, model in pair.guides.items():
+    for role in dict.fromkeys(item.rollouts for item in read if "guides" in item.analyses):
+        for name, model in pair.others.items():
             guide, _, dtype = model.partition(":")
             own = [*("--base", str(pair.base or DEMO["base"])), *("--guide", str({**DEMO}.get(guide, guide)))]
             yield ["score", str(folder / role), "--name", name, *own, *(["--guide_dtype", dtype] if dtype else [])]

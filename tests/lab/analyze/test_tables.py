@@ -12,18 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.demo_runs import run_demo
-from helpers.run_dirs import plant, plant_facts
+from helpers.run_dirs import plant
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab.analyze.command import DESCRIPTION
 from lm_eval_takeover.lab.analyze.examples import SHOWN, Words, count_words, draw_contexts
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
 from lm_eval_takeover.lab.measures.tokens import SampleTokens, read_scored_samples
-from lm_eval_takeover.lab.score_files import list_score_files, read_header
+from lm_eval_takeover.lab.score_files import list_score_files
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
@@ -57,7 +55,7 @@ def read(folder, name):
 
 def test_every_analysis_is_a_table_and_a_figure(analysed):
     index = read(analysed, "analysis")
-    shown = [name for name in COLUMNS if name not in ("cross", "guides", "checkpoints")]  # no score=js, no second guide
+    shown = [name for name in COLUMNS if name not in ("cross", "guides")]  # no score=js, no second guide
     assert index["analyses"] == shown
     assert "none is given" in index["cannot_show"]["cross"] and "second guide" in index["cannot_show"]["guides"]
     assert [run["policy"] for run in index["runs"]] == ["base", "disagreement", "guide"]
@@ -101,37 +99,6 @@ def test_a_word_is_shown_where_models_agree_and_where_they_differ(analysed, demo
         assert row["value"] < 0.001 if row["set"] == "low" else row["value"] >= 0.1
         assert row["occurrences"] == counts[row["set"]][word]
     assert Counter(row["set"] for row in shown) == {side: min(5, of[word]) for side, of in counts.items()}
-
-
-def test_pairs_that_share_a_base_stand_beside_each_other(analysed, demo_runs, checkpoints, tmp_path, capsys):
-    """Two folders of `compare` with the same texts of the base, the second of fewer, and a base run alone with another seed."""
-    pairs = {name: tmp_path / name for name in ("ours", "noised", "other")}
-    for name in ("base", "guided"):
-        shutil.copytree(demo_runs[name], pairs["ours"] / name / "samples")
-    asked, base = {"base": DEMO["base"], "guide": "acme/guide@step-20"}, pairs["noised"] / "base" / "samples"
-    run_demo(base, 2, {**asked, "policy": "base"})
-    run_demo(pairs["noised"] / "guided" / "samples", 2, {**asked, "score": "js", "tau": 0.1, "kappa": 0})
-    run_demo(pairs["other"], 1, {"base": DEMO["base"], "policy": "base", "seed": 7})
-    assert main(["score", str(base)]) == main(["score", str(pairs["other"]), "--guide", "acme/guide@step-9"]) == 0
-    out, guide = tmp_path / "out", read_header(list_score_files(base)[0])[0].guide
-    assert analyze(out, *pairs.values(), only="concentration,ranks,guides") == 0
-    said = capsys.readouterr().err
-    assert "ours and noised share 16 texts of 32 and 16; iou is measured" in said and "share 0 texts of 16 and 8" in said
-    assert "other: ranks cannot be shown: it needs a run in which two" in said and guide["revision"] == checkpoints["step-20"]
-    assert read(out / "ours", "concentration") == read(analysed, "concentration")
-    for name, shown in (("concentration", list(pairs)), ("ranks", ["ours", "noised"])):
-        assert read(out, name) == [{"pair": pair, **row} for pair in shown for row in read(out / pair, name)]
-    files = [list_score_files(run) for run in (base, demo_runs["base"])]
-    tops = [{one.name: one.top("js", 5) for one in read_scored_samples(paths, ["js"])} for paths in files]
-    iou = [(tops[0][name] & tops[1][name]).sum() / (tops[0][name] | tops[1][name]).sum() for name in tops[0]]
-    rows = [row for row in read(out, "guides") if row["score"] == "js" and row["task"] == "takeover_demo"]
-    assert [row["guide"] for row in rows if row["measure"] == "gini"] == sorted(pairs)
-    both = {(row["guide"], row["versus"]): row["value"] for row in rows if row["measure"] == "iou_top5"}
-    assert both == {("noised", "ours"): pytest.approx(sum(iou) / len(iou))} and 0 < sum(iou) < len(iou)
-    assert main(["report", str(out), "--out", str(tmp_path / "report.html")]) == 0
-    plant_facts(base, takeover={"base": {"id": "acme/base", "revision": None}})
-    with pytest.raises(ArgumentError, match="these are pairs of different bases: acme/base@None, demo-base@"):
-        analyze(out, *pairs.values())
 
 
 def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
@@ -211,13 +178,13 @@ def test_a_part_of_a_longer_word_is_none():
     ]
 
 
-def test_contexts_are_drawn_by_seed_and_place_alone():
+def test_contexts_are_drawn_by_their_places_alone():
     values = np.tile(np.array([0.5, 0.0, 0.05], np.float32), 20)
     samples = [SampleTokens(("t", doc, 0), {"token_id": np.tile([2, 2, 2], 20), "js": values}) for doc in range(4)]
     assert count_words(samples, WORDS, "js")[:, WORDS.names.index("the")].tolist() == [80, 80]
     drawn = [
-        [(row["set"], row["doc_id"], row["position"]) for row in draw_contexts(order, WORDS, 2, "js", seed)]
-        for order, seed in ((samples, 0), (samples[::-1], 0), (samples, 1))
+        [(row["set"], row["doc_id"], row["position"]) for row in draw_contexts(order, WORDS, 2, "js")]
+        for order in (samples, samples[::-1])
     ]
-    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0] == drawn[1]
     assert len(set(drawn[0])) == 2 * SHOWN and {at % 3 for side, _, at in drawn[0] if side == "high"} == {0}

@@ -4,13 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.measures.planning import (
     EXECUTION,
     NONE,
     PLANNING,
-    RULES,
-    TokenClasses,
     classify_text,
     classify_vocabulary,
     tabulate_planning,
@@ -74,25 +71,6 @@ def test_enrichment_has_an_interval_over_problems():
     assert (row["low"], row["high"]) == (pytest.approx(2 - half, abs=0.1), pytest.approx(2 + half, abs=0.1))
     alone = tabulate_planning(make_frame(rows[:4])).to_dicts()
     assert {row["low"] for row in alone} == {None}
-
-
-def test_the_classes_are_a_file_that_a_user_can_replace(tmp_path):
-    own = tmp_path / "own.toml"
-    own.write_text(RULES.read_text().replace('"first", "next"', '"zuerst", "Dann"'))
-    texts = [" Zuerst", "dann", "first", "7"]
-    assert classify_vocabulary(texts, TokenClasses.read(own)).codes.tolist() == [PLANNING, PLANNING, NONE, EXECUTION]
-    for text, message in (
-        ("[planning]", "'execution' is missing; begin with a copy of"),
-        ("x", "begin with a copy of"),
-        (RULES.read_text().replace("'\\\\[A-Za-z]+'", "'('"), "begin with a copy of"),
-        (RULES.read_text().replace('["a", "i"]', '"a"'), "'a' is no list of words"),
-    ):
-        own.write_text(text)
-        with pytest.raises(ArgumentError, match=message) as raised:
-            TokenClasses.read(own)
-        assert "\n" not in str(raised.value) and "own.toml" in str(raised.value)
-    with pytest.raises(ArgumentError, match="cannot be read: No such file"):
-        TokenClasses.read(tmp_path / "none.toml")
 
 
 def test_counts_are_pooled_over_tasks():

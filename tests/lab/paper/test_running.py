@@ -178,23 +178,28 @@ def test_checkpoints_are_in_the_order_of_their_steps_each_with_its_own_scores(pa
         files = list_score_files(run, f"step-{step}")
         scores = np.concatenate([one.score("js") for one in read_scored_samples(files, ["js"])])
         far[step] = pytest.approx((scores >= 0.1).mean())
-    rows = json.loads((paper / "demo" / "analysis" / "guide" / "checkpoints.json").read_text())
-    rows = [row for row in rows if row["measure"] == "far" and row["score"] == "js" and row["task"] == "mean"]
+    rows = json.loads((paper / "demo" / "analysis" / "guide" / "guides.json").read_text())
+    rows = [
+        row
+        for row in rows
+        if row["measure"] == "far" and row["score"] == "js" and row["task"] == "mean" and row["step"] is not None
+    ]
     assert [(row["step"], row["value"]) for row in rows] == list(far.items()) and rows[0]["value"] < rows[1]["value"]
 
 
-def test_revisions_of_the_guide_are_scored_each_by_its_name(tmp_path, monkeypatch):
+def test_checkpoints_of_the_guide_are_scored_each_by_its_name(tmp_path, monkeypatch):
     """Of a set-up of one's own. What `score` makes of a revision is tested with `analyze`."""
-    given = 'base = "acme/base"\nguide = "acme/guide"\ntasks = "takeover_demo"\nrevisions = ["step-100", "step-9"]\n'
+    given = 'base = "acme/base"\nguide = "acme/guide"\ntasks = "takeover_demo"\n'
+    given += 'others = { step-100 = "acme/guide@step-100", step-9 = "acme/guide@step-9:float32" }\n'
     (tmp_path / "own.toml").write_text(f"[pairs.own]\n{given}")
     done: list[list[str]] = []
     monkeypatch.setattr(running, "start_worker", lambda words, **_: done.append(words[1:]))
     words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--run_dir", str(tmp_path)]
     assert main(words) == 0
-    models, run = "--base acme/base --guide acme/guide", str(tmp_path / "own" / "guide")
+    run = str(tmp_path / "own" / "guide")
     asked = [" ".join(words).replace(run, "RUN") for words in done]
-    assert asked[1:4] == ["score RUN", *(f"score RUN --name {step} {models}@{step}" for step in ("step-100", "step-9"))]
-    assert " --only checkpoints " in asked[4]
+    given = [f"score RUN --name {step} --base acme/base --guide acme/guide@{step}" for step in ("step-100", "step-9")]
+    assert asked[1:4] == ["score RUN", given[0], f"{given[1]} --guide_dtype float32"] and " --only guides " in asked[4]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
