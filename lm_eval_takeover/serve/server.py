@@ -209,7 +209,8 @@ def _list_keys(scope: Scope) -> list[str]:
 
 def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]:
     """The page and its headers. keyed: whether it asks for a key."""
-    policy, style, script = engine.policy, _read("page.css"), _read("page.js")
+    policy = engine.policy
+    html, style, script = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js"))
     host, donor = DIRECTIONS[policy.direction]
     gate = policy.gate
     gated = f", tau={gate.tau:g}, kappa={gate.kappa:g}, window={gate.window}" if gate is not None else ""
@@ -225,7 +226,7 @@ def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]
         "example": engine.example,
     }
     texts = {name: escape(str(value)) for name, value in values.items()}
-    page = Template(_read("page.html")).substitute(texts, style=style, script=script)
+    page = Template(html).substitute(texts, style=style, script=script)
     own = ("connect-src 'self'", "frame-ancestors 'none'")
     return page.encode(), {
         "content-type": "text/html; charset=utf-8",
@@ -234,11 +235,6 @@ def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]
         "referrer-policy": "no-referrer",
         "cache-control": "no-store",
     }
-
-
-@cache
-def _read(name: str) -> str:
-    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def main() -> int:

@@ -26,8 +26,8 @@ os.environ |= {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 if HAS_VLLM:
-    # Here, and in processes that are started by vllm_processes/sitecustomize.py.
-    gc.set_threshold(100_000, 50, 100)
+    from helpers.vllm_processes import sitecustomize  # noqa: F401 (for this process, as for those that it starts)
+
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", HELPERS / "vllm_processes")))
 
 

@@ -52,7 +52,11 @@ def make_actor(most=2, error=None):
             self.jobs.append(job)
 
         def step(self):
-            return [Text(self.jobs.pop(0).number, [os.getpid()], None, {"gpus": os.environ["CUDA_VISIBLE_DEVICES"]})], 1
+            import ray
+
+            node = ray.get_runtime_context().get_node_id()
+            gpus = {f"{node} {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")}
+            return [Text(self.jobs.pop(0).number, [os.getpid()], None, gpus)], 1
 
         def abort(self):
             self.jobs.clear()
@@ -73,48 +77,64 @@ def run(engines, count=20):
 
 
 @pytest.fixture(scope="module")
-def local():
-    """Ray as it starts on this machine, which seems to have four GPUs."""
+def cluster():
+    """A Ray cluster as docs/vllm.md starts it: two nodes with a core and two GPUs each, which are both this machine."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_OVERRIDE_RESOURCES", '{"GPU": 4}')
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # a process keeps the first mode that it has; that of `cluster`, too
-        patch.delenv("RAY_ADDRESS", raising=False)
+    shared = ["--num-cpus", "1", "--num-gpus", "2", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))  # a short name
+
+        def start(*words, until):
+            command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, *shared]
+            node = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            stack.callback(node.terminate)
+            return next(found[1] for line in node.stdout if (found := re.search(until, line)))
+
+        head = ["--head", "--port", "0", "--temp-dir", folder, "--include-dashboard", "false"]
+        address = start(*head, until=r"--address='(.+)'")
+        start("--address", address, until="(Ray runtime started)")
+        patch.setenv("RAY_ADDRESS", address)
         yield ray
-    ray.shutdown()
+        ray.shutdown()
 
 
 @pytest.fixture
-def open_scripted(local):
+def open_engines(cluster, tight):
+    """Opens engines, or a backend of them, and closes all before the next test."""
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
     def open_some(actor=None, **arguments):
         parsed = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, "data_parallel_backend": "ray"} | arguments)
         opened.append(Engines(parsed, POLICIES["disagreement"], actor or make_actor()))
         return opened[-1]
 
-    opened = []
+    opened, backends = [], {}
+    open_some.backend = open_with(VllmBackend, tight, backends)
     yield open_some
-    for engines in opened:
-        engines.close()
+    for one in (*opened, *backends.values()):
+        one.close()
 
 
-def test_every_job_is_written_once_by_engines_with_gpus_of_their_own(open_scripted):
+def test_every_job_is_written_once_by_engines_with_gpus_of_their_own(open_engines):
     with pytest.raises(ArgumentError, match=r"data_parallel_size=3 needs 6 GPUs, and Ray has 4; give fewer engines"):
-        open_scripted(data_parallel_size=3, tensor_parallel_size=2)
+        open_engines(data_parallel_size=3, tensor_parallel_size=2)
     with pytest.raises(ArgumentError, match=r"^guide='x' has heads of 48$"):
-        open_scripted(make_actor(error="guide='x' has heads of 48"))
-    engines, counted = open_scripted(tensor_parallel_size=2), []
+        open_engines(make_actor(error="guide='x' has heads of 48"))
+    engines, counted = open_engines(tensor_parallel_size=2), []
     first = engines.run([Job(number, None, None) for number in range(9)], lambda tokens, taken: counted.append(tokens))
     next(first)
     first.close()  # leaves no job behind
     assert counted == [1]
     texts = run(engines)
     assert sorted(texts) == list(range(20))
-    gpus = {text.tokens[0]: {*text.passes["gpus"].split(",")} for text in texts.values()}
+    gpus = {text.tokens[0]: text.passes for text in texts.values()}
     assert len(gpus) == 2 and all(map(len, gpus.values())) and len(set.union(*gpus.values())) == 4
 
 
-def test_the_others_write_what_an_engine_leaves_and_the_last_one_ends_the_run(open_scripted, caplog):
-    engines, jobs = open_scripted(), [Job(number, None, None) for number in range(20)]
+def test_the_others_write_what_an_engine_leaves_and_the_last_one_ends_the_run(open_engines, caplog):
+    engines, jobs = open_engines(), [Job(number, None, None) for number in range(20)]
     texts = engines.run(jobs)
     first = next(texts)
     os.kill(first.tokens[0], signal.SIGKILL)
@@ -127,31 +147,6 @@ def test_the_others_write_what_an_engine_leaves_and_the_last_one_ends_the_run(op
             run(engines)
 
 
-@pytest.fixture
-def cluster(monkeypatch):
-    """The address of a Ray cluster as docs/vllm.md starts it: two nodes with a core each, which are both this machine."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed")
-    ray.shutdown()
-    monkeypatch.delenv("RAY_OVERRIDE_RESOURCES", raising=False)  # of `local`, which may be open
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
-    shared = ["--num-cpus", "1", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))  # a short name
-
-        def start(*words, until):
-            command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, *shared]
-            node = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            stack.callback(node.terminate)
-            return next(found[1] for line in node.stdout if (found := re.search(until, line)))
-
-        head = ["--head", "--port", "0", "--temp-dir", folder, "--include-dashboard", "false"]
-        address = start(*head, until=r"--address='(.+)'")
-        start("--address", address, until="(Ray runtime started)")
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        yield ray
-        ray.shutdown()
-
-
 def write(backend, requests, after_first=None):
     found = {}
     for index, one in backend.generate(requests, seed=3, rows=8):
@@ -161,19 +156,8 @@ def write(backend, requests, after_first=None):
     return found
 
 
-@pytest.fixture
-def two_engines(cluster, tight):
-    """A backend of two engines, closed before their cluster is."""
-    from lm_eval_takeover.vllm.backend import VllmBackend
-
-    opened = {}
-    yield open_with(VllmBackend, tight, opened)(data_parallel_size=2)
-    for backend in opened.values():
-        backend.close()
-
-
-def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, two_engines, open_hf, requests, caplog):
-    backend, hf, asked = two_engines, open_hf(), requests[:6]
+def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, open_engines, open_hf, requests, caplog):
+    backend, hf, asked = open_engines.backend(data_parallel_size=2), open_hf(), requests[:6]
     backend.policy = hf.policy = POLICIES["disagreement"]
     expected, ray = write(hf, asked), cluster
     actors = [*backend.engine.actors.values()]
