@@ -18,10 +18,7 @@ pytestmark = pytest.mark.slow
 GOLD = r"3\sqrt{13}"
 HOSTILE = {
     "tower of powers": "9^{9^{9^9}}",
-    "plain tower": "9**9**9**9",
     "factorial": "10000!",
-    "tower of factorials": "((10000!)!)!",
-    "large binomial": r"\binom{10000000}{5000000}",
     "large power": "(x+1)^{9999999}",
     "integral": r"\int_0^1 e^{x^{x^x}} dx",
     "nested fractions": r"\frac{1}{" * 5000 + "2" + "}" * 5000,
@@ -31,13 +28,12 @@ HOSTILE = {
     "lone surrogate": "\ud800 5",
     "digits": "9" * 3_000_000,
     "signs": "-" * 1500 + "1",
-    "some signs": "-" * 10 + "1",
     "nested parentheses": "(" * 19 + "1" + ")" * 19,
-    "some parentheses": "(" * 10 + "1" + ")" * 10,
     "some fractions": r"\frac{1}{" * 10 + "2" + "}" * 10,
     "undefined": r"\frac{0}{0} + \infty - \infty",
     "matrix power": r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}^{10^{10}}",
 }
+RESPONSES = ("nested fractions", "one bracket", "NUL", "lone surrogate", "digits", "signs")
 
 
 def children():
@@ -48,63 +44,47 @@ def children():
     return [pid for pid, state, words in listed if "lm_eval_takeover.answers.judging" in words or state.startswith("Z")]
 
 
-def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_nothing_behind():
+def test_hostile_answers_and_responses_are_incorrect_with_the_same_verdict_and_leave_nothing_behind():
     signal.alarm(3600)  # a caller's own, which time limits leave alone
-    with Judge(2, time_limit=1.5) as judge:  # far from what any of them takes: under 0.6 s, or over 8 s
+    with Judge(2, time_limit=1.0) as judge:  # far from what any of them takes: under 0.6 s, or over 8 s
 
         def ask(names):
             return dict(zip(names, judge.map(lambda name: judge(GOLD, HOSTILE[name]), names), strict=True))
 
         outcomes = ask(list(HOSTILE))
         in_time = [name for name, outcome in outcomes.items() if outcome != "timed_out"]
-        assert ask(in_time[::-2]).items() <= outcomes.items()
-        assert judge(GOLD, r"\sqrt{117}") == "correct"
+        assert ask(in_time[::-3]).items() <= outcomes.items()
+        texts = [form.format(HOSTILE[name]) for name in RESPONSES for form in (r"\boxed{{{}}}", "{}")]
+        texts += ["<think>" * 100_000, r"\boxed{" * 100_000, "$1" * 1_000_000, r"\boxed{\sqrt{117}}"]
+        judged = judge.judge_samples(Question(GOLD, texts, [False] * len(texts)))
     assert "correct" not in outcomes.values()
+    assert [sample.outcome for sample in judged.samples].index("correct") == len(texts) - 1
     assert outcomes["tower of powers"] == "timed_out"
     broken = ("nested fractions", "nested parentheses", "signs", "one bracket", "unbalanced", "digits", "NUL")
     assert {outcomes[name] for name in broken} == {"unparsed"}
     assert children() == [] and signal.alarm(0) > 0
 
 
-def test_the_clock_is_processor_time_and_a_worker_that_never_answers_gives_its_slot_back():
-    with Judge(1, time_limit=1.0) as judge:
+def test_the_clock_is_processor_time_and_a_worker_that_is_stopped_or_killed_is_replaced():
+    with Judge(1, time_limit=0.7) as judge:
         judge(GOLD, "x")
         (worker,) = children()
         os.kill(worker, signal.SIGSTOP)
-        timer = threading.Timer(1.5, os.kill, (worker, signal.SIGCONT))
+        timer = threading.Timer(1.0, os.kill, (worker, signal.SIGCONT))
         timer.start()  # waiting counts for nothing
         assert judge(GOLD, r"\sqrt{117}") == "correct"
         timer.join()
         os.kill(worker, signal.SIGSTOP)
         assert judge(GOLD, r"\sqrt{119}") == "timed_out"
-        assert judge(GOLD, r"3\cdot\sqrt{13}") == "correct"
-
-
-def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
-    answers = [rf"\sqrt{{{117 * n * n}}} / {n}" for n in range(1, 40)]
-    asked = itertools.count()
-    with Judge(2) as judge:
-        judge(GOLD, "x")  # its workers have started
 
         def verdict(answer):
-            if next(asked) in (5, 20):
-                for worker in children():
-                    os.kill(worker, signal.SIGKILL)
+            if next(asked) == 2:
+                os.kill(*children(), signal.SIGKILL)
             return judge(GOLD, answer)
 
-        verdicts = list(judge.map(verdict, answers))
-    assert set(verdicts) == {"correct"}
+        asked = itertools.count()
+        assert set(judge.map(verdict, [rf"\sqrt{{{117 * n * n}}} / {n}" for n in range(1, 7)])) == {"correct"}
     assert children() == []
-
-
-def test_hostile_responses_are_read_within_the_limits():
-    named = ("nested fractions", "one bracket", "NUL", "lone surrogate", "digits", "signs")
-    texts = [rf"\boxed{{{HOSTILE[name]}}}" for name in named] + [HOSTILE[name] for name in named]
-    texts += ["<think>" * 100_000, r"\boxed{" * 100_000, "$1" * 1_000_000, r"\boxed{\sqrt{117}}"]
-    with Judge(1, time_limit=4.0) as judge:
-        judged = judge.judge_samples(Question(GOLD, texts, [False] * len(texts)))
-    outcomes = [sample.outcome for sample in judged.samples]
-    assert outcomes.index("correct") == len(texts) - 1
 
 
 def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog, tmp_path):
@@ -147,41 +127,34 @@ def test_limits_and_letters_reach_a_worker_which_loads_no_mathematics_for_number
     assert [sample.outcome for sample in letters.samples] == ["correct", "incorrect"]
 
 
-def test_an_interrupt_ends_the_workers():
+def test_an_interrupt_ends_the_workers_and_a_closed_standard_error_ends_nothing():
     code = (
-        "import os; from lm_eval_takeover.answers.judging import Judge\n"
-        "with Judge(2, time_limit=60) as judge:\n"
-        "    judge(r'3\\sqrt{13}', 'x'); print('up', flush=True)\n"
-        "    list(judge.map(lambda a: judge(r'3\\sqrt{13}', a), ['9^{9^{9^9}}', '8^{9^{9^9}}', '7^{9^{9^9}}']))"
+        "from lm_eval_takeover.answers.judging import Judge\n"
+        "with Judge(1, time_limit=60) as judge:\n"
+        "    print(judge('3', '3.0'), flush=True); list(judge.map(lambda a: judge(r'3\\sqrt{13}', a), ['9^{9^{9^9}}'] * 2))"
     )
 
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    assert process.stdout.readline() == "up\n"
-    time.sleep(1.0)
-    os.kill(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=30)
-    assert "KeyboardInterrupt" in error
+    def prepare():
+        os.close(2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=prepare) as process:
+        assert process.stdout.readline() == "correct\n"
+        time.sleep(1.0)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(timeout=30) == -signal.SIGINT  # as Python ends by an interrupt that nobody catches
     left = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
     assert "lm_eval_takeover.answers.judging" not in left
 
 
-def test_a_worker_answers_where_standard_error_is_closed():
-    code = "from lm_eval_takeover.answers.judging import Judge\nwith Judge(1) as judge: print(judge('3', '3.0'))"
-    closed = {"preexec_fn": lambda: os.close(2), "timeout": 60}
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, **closed).stdout == b"correct\n"
-
-
 def test_math_verify_alone_judges_in_the_same_workers():
-    texts = [r"So \boxed{\sqrt{117}}", "It is 5", "The answer is 9**9**9**9", "nothing", r"$3\sqrt{13}$"]
-    with Judge(1, time_limit=1.0) as judge:
-        judged = judge.judge_samples(Question(GOLD, texts, [False] * 5, verifier="math_verify"))
-    outcomes = [sample.outcome for sample in judged.samples]
-    assert (outcomes[0], outcomes[1], outcomes[3], outcomes[4]) == ("correct", "incorrect", "no_answer", "correct")
-    assert outcomes[2] != "correct"
-    assert judged.majority in (0, 4)
+    texts = [r"So \boxed{\sqrt{117}}", "It is 5", "nothing", r"$3\sqrt{13}$"]
+    with Judge(1, time_limit=0.7) as judge:
+        judged = judge.judge_samples(Question(GOLD, texts, [False] * 4, verifier="math_verify"))
+        hostile = judge.judge_samples(Question(GOLD, ["The answer is 9**9**9**9"], [False], verifier="math_verify"))
+    assert [sample.outcome for sample in judged.samples] == ["correct", "incorrect", "no_answer", "correct"]
+    assert judged.majority in (0, 3) and hostile.samples[0].outcome != "correct"
 
 
 def test_code_in_a_worker_sees_no_secret_and_opens_no_file_process_or_socket(monkeypatch, tmp_path, caplog):
