@@ -54,8 +54,7 @@ def strip_thinking(response: str) -> str:
     text = f"\n{response}"
     tags = find_tags(text)
     thinks = bool(tags) and tags[0].lastindex == 2  # the first tag may stand in the prompt
-    start = seen = 1
-    before, answered = "", False
+    start, seen, before, answered = 1, 1, "", False
     for mark in sorted([*tags, *_HEADER.finditer(text)], key=re.Match.start):
         place = mark.start() + mark[0].startswith("\n")
         answered = answered or bool(_ANSWERED.search(text, seen, place))
@@ -92,7 +91,8 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
         return ExtractedAnswer(None)
     tail = _PICTURE.sub(" ", text[-TAIL:]).strip()
     tail = _EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
-    ends = _find_ends(tail)
+    masked = _MATHS.sub(lambda match: "x" * len(match[0]), tail)  # full stops within mathematics end no sentence
+    ends = [*(match.start() for match in _SENTENCE_END.finditer(masked)), len(tail)]
     answer = _read_marked(tail, ends)
     if answer is None and not truncated:
         answer = _read_bare(tail) or _read_conclusion(tail, ends)
@@ -135,14 +135,11 @@ _MAX_BETWEEN = 60  # characters
 
 def find_boxes(text: str) -> tuple[list[Span], int | None]:
     """Every complete outermost box that is not empty, `5` for `\\boxed{\\boxed{5}}`; where the last begins if it never ends."""
-    if (first := text.find("ox")) < 0:  # a fast search
-        return [], None
-    opening = {match.end() - 1: match.start() for match in _BOX.finditer(text, max(first - 3, 0))}
-    if not opening:
-        return [], None
+    first = text.find("ox")  # a fast search
+    opening = {match.end() - 1: match.start() for match in _BOX.finditer(text, max(first - 3, 0) if first >= 0 else len(text))}
     spans: list[tuple[int, int, int, int]] = []  # start and end of a box, start and end of what it holds
     opened: list[int] = []
-    for brace in _BRACES.finditer(text, min(opening)):
+    for brace in _BRACES.finditer(text, min(opening, default=len(text))):
         position = brace.start()
         if brace[0] == "{":
             opened.append(position)
@@ -154,7 +151,7 @@ def find_boxes(text: str) -> tuple[list[Span], int | None]:
                     inner = (bounds[0], bounds[1])
             spans.append((opening[start], position + 1, *inner))
     boxes = [(start, end, text[first:last].removesuffix("\\ ").strip()) for start, end, first, last in spans]
-    last = max(opening)
+    last = max(opening, default=-1)
     return [box for box in boxes if not re.fullmatch(_HOLE, box[2])], opening[last] if last in opened else None
 
 
@@ -281,12 +278,6 @@ def _find_maths(text: str) -> list[Span]:
     """Spans between delimiters of mathematics."""
     found = [(match.span(), _EDGES.sub("", match[0]).strip()) for match in _MATHS.finditer(text) if len(match[0]) > 2]
     return [(*span, content.rstrip(".,;").rstrip()) for span, content in found if content]  # no line break, no `\\$`
-
-
-def _find_ends(text: str) -> list[int]:
-    """Where the sentences end, full stops within mathematics left out; the end of the text is the last."""
-    masked = _MATHS.sub(lambda match: "x" * len(match[0]), text)
-    return [*(match.start() for match in _SENTENCE_END.finditer(masked)), len(text)]
 
 
 def _read_conclusion(text: str, ends: list[int]) -> str | None:

@@ -37,17 +37,17 @@ def test_reported_answers_are_judged_right_alike_in_both_directions_and_vote_in_
     def is_right(pair):
         return judge(*pair) == "correct"
 
-    rows = [json.loads(line) for line in REPORTS.read_text().splitlines()]
+    rows = [json.loads(line) for line in REPORTS.read_text().splitlines()[::4]]
     cases = [
         (row["input"], row["expected"]) for row in rows if row["kind"].startswith("answer/") and "kind" not in row["input"]
     ]
     read = [(case["gold"], read_answer(case["response"]).answer or "none", expected == "correct") for case, expected in cases]
     pairs = sorted({(gold, answer) for gold, answer, _ in read})
-    with Judge(2, time_limit=2.0) as judge:
+    with Judge(1, time_limit=2.0) as judge:
         forward = dict(zip(pairs, judge.map(is_right, pairs), strict=True))
         backward = judge.map(is_right, [(answer, gold) for gold, answer in pairs[::3]])
         assert list(backward) == [forward[pair] for pair in pairs[::3]]
-        assert sum(forward[gold, answer] is not right for gold, answer, right in read) <= 20
+        assert sum(forward[gold, answer] is not right for gold, answer, right in read) <= 5
         for gold in sorted({gold for gold, _ in pairs})[::6]:
             forms = [canonicalise(answer) for answer in (gold, *(answer for other, answer in pairs if other == gold))]
             votes = {len(find_majority(order, judge)) for order in (forms, forms[::-1], sorted(forms))}
@@ -83,11 +83,6 @@ def test_lists_match_as_sets(numbers, random):
     assert verify(gold, answer) == "correct"
     assert verify(rf"\{{{gold}\}}", answer) == "correct"
     assert verify(gold, f"{answer}, 51") != "correct"
-
-
-def test_a_value_with_a_name_too_many_is_another_answer():
-    assert verify("x=1,y=2", "y=2,x=1") == "correct"
-    assert verify("x=1,y=2", "x=1,y=2,z=3") == verify("x=1,y=2,z=3", "x=1,y=2") == "incorrect"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +135,7 @@ def execute(source, *rest, **options):
     return plain_exec(source, *rest, **options)
 builtins.eval, builtins.exec = refuse, execute
 
-wrong = [(g, a) for g, a, correct in read_table("verdicts")[::3] if (verify(g, a) == "correct") is not correct]
+wrong = [(g, a) for g, a, correct in read_table("verdicts")[::8] if (verify(g, a) == "correct") is not correct]
 hostile = ["__import__('os').getpid()", "\\\\sqrt{{117}} + getpid()", "2+getpid*0", "\\\\frac{{getpid}}{{2}}", "exec('x')",
            "1.5 + 10^{{2}}",
            "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", "50\\\\% + 1"]

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import pickle
-from itertools import combinations
+from itertools import combinations, product
 
 import datasets
 import pytest
@@ -72,7 +72,7 @@ def test_a_prompt_of_another_form_is_chosen_by_name():
             make_task(kind=kind, metadata={"prompt": "xyz"})
 
 
-@pytest.mark.parametrize(("samples", "ks"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (16, [1, 2, 4, 8, 16])])
+@pytest.mark.parametrize(("samples", "ks"), [(1, [1]), (6, [1, 2, 4, 6])])
 def test_any_number_of_samples_has_the_metrics_that_fit(samples, ks):
     task = make_task(repeats=samples)
     results, logged, _ = score(task, lambda doc, sample: BOXED[doc] if sample == 0 else "I cannot tell")
@@ -86,16 +86,11 @@ def test_any_number_of_samples_has_the_metrics_that_fit(samples, ks):
     assert [len(row["filtered_resps"][0]) for row in logged] == [samples] * 2
 
 
-def test_an_answer_may_be_a_number_with_a_tolerance():
-    rows = [{"problem": "2+2?", "answer": 4.0, "tolerance": None}]
-    rows += [{"problem": "1/3?", "answer": 0.33, "tolerance": 0.01}]
-    results, *_ = score(make_task(rows, repeats=1), lambda doc, sample: BOXED[doc])
+def test_metrics_can_be_chosen_and_an_answer_may_be_a_number_with_a_tolerance():
+    rows = [{"problem": "2+2?", "answer": 4.0, "tolerance": None}, {"problem": "1/3?", "answer": 0.33, "tolerance": 0.01}]
+    task = make_task(rows, repeats=4, metric_list=[{"metric": "acc"}, {"metric": "acc_completed"}])
+    results, _, _ = score(task, lambda doc, sample: BOXED[doc])
     assert results["acc,all"] == 1.0
-
-
-def test_metrics_can_be_chosen():
-    task = make_task(repeats=4, metric_list=[{"metric": "acc"}, {"metric": "acc_completed"}])
-    results, _, _ = score(task, lambda *_: "4")
     assert {key for key in results if key.endswith(",all") and "stderr" not in key} == {"acc,all", "acc_completed,all"}
 
 
@@ -135,10 +130,9 @@ def test_what_could_not_be_scored_is_refused_when_the_task_is_loaded(config, tex
         make_task(rows, **config)
 
 
-@pytest.mark.parametrize("kwargs", [{"do_sample": False}, {"temperature": 0.0, "do_sample": None}])
-def test_greedy_runs_write_each_text_once_and_use_it_for_all_samples(kwargs, caplog):
+def test_greedy_runs_write_each_text_once_and_use_it_for_all_samples(caplog):
     task = make_task()
-    task.set_config("generation_kwargs", kwargs, update=True)
+    task.set_config("generation_kwargs", {"temperature": 0.0, "do_sample": None}, update=True)
     results, logged, model = score(task, lambda doc, sample: BOXED[doc] if doc == 0 else "I cannot tell")
     assert len(model.requests) == 2
     assert results["acc,all"] == results["pass@8,all"] == results["maj@8,all"] == 0.5
@@ -151,10 +145,10 @@ def test_greedy_runs_write_each_text_once_and_use_it_for_all_samples(kwargs, cap
 
 
 def test_samples_that_are_all_the_same_without_greedy_decoding_are_pointed_out(caplog):
-    score(make_task(), lambda doc, sample: 200 * "so " + BOXED[doc])
+    score(make_task(repeats=2), lambda doc, sample: 200 * "so " + BOXED[doc])
     assert "add --gen_kwargs seed=None" in caplog.text
     caplog.clear()
-    score(make_task(), lambda doc, sample: 200 * "so " + BOXED[doc] + " " * sample)
+    score(make_task(repeats=2), lambda doc, sample: 200 * "so " + BOXED[doc] + " " * sample)
     score(make_task(), lambda doc, sample: BOXED[doc])  # a few tokens, which any sampling may repeat
     assert "seed=None" not in caplog.text
 
@@ -212,19 +206,14 @@ def test_output_without_metrics(caplog):
     assert [row["resps"] for row in logged] == [[[BOXED[0]] * 2], [[BOXED[1]] * 2]]
 
 
-@pytest.mark.parametrize("n", range(1, 9))
-def test_pass_at_k_equals_enumeration(n):
-    for correct in range(n + 1):
-        samples = [True] * correct + [False] * (n - correct)
-        for k in range(1, n + 1):
-            drawn = list(combinations(samples, k))
+def test_pass_at_k_equals_enumeration():
+    for n, correct, k in product(range(1, 9), range(9), range(1, 9)):
+        if correct <= n and k <= n:
+            drawn = list(combinations([True] * correct + [False] * (n - correct), k))
             assert pass_at_k(n, correct, k) == pytest.approx(sum(map(any, drawn)) / len(drawn))
-
-
-@pytest.mark.parametrize(("n", "correct", "k"), [(8, 9, 1), (8, -1, 1), (8, 1, 9), (8, 1, 0)])
-def test_pass_at_k_of_what_cannot_be(n, correct, k):
-    with pytest.raises(ValueError, match="is not defined"):
-        pass_at_k(n, correct, k)
+    for correct, k in ((9, 1), (-1, 1), (1, 9), (1, 0)):
+        with pytest.raises(ValueError, match="is not defined"):
+            pass_at_k(8, correct, k)
 
 
 def test_the_metrics_of_one_problem():
