@@ -1,9 +1,8 @@
 """The tables of a frontier, areas and least costs by method, and its picture: Acc and Pass@8 against a cost.
 
 The four best methods share a panel of the picture; small panels show each method. A method's band is that of its gains, which
-holds all its rates at once, set upon the host's figure; the row's own interval where there is none. If no method has two rates,
-there is a bar for each row. Readable on white and dark pages and on a phone: no background, middle lightness. Every point has a
-title, which a browser shows under the pointer.
+holds all its rates at once, set upon the host's figure; the row's own interval where there is none. Readable on white and dark
+pages and on a phone: no background, middle lightness. Every point has a title, which a browser shows under the pointer.
 """
 
 import re
@@ -101,10 +100,8 @@ def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> N
     methods = _group_methods(lines if metrics else (), column)
     means = {name: sum(line[metrics[0]] or 0.0 for line in points) / len(points) for name, points in methods.items()}
     colours = dict(zip(sorted(means, key=lambda name: -means[name]), _COLOURS, strict=False))
-    pairs = dict.fromkeys(line.get("pair") for line in lines)
-    curves, points = any(len(known) > len(pairs) for known in methods.values()), dict[str, str]()
+    pairs, points = dict.fromkeys(line.get("pair") for line in lines), dict[str, str]()
     rows = -(-len(methods) // _COLUMNS) if len(methods) > len(_COLOURS) else 0
-    height = 3.3 + 1.15 * rows if curves else 0.6 + 0.3 * len(lines)
     parts = list(product(pairs, metrics))
 
     def draw(figure: Any) -> None:
@@ -112,13 +109,10 @@ def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> N
             heading = f"{_METRICS[metric]}, {pair}" if pair else _METRICS[metric]
             block.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
             own = [line for line in lines if line.get("pair") == pair and line[metric] is not None]
-            if curves:
-                _draw_panels(block, own, colours, column, metric, points)
-                block.supxlabel(name_roles(title, host), fontsize=10)
-            else:
-                _draw_bars(block.subplots(), own, metric)
+            _draw_panels(block, own, colours, column, metric, points)
+            block.supxlabel(name_roles(title, host), fontsize=10)
 
-    text = draw_svg(draw, (_WIDTH, height * len(parts)), _SETTINGS)
+    text = draw_svg(draw, (_WIDTH, (3.3 + 1.15 * rows) * len(parts)), _SETTINGS)
     titled = re.sub(r'<g id="(point-\d+)">', lambda at: f"{at[0]}<title>{escape(points[at[1]])}</title>", text)
     write_text(path, titled)
 
@@ -182,16 +176,3 @@ def _find_bound(line: Mapping[str, Any], metric: str, end: str) -> float:
     bound = line.get(f"{metric}_gain_{end}")
     moved = line[f"{metric}_{end}"] if bound is None else line[metric] - line[f"{metric}_gain"] + bound
     return min(max(float(moved), 0.0), 1.0)
-
-
-def _draw_bars(axes: Any, lines: _Lines, metric: str) -> None:
-    """A bar for each row, the first on top, with its value and interval."""
-    for place, line in enumerate(lines):
-        value, low = line[metric], line[f"{metric}_low"]
-        reach = None if low is None else [[value - low], [line[f"{metric}_high"] - value]]
-        colour = _INK if line["method"] in _STYLES else _COLOURS[0]
-        axes.barh(place, value, height=0.66, color=colour, alpha=0.8, xerr=reach, ecolor=_INK)
-        axes.text(1.02, place, f"{value:.1%}", va="center")
-    axes.set_yticks(range(len(lines)), [line["row"] for line in lines])
-    axes.set_xlim(0, 1)
-    axes.invert_yaxis()

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from helpers.results import takeover, write_results
 from helpers.stock import comparing_here
-from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
@@ -189,19 +187,6 @@ def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
         else:
             assert float(gain) == pytest.approx((correct - 1) / 8) and float(low) < float(gain) < float(high)
             assert line["pass8_gain"] == "0.0"  # the base solves each problem once
-
-
-def test_the_picture_draws_the_bands_that_hold_all_rates_of_a_method(tmp_path, monkeypatch):
-    figure = Figure()
-    monkeypatch.setattr(output, "draw_svg", lambda draw, *_: draw(figure) or "")
-    made = describe_frontier(make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5}))
-    output.draw_frontier(made.averages, "share", tmp_path / "frontier.svg")
-    drawn = figure.findobj(PolyCollection)[0].get_paths()[0].vertices
-    for line in made.averages[1:]:
-        for end in ("low", "high"):
-            bound = [line["realized_rate"], min(max(1 / 8 + line[f"acc_gain_{end}"], 0), 1)]
-            assert np.isclose(drawn, bound).all(axis=1).any(), (bound, drawn)
-            assert line[f"acc_{end}"] != pytest.approx(bound[1])
 
 
 def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
