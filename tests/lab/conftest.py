@@ -21,7 +21,7 @@ def measured(strict_run, shared_folder):
     """Takeovers and controls of that run, four continuations by the base behind each token; `printed.txt` is what was said."""
 
     def make(new):
-        size = ["--takeovers", "30", "--controls", "15", "--continuations", "4", "--batch_size", "180"]
+        size = ["--takeovers", "20", "--controls", "10", "--continuations", "4", "--batch_size", "180"]
         with contextlib.redirect_stdout(io.StringIO()) as said:
             assert main(["effects", str(strict_run), "--out", str(new), *size]) == 0
         (new / "printed.txt").write_text(said.getvalue())

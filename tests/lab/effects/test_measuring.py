@@ -49,7 +49,7 @@ def test_writes_tables_and_figures(measured):
     shown = [json.loads((measured / f"{name}.json").read_text()) for name in ("effect_summary", "effect_auroc")]
     check_numbers((measured / "printed.txt").read_text(), shown, least=20)
     effects = pl.read_csv(measured / "effects.csv")
-    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 15), ("takeover", 30)]
+    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 10), ("takeover", 20)]
     assert (effects["host_token_id"] != effects["donor_token_id"]).all()
     assert (effects["score"] - effects["ce"]).abs().max() < 1e-3
     shares = (effects["correct_donor"] - effects["correct_host"]) / effects["continuations"]
@@ -60,7 +60,7 @@ def test_writes_tables_and_figures(measured):
     summary = {row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)}
     assert summary["takeover"]["low"] > 0 and summary["takeover"]["helpful"] > 0.15
     texts = pl.read_parquet(measured / "effect_texts.parquet")
-    assert len(texts) == 2 * 4 * 45
+    assert len(texts) == 2 * 4 * 30
     first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(pl.col("token_ids").list.first().unique())
     tokens = {row[:5]: row[5] for row in first.rows()}
     for row in effects.rows(named=True):
