@@ -2,9 +2,10 @@
 
 import re
 
+import architectures
 import pytest
 import torch
-from architectures import check_architecture, plain_passes, save_model
+from architectures import plain_passes, save_model
 from differences import first_difference
 from helpers.pairs import save_random_model
 from transformers import AutoTokenizer
@@ -39,18 +40,16 @@ PAIRS = {
 
 
 # By architecture: whether they can be had.
-BLOCKS = dict.fromkeys(("llama", "gpt_neox", "gpt2", "gemma2", "gemma4-e2b", "ministral3"), "^yes$")
-BLOCKS |= dict.fromkeys(("bloom", "gpt_neo"), "takes positions from the columns")
-STATES = ("falcon_h1", "qwen3.5", "lfm2", "mamba", "recurrent_gemma")
-BLOCKS |= dict.fromkeys(STATES, "at batch_size=1 only|plain passes|fail")
+BLOCKS = dict.fromkeys(("gemma4-e2b", "ministral3"), "^yes$") | {"bloom": "takes positions from the columns"}
+BLOCKS |= dict.fromkeys(("falcon_h1", "qwen3.5", "recurrent_gemma"), "at batch_size=1 only|plain passes|fail")
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_an_architecture_of_the_table(tmp_path, kind):
-    row = check_architecture(kind, tmp_path)
-    assert row.verdict == "equal"
-    assert row.hf == "18/18"
-    assert row.compared > 60
+def test_an_architecture_of_the_table(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(architectures, "BATCHES", (3,))
+    row = architectures.check_architecture(kind, tmp_path)
+    assert (row.verdict, row.hf) == ("equal", "6/6")
+    assert row.compared > 25
     assert re.search(BLOCKS[kind], row.blocks)
 
 
@@ -108,8 +107,9 @@ def test_any_pair_writes_in_blocks_what_it_writes_in_lockstep(tmp_path, prompts,
 LONGROPE = {"short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0], "original_max_position_embeddings": 24}
 
 
-@pytest.mark.parametrize("role", ["base", "guide"])
-@pytest.mark.parametrize(("kind", "rope", "blocks"), [("longrope", LONGROPE, (1,)), ("dynamic", {"factor": 4.0}, (1, 5))])
+@pytest.mark.parametrize(
+    ("role", "kind", "rope", "blocks"), [("base", "longrope", LONGROPE, (1,)), ("guide", "dynamic", {"factor": 4.0}, (1, 5))]
+)
 def test_a_rotation_that_changes_with_the_length_asks_no_other_row(tmp_path, prompts, role, kind, rope, blocks):
     """longrope: texts that outgrow it, in batches or read again, are as in plain passes. Dynamic NTK: so are texts at its end."""
     options = {"rope_parameters": rope | {"rope_type": kind, "rope_theta": 1e4}, "head_dim": 8, "max_position_embeddings": 40}

@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from differences import first_difference
 from helpers import pairs
 from helpers.pairs import SAMPLED, look_before_passes, pass_as_on_a_gpu, save_random_model
 
@@ -49,7 +48,7 @@ def assert_equal(pair, policy, requests, sizes):
 
 @pytest.mark.parametrize("block_size", [1, "auto"])
 def test_early_takes_its_share_of_the_donors_own_answer(demo_pair, prompts, block_size):
-    requests = [Request(p, j, 80, SAMPLED) for p in prompts[:2] for j in range(2)]
+    requests = [Request(p, 0, 40, SAMPLED) for p in prompts[:2]]
     options = {"batch_size": 4, "block_size": block_size}
     alone = dict(engine.generate(demo_pair, GuideAlone(), requests, **options))
     made = dict(engine.generate(demo_pair, Early(rate=0.25), requests, **options))
@@ -73,18 +72,14 @@ def test_positions_go_on_behind_the_configured_length(prompts, tmp_path, random_
 
 def test_texts_end_inside_a_block(demo_pair, prompts):
     """End tokens, stop strings and the limit on tokens, each met in the middle of a draft and by a takeover."""
-    requests = [Request(prompts[0], j, 400, SAMPLED) for j in range(2)]
-    requests += [Request(prompts[3], j, 400, SAMPLED, until=("Step 3", "\n\n")) for j in range(2)]
-    requests += [Request(prompts[1], j, limit, SAMPLED) for j, limit in enumerate((1, 2, 15, 16, 17))]
-    for name in ("disagreement", "always", "random"):
-        sizes = {"always": [(16, 7)], "disagreement": [(3, 7)], "random": [(16, None)]}[name]
+    requests = [Request(prompts[0], 0, 400, SAMPLED), Request(prompts[3], 0, 400, SAMPLED, until=("Step 3", "\n\n"))]
+    requests += [Request(prompts[1], j, limit, SAMPLED) for j, limit in enumerate((1, 15, 16))]
+    for name, sizes in (("disagreement", [(3, 7)]), ("random", [(16, None)])):
         expected = assert_equal(demo_pair, POLICIES[name], requests, sizes)
-        ends = demo_pair.base.eos_ids
-        assert all(expected[i].tokens[-1] in ends for i in range(2))
-        for i in range(2, 4):  # the token that completes it is the last
-            written = expected[i].tokens
-            assert "Step 3" in demo_pair.tokenizer.decode(written)
-            assert "Step 3" not in demo_pair.tokenizer.decode(written[:-1])
+        assert expected[0].tokens[-1] in demo_pair.base.eos_ids
+        written = expected[1].tokens  # the token that completes it is the last
+        assert "Step 3" in demo_pair.tokenizer.decode(written)
+        assert "Step 3" not in demo_pair.tokenizer.decode(written[:-1])
 
 
 def test_passes_are_counted_and_blocks_of_one_are_lockstep(small_pair, prompts):
@@ -142,7 +137,7 @@ def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, mon
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     look_before_passes(monkeypatch, look)
-    for at in range(2, 38, 5):
+    for at in (2, 12, 27):
         passes, fails = itertools.count(), {at}
         made = dict(engine.generate(small_pair, POLICIES[name], requests, **options))
         for i, generation in made.items():
@@ -163,21 +158,11 @@ def test_a_pass_over_a_second_group_leaves_what_the_first_has_read(small_pair, p
     assert_equal(small_pair, POLICIES[name], requests, [(5, None)])
 
 
-def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
-    policy = Disagreement(gate=Gate(7.6, 0.9))
-    requests = [Request(p, 0, 12, Sampling(1.0)) for p in prompts[:3]]
-    right, wrong = (dict(blockwise.generate(rough_pair, policy, requests, seed=seed)) for seed in (0, 1))
-    for i, request in enumerate(requests):
-        what, explained = first_difference(rough_pair, policy, request, right[i], wrong[i])
-        assert not explained
-        assert "NOT EXPLAINED" in what
-
-
-@pytest.mark.parametrize("k", [1, 3, 8])
-def test_tokens_per_guide_pass_are_what_the_rate_gives(small_pair, k):
+def test_tokens_per_guide_pass_are_what_the_rate_gives(small_pair):
     """Exactly those of a replay of the blocks, and `E = (1 - (1 - g)^k) / g` on average. A takeover that writes the drafted token
     ends no draft."""
-    policy, requests = Disagreement(gate=Gate(3.0)), [Request((i,), i, 48, Sampling(1.0)) for i in range(24)]
+    k, policy = 3, Disagreement(gate=Gate(3.0))
+    requests = [Request((i,), i, 48, Sampling(1.0)) for i in range(24)]
     known = dict(lockstep.generate(small_pair, policy, requests, batch_size=24, traced=True))
     blocks, ended, tokens = [], 0, 0
     for index, one in blockwise.generate(small_pair, policy, requests, batch_size=4, block_size=k):
@@ -214,9 +199,8 @@ def struck_pair(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "kind", "block_size"),
-    [("disagreement", "raises", 1), ("disagreement", "nan", 8), ("disagreement", "raises", "auto"), ("entropy", "nan", 1),
-     ("entropy", "nan", 8), ("guide", "nan", 1), ("guide", "raises", "auto")],
-)  # fmt: skip
+    [("disagreement", "raises", 1), ("disagreement", "nan", 8), ("entropy", "nan", 8), ("guide", "raises", "auto")],
+)
 def test_a_request_that_fails_is_named_and_all_others_are_finished(
     demo_pair, struck_pair, prompts, monkeypatch, name, kind, block_size
 ):

@@ -20,7 +20,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Early, Entropy, GuideAlone, Random
+from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
@@ -32,14 +32,12 @@ ROUGH = {
     "entropy": Entropy(gate=Gate(5.2, 1.0)),
     "random": Random(rate=0.2),
 }
-REVERSED = ("disagreement", "entropy", "random", "early", "surprise", "segment", "lossy", "ensemble")
+REVERSED = ("disagreement", "random", "ensemble")
 # Policy, direction, sampling. The rough pair: two architectures, padded vocabularies of 512 and 544.
 CASES = [("small", name, "forward", SAMPLED) for name in EVERY]
-CASES += [("small", name, "forward", GREEDY) for name in (*POLICIES, "surprise", "lossy", "segment", "ensemble")]
+CASES += [("small", name, "forward", GREEDY) for name in ("disagreement", "entropy", "lossy", "segment")]
 CASES += [("small", name, "reverse", SAMPLED) for name in REVERSED]
-CASES += [
-    ("rough", "disagreement", "forward", how) for how in (Sampling(1.0), Sampling(0.8, 0.9, 20), Sampling(1.2, min_p=0.05))
-]
+CASES += [("rough", "disagreement", "forward", how) for how in (Sampling(0.8, 0.9, 20), Sampling(1.2, min_p=0.05))]
 CASES += [("rough", "entropy", "forward", Sampling(0.8, 0.9, 20, 0.1)), ("rough", "random", "forward", Sampling(1.3, 1.0, 3))]
 
 
@@ -57,7 +55,7 @@ def test_every_engine_writes_what_the_replay_writes(
     pair = rough_pair if kind == "rough" else demo_pair if "sentence" in name else small_pair  # small ones write no sentences
     policy = replace((ROUGH if kind == "rough" else EVERY)[name], direction=direction)
     samples = (0,) if sampling is GREEDY else (0, 1)
-    lengths = (26, 12, 20, 6) if kind == "small" else (16, 16, 16, 16)
+    lengths = (18, 9, 14, 5) if kind == "small" else (16, 16, 16, 16)
     requests = [Request(p, j, n, sampling) for p, n in zip((*prompts[:3], (65,)), lengths, strict=True) for j in samples]
     expected = dict(lockstep.generate(pair, policy, requests, seed=3, batch_size=8, traced=True))
     for i, request in enumerate(requests):
@@ -66,7 +64,7 @@ def test_every_engine_writes_what_the_replay_writes(
         assert_same(expected[i], replayed, f"request {i}", close=(1e-4, 2e-5))
     written = {fire for one in expected.values() for fire in one.taken_over}
     assert written == ({False} if name in ("base", "never") else {True} if name in ("guide", "always") else {False, True})
-    blocks = [(1, 7), (5, 2), (5, None), (16, 16)] if policy.drafts or policy.host is None else [(1, None), (5, None)]
+    blocks = [(1, 7), (5, None), (16, 3)] if policy.drafts or policy.host is None else [(1, None), (5, None)]
     for batch_size, block in ((3, "lockstep"), *blocks):
         order = list(range(len(requests)))
         random.Random(batch_size).shuffle(order)
@@ -101,8 +99,8 @@ def test_any_schedule_of_takeovers_keeps_the_books(small_pair, shapes, tau, kapp
         assert_same(one, expected[i], i)
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "early"])
-@settings(max_examples=3)
+@pytest.mark.parametrize("name", ["disagreement", "entropy", "random", "guide"])
+@settings(max_examples=2)
 @given(share=st.floats(0, 0.99), sampled=st.booleans())
 def test_a_text_goes_on_from_any_of_its_tokens_as_it_was_written(rough_pair, prompts, name, share, sampled):
     policy = POLICIES[name]
@@ -121,14 +119,14 @@ def test_a_text_goes_on_from_any_of_its_tokens_as_it_was_written(rough_pair, pro
             assert generation.scores[place:] == pytest.approx(whole[i].scores[place:], abs=1e-4, nan_ok=True)
 
 
-@pytest.mark.parametrize("name", ["segment", "ensemble", "lossy", "budget"])
+@pytest.mark.parametrize("name", ["segment", "budget"])
 def test_a_generation_that_was_begun_goes_on_as_it_would_have(demo_pair, prompts, name):
     """As after a failed pass: the tokens so far stand. Who holds the pen, and what is left to think, follows from them."""
     thinks = demo_pair.tokenizer.convert_tokens_to_ids("<think>")
     policy = GuideAlone(thinking_budget=18) if name == "budget" else METHODS[name]
     request = Request((*prompts[0], thinks) if name == "budget" else prompts[0], 1, 40, SAMPLED)
     (whole,) = (one for _, one in lockstep.generate(demo_pair, policy, [request]))
-    for count in (1, 17, 18, 20, 33):
+    for count in (17, 18, 33):
         begun = Generation(whole.tokens[:count], whole.taken_over[:count], whole.scores[:count])
         ((_, again),) = lockstep.generate(demo_pair, policy, [request], begun=[begun])
         assert (again.tokens, again.taken_over) == (whole.tokens, whole.taken_over)
@@ -151,7 +149,7 @@ def test_a_thinking_budget_forces_the_end_tag_in_every_engine(demo_pair, prompts
         assert math.isnan(np.reshape(one.observed, (20, -1))[7, 2]) == (
             place is not None
         )  # no log-probability of a forced token
-    for block_size in (1, 3, 20, "auto"):
+    for block_size in (3, "auto"):
         made = dict(engine.generate(demo_pair, policy, requests, batch_size=3, block_size=block_size, traced=True))
         for i, one in made.items():
             assert (one.tokens, one.thought_cut) == (expected[i].tokens, expected[i].thought_cut), (block_size, i)
@@ -198,11 +196,9 @@ LAWS = {
     "top1": Disagreement(score="top1", gate=Gate(0.0), chance=0.5),
     "surprise": Disagreement(score="surprise", gate=Gate(1.8)),
     "log_ratio": Disagreement(score="log_ratio", gate=Gate(0.1)),
-    "segment of surprise": Segment(score="surprise", gate=Gate(1.8), length=2),
     "lossy": Lossy(leniency=0.9),
     "residual": Lossy(residual=True),
     "random": Random(rate=0.5),
-    "early": Early(early_tokens=1),
 }
 
 
@@ -225,7 +221,7 @@ def test_a_takeover_has_the_law_of_the_donor(small_pair, prompts, name):
     assert chisquare(*counts).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("name", ["log_ratio", "segment", "segment to the end of a sentence", "ensemble"])
+@pytest.mark.parametrize("name", ["segment to the end of a sentence", "ensemble"])
 def test_a_text_that_stands_is_met_as_it_was_written(demo_pair, prompts, name):
     """Greedy texts of the host: every token is its draw, and a mix that agrees is no takeover."""
     request = Request(prompts[0], 0, 30, GREEDY)

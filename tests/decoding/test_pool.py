@@ -31,10 +31,8 @@ def test_texts_are_prefilled_a_part_at_a_time(small_pair, prompts, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "block_size", "error"),
     [
-        ("disagreement", 1, torch.OutOfMemoryError("CUDA out of memory")),
-        ("disagreement", 4, MemoryError()),
+        ("disagreement", 4, torch.OutOfMemoryError("CUDA out of memory")),
         ("random", 1, RuntimeError("DefaultCPUAllocator: can't allocate memory")),
-        ("random", 4, torch.OutOfMemoryError("CUDA out of memory")),
     ],
 )
 def test_a_batch_that_was_halved_for_memory_goes_on_and_grows_back(
@@ -133,14 +131,13 @@ def test_no_draft_is_longer_than_what_is_captured(small_pair, prompts, monkeypat
     assert read and all(read)  # prompts alone
 
 
-@pytest.mark.parametrize("name", ["disagreement", "entropy", "guide"])
-def test_one_command_repeats_itself_in_bfloat16(prompts, name):
+def test_one_command_repeats_itself_in_bfloat16(prompts):
     """What goes into a pass follows from tokens, settings and shapes; a clock would let the load of the machine decide."""
     pair = Pair(*(Member(role, str(folder), dtype=torch.bfloat16) for role, folder in DEMO.items()))
-    requests = [Request(prompt, j, 30, SAMPLED) for prompt in prompts[:3] for j in range(4)]
+    requests = [Request(prompt, j, 20, SAMPLED) for prompt in prompts[:3] for j in range(4)]
 
     def write():
-        made = engine.generate(pair, POLICIES[name], requests, batch_size=8)
+        made = engine.generate(pair, POLICIES["disagreement"], requests, batch_size=8)
         return [(i, g.tokens, g.taken_over, g.guide_passes) for i, g in made]
 
     assert write() == write()

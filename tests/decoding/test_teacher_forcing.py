@@ -15,18 +15,16 @@ from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Gat
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Request, Sampling
 
-GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5), "js": Gate(0.1, 0.0), "entropy": Gate(0.6, 2.0)}
+GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5)}
 
 
 @pytest.fixture(scope="module")
 def requests(demo_pair):
-    prompts = [tuple(demo_pair.encode(text)) for text in calibration_prompts()[:5]]
-    return [Request(prompt, j, 70, SAMPLED) for prompt in prompts for j in range(2)]
+    prompts = [tuple(demo_pair.encode(text)) for text in calibration_prompts()[:3]]
+    return [Request(prompt, j, 50, SAMPLED) for prompt in prompts for j in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("score", "direction"), [("ce", "forward"), ("rkl", "reverse"), ("js", "forward"), ("entropy", "reverse")]
-)
+@pytest.mark.parametrize(("score", "direction"), [("ce", "forward"), ("rkl", "reverse")])
 def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
     block = {"forward": 2**26, "reverse": 4 * 512 * 7}[direction]  # long texts are read a few columns at a time
     policy = Gated(direction=direction, score=score, gate=GATES[score])
@@ -39,7 +37,7 @@ def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direc
 
 
 def test_random_and_early_take_over_where_they_did(demo_pair, requests):
-    first = [replace(r, sample=0) for r in requests[:6:2]]
+    first = [replace(r, sample=0, max_new_tokens=25) for r in requests[:6:2]]
     for policy in (Random(rate=0.3), Early(early_tokens=7), GuideAlone(), BaseAlone()):
         made = [g for _, g in sorted(generate(demo_pair, policy, first, batch_size=8))]
         forced = force(demo_pair, policy, [r.prompt for r in first], [g.tokens for g in made])
@@ -48,7 +46,7 @@ def test_random_and_early_take_over_where_they_did(demo_pair, requests):
 
 def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
     policy = Disagreement(gate=GATES["ce"])
-    greedy = [replace(r, sampling=Sampling(), max_new_tokens=60) for r in requests[:2]]
+    greedy = [replace(r, sampling=Sampling(), max_new_tokens=25) for r in requests[:2]]
     made = [g for _, g in sorted(generate(demo_pair, policy, greedy, batch_size=2))]
     prompts = [r.prompt for r in greedy]
     assert all(f.greedy.all() for f in force(demo_pair, policy, prompts, [g.tokens for g in made]))

@@ -1,17 +1,11 @@
-"""A model's pass: what preparing it tells and leaves as it was, its cache, and that a replay gives what an eager pass gives."""
+"""A model's pass: what preparing it tells and leaves as it was, and its cache."""
 
 import pytest
 import torch
 from helpers.pairs import save_random_model
-from helpers.simulated_gpu import simulate_captures
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
-from lm_eval_takeover.forward.reader import Reader
-from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw_rows, drawing
+from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.pair.member import Member
 
 
@@ -41,62 +35,3 @@ def test_layers_that_keep_a_state_are_refused_by_name(tmp_path):
     member = Member("base", str(base))
     with pytest.raises(ArgumentError, match=r"base='mamba': .* keep a state that cannot be rolled back; use block_s"):
         ForwardPass(member)
-
-
-STEP = st.tuples(
-    st.sampled_from(["draft", "read", "last"]),
-    st.sets(st.integers(0, 5), min_size=1),
-    st.integers(1, 5),
-    st.sampled_from([Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.8, 0.9, 5)]),
-)
-
-
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(STEP, min_size=4, max_size=8), seed=st.integers(0, 99))
-@torch.inference_mode()
-def test_a_replay_gives_what_an_eager_pass_gives(small_pair, monkeypatch, steps, seed):
-    """Six rows of lengths on both sides of 256 columns; after each step some of what was read counts."""
-    generator, forward, vocab = torch.Generator().manual_seed(seed), prepare_pass(small_pair.guide), 512
-    with monkeypatch.context() as patch:
-        simulate_captures(patch)
-        patch.setattr("lm_eval_takeover.forward.forward_pass.draw_rows", _draw)
-        patch.setattr(forward, "graphed", True)
-        replayed, eager = Reader(forward, 6, vocab), Reader(forward, 6, vocab, graphed=False)
-        lengths = [int(n) for n in torch.randint(1, 60, (6,), generator=generator)]
-        lengths[seed % 6] = 250 + seed % 9
-        texts = [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in lengths]
-        prefilled = eager.prefill(texts)
-        for reader in (replayed, eager):
-            for slot in range(6):
-                reader.copy_row(prefilled, slot, slot)
-        for _ in range(3):
-            for kind, slots, new, sampling in steps:
-                slots = sorted(slots)
-                ids = torch.randint(0, vocab, (len(slots), 1 if kind == "draft" else new), generator=generator)
-                words = torch.randint(-(2**63), 2**63 - 1, (len(slots),), generator=generator)
-                counts = torch.randint(1, new + 1, (len(slots),), generator=generator).tolist()
-                made = [_step(reader, kind, slots, ids, counts, words, sampling) for reader in (replayed, eager)]
-                torch.testing.assert_close(*made, rtol=1e-3, atol=1e-3)
-                for reader in (replayed, eager):
-                    for slot, count in zip(slots, counts, strict=True):
-                        reader.lengths[slot] += 1 if kind == "draft" else count
-
-
-def _step(reader, kind, slots, ids, counts, words, sampling):
-    if kind == "draft":
-        with drawing():
-            drafted = reader.draft(slots, ids, 0, words, sampling)
-        return [drafted.logits.clone(), drafted.tokens.clone()]
-    if kind == "read":
-        return [reader.read(slots, ids).clone()]
-    return [reader.read_to_last(slots, ids, counts).clone()]
-
-
-@torch.library.custom_op("takeover_tests::draw", mutates_args=())
-def _draw_once(logits: torch.Tensor, words: torch.Tensor, temperature: float, top_p: float, top_k: int) -> list[torch.Tensor]:
-    return list(draw_rows(logits, words, Sampling(temperature, top_p, top_k)))
-
-
-def _draw(logits, words, sampling):
-    """As one operation, which a recording knows."""
-    return _draw_once(logits, words, sampling.temperature, sampling.top_p, sampling.top_k)

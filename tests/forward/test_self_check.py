@@ -15,7 +15,6 @@ from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward import forward_pass, padded_cache, reader
 from lm_eval_takeover.forward.forward_pass import ForwardPass, GraphedPass, prepare_pass
-from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.self_check import Reading, check_member, choose_reading, verify_pass
 from lm_eval_takeover.kernels import operations
@@ -190,10 +189,7 @@ def fail_to_launch(made):
     raise RuntimeError("no kernel image is available for execution on the device")
 
 
-KERNELS = ("draw", "read_pair", "jensen_shannon", "compute_words")
-
-
-@pytest.mark.parametrize(("name", "alter"), [*((name, move) for name in KERNELS), ("draw", fail_to_launch)])
+@pytest.mark.parametrize(("name", "alter"), [("read_pair", move), ("compute_words", move), ("draw", fail_to_launch)])
 def test_kernels_that_compute_something_else_are_not_used(own_pair, prompts, monkeypatch, caplog, name, alter):
     requests = [Request(text, 0, 12, SAMPLED) for text in prompts[:3]]
     expected = dict(lockstep.generate(own_pair, POLICIES["js"], requests, batch_size=3, traced=True))
@@ -210,12 +206,3 @@ def test_kernels_that_compute_something_else_are_not_used(own_pair, prompts, mon
         assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-2, abs=1e-3, nan_ok=True)
     told = [line for line in caplog.messages if "the kernels for scores and draws are not used" in line]
     assert len(told) == 1 and told[0].startswith("cuda:0: ")
-
-
-def test_the_check_has_rows_that_a_gpu_loads_as_vectors_as_those_of_most_models(own_pair, monkeypatch):
-    with simulated_gpu(own_pair, monkeypatch) as gpu:
-        seen, draw = [], gpu.kernels.draw
-        gpu.kernels.draw = lambda logits, *rest: seen.append((logits.shape[-1], *logits.stride()[:-1])) or draw(logits, *rest)
-        check_kernels(CUDA)
-    seen = [one for one in seen if one[0] == 5008]  # the first part; the other has the vocabulary of a real model
-    assert len(set(seen)) == 1 and all(size % 16 == 0 for size in seen[0]) and seen[0][1] > seen[0][0]

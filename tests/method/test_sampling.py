@@ -65,11 +65,10 @@ def test_every_draw_is_that_of_the_definition(how, scale):
 
 
 @pytest.mark.parametrize(
-    "how",
-    [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 0.9), Sampling(1.0, 0.99, 5000), Sampling(1.0, min_p=0.01)],
+    ("how", "scale"),
+    [(Sampling(1.0), 0.1), (Sampling(0.6, 0.95), 2.0), (Sampling(1.0, 0.99, 5000), 6.0), (Sampling(1.0, min_p=0.01), 2.0)],
     ids=str,
 )
-@pytest.mark.parametrize("scale", [0.1, 2.0, 6.0])
 def test_large_vocabularies_draw_as_the_definition(how, scale):
     """Where tokens are picked out and halved before they are sorted, and most numbers never become logarithms."""
     logits = torch.randn(2, 40_000, generator=torch.Generator().manual_seed(2)) * scale
@@ -85,14 +84,10 @@ def test_equal_tokens_at_an_edge_are_kept_by_id(values, word, how):
     check_draws(torch.tensor([values]), np.array([word], dtype=np.uint64), how)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 1.0, 4), Sampling(1.5, min_p=0.2), Sampling(1.5, 0.8, 9, 0.3)],
-    ids=str,
-)
+@pytest.mark.parametrize("how", [Sampling(1.0), Sampling(1.5, 0.8, 9, 0.3)], ids=str)
 def test_winners_follow_the_distribution_of_transformers(how):
     logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(4)) * 1.5
-    count = 15_000
+    count = 8000
     at = words(3, request_digest((9,)), 0, count)
     drawn = np.bincount(draw(logits.expand(count, 12), at, how).numpy(), minlength=12)
     cuts = [TemperatureLogitsWarper(how.temperature), *([TopKLogitsWarper(how.top_k)] if how.top_k else [])]
