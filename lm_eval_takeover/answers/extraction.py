@@ -94,9 +94,7 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
     masked = _MATHS.sub(lambda match: "x" * len(match[0]), tail)  # full stops within mathematics end no sentence
     ends = [*(match.start() for match in _SENTENCE_END.finditer(masked)), len(tail)]
     answer = _read_marked(tail, ends)
-    if answer is None and not truncated:
-        answer = _read_bare(tail) or _read_conclusion(tail, ends)
-    return ExtractedAnswer(answer)
+    return ExtractedAnswer(answer if answer is not None or truncated else _read_bare(tail) or _read_conclusion(tail, ends))
 
 
 def find_tagged(text: str) -> str:
@@ -189,7 +187,7 @@ def _read_marked(text: str, ends: list[int]) -> str | None:
         markers[ends[bisect_left(ends, match.end())]] = match.end()
     answer = None
     for end, start in markers.items():
-        sentence = text[start:end].strip() * (text[end : end + 1] != "?")
+        sentence = text[start:end].strip() * (text[end : end + 1] != "?" and not _DOUBTED.search(text, start, end))
         bare = _read_bare(sentence)
         if _DIRECT.match(sentence):
             answer = _read_leading(sentence) or answer
@@ -282,8 +280,7 @@ def _find_maths(text: str) -> list[Span]:
 
 def _read_conclusion(text: str, ends: list[int]) -> str | None:
     """The value at the end of the last sentence that has one."""
-    spans = zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True)
-    sentences = [text[start:end] for start, end in spans if text[end : end + 1] != "?"]
+    sentences = [text[start + 1 : end] for start, end in zip([-1, *ends], ends, strict=False) if text[end : end + 1] != "?"]
     return next(filter(None, map(_conclude, reversed(sentences))), None)
 
 
@@ -320,13 +317,15 @@ _CLAUSE = re.compile(
 _RESULT = re.compile(
     rf"(?:=|{_VERBS})\s(?:only |about |a total of )?({_NUMBER.pattern})(?!\s?[-+*/×·]|\s(?:more|less|fewer|times|out of|of)\b)"
 )
+_DOUBTED = re.compile(r", (?:but|though|although|yet) (?:that|this|it) (?:is|was|would be) (?:wrong|incorrect|impossible)\b")
 _VALUE = rf"(?:\$[^$\n]{{1,40}}\$|{_NUMBER.pattern})"
 _DENIED = re.compile(
     r"(?i)(?:\b(?:not|never|nor|(?<!\d\s)(?:more|less|fewer|greater|larger|smaller) than|rule out|cannot|over"
     rf"|(?:either|between|neither)\s{_VALUE}\s(?:and|or|nor))|n['’]t)\s(?:be\s)?{_VALUE}"
     rf"|{_VALUE}\s(?:(?:is|was)(?:(?:\snot|n['’]t)\s(?:the|right|correct)|\s(?:too|wrong|incorrect|impossible))|does not work)\b"
+    rf"|{_VALUE}{_DOUBTED.pattern}"
 )
-_REFUSED = re.compile(r"[$\s)\]]*+(?:is|was)\s(?:not|wrong|incorrect)\b")
+_REFUSED = re.compile(rf"[$\s)\]]*+(?:(?:is|was)\s(?:not|wrong|incorrect|impossible)\b|{_DOUBTED.pattern})")
 _NAMES = re.compile(r"(?<![\\A-Za-z])(?!pi)[A-Za-z]{1,3}")
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")
 _NO_VALUE = re.compile(r"(?s)(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+")

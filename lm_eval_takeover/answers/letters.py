@@ -29,7 +29,8 @@ _SECOND = re.compile(
     rf"[(\s*$}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/或和、])\s*+(?>(?i:option|choice|possibly|maybe)\s++|){_LETTER}"
 )
 _DENIED_BEFORE = re.compile(
-    r"(?i)(?:不是|不选|非|排除[A-Z、,，和]*+|\b(?:not|never|incorrect|wrong)|\bcannot be|n['’]t(?: be)?|\\neq?|≠)[\s({}$*]*+$"
+    r"(?i)(?:不是|不选|非|排除[A-Z、,，和]*+"
+    r"|\b(?:not|never|incorrect|wrong)|\b(?:cannot be|rule out)|n['’]t(?: be)?|\\neq?|≠)[\s({}$*]*+$"
 )
 _DENIED_BEHIND = re.compile(
     r"(?i)[)\]}\s*_$]*+(?:\?|ではない|不|가 아니|\(?(?:incorrect|wrong|false)\b"

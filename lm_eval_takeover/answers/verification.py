@@ -35,7 +35,7 @@ _OPERATOR = re.compile(
     r"[+*/^!]|(?<=[\w)}])-|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|sqrt|frac|d?binom|sum|prod|int|lim|lfloor|lceil|[bp]?mod|gcd|lcm)"
 )
 _SLASHED = re.compile(r"\\frac\{?(-?\d+)\}?\{?(\d+)\}?")
-_DELIMITER = re.compile(r"[?:;=\n]|[.,](?=\s|$)|\$|\\[()\[\]]|\\(?:[gln]e|text)(?![a-z])")
+_DELIMITER = re.compile(r"\[asy\](?s:.*?)\[/asy\]|[?:;=\n]|[.,](?=\s|$)|\$|\\[()\[\]]|\\(?:[gln]e|text)(?![a-z])")
 _PROSE = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 # What an answer may add about its letters: for all x; k an integer; x at least 2; only.
 _CONDITION = re.compile(
@@ -77,9 +77,9 @@ def restates(answer: str, gold: str, problem: str) -> bool:
     value, other = (parse_rational(text.rstrip("%")) for text in (words, given))
     if value is not None and other is not None:
         same = value == other * Fraction(100) ** (("%" in words) - ("%" in given)) and re.search("[/%]", words + given)
-    else:
-        same = value is None and _OPERATOR.search(words)
-    return bool(same) and words != given and words in written
+        stands = re.compile(rf"(?<![\w./]){re.escape(words)}(?![\w/%]|\.\d|\\)").search  # alone, or in a calculation
+        return bool(same) and words != given and any(map(stands, written))
+    return value is None and words != given and words in written and _OPERATOR.search(words) is not None
 
 
 def verify(gold: str, answer: str, tolerance: float = 0.0) -> Outcome:
