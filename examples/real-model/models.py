@@ -1,7 +1,8 @@
-"""The three models of the experiment: `python models.py WEIGHTS.gguf DATA OUT` writes OUT/base, OUT/form and OUT/guide.
+"""The models of the experiment: `python models.py WEIGHTS.gguf DATA OUT [SEED]` writes OUT/base, with a seed also OUT/formSEED
+and OUT/guideSEED.
 
 base is the checkpoint as it is; guide is the same model after 64 steps of fine-tuning; form is the guide after 20 of them:
-it writes the guide's form, but solves fewer problems.
+it writes the guide's form, but solves fewer problems. Each seed has its own training problems.
 """
 
 import json
@@ -52,8 +53,8 @@ def encode(tokenizer: Any, row: dict[str, str]) -> tuple[list[int], list[int]]:
     return tuple(tokenizer(text, add_special_tokens=False).input_ids for text in (prompt, row["solution"] + END))
 
 
-def draw_batches(examples: list[Any], steps: int) -> Iterator[list[Any]]:
-    shuffled = random.Random(0)
+def draw_batches(examples: list[Any], steps: int, seed: str) -> Iterator[list[Any]]:
+    shuffled = random.Random(seed)
     rows: list[Any] = []
     for _ in range(steps):
         if len(rows) < BATCH:
@@ -71,19 +72,18 @@ def pad(batch: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.T
     return ids, labels
 
 
-def train(base: Path, data: Path, saved: dict[int, Path]) -> None:
+def train(base: Path, data: Path, saved: dict[int, Path], seed: str) -> None:
     """Fine-tune on the solutions; after so many steps save the model there.
 
     Weights in bfloat16, their masters in float32. Padding stands at the ends of rows, where causal attention ignores it.
     """
-    torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(base)
-    examples = [encode(tokenizer, json.loads(line)) for line in (data / "train.jsonl").read_text().splitlines()]
+    examples = [encode(tokenizer, json.loads(line)) for line in (data / f"train{seed}.jsonl").read_text().splitlines()]
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).train()
     weights = list(model.parameters())
     masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=PEAK, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
-    for step, batch in enumerate(draw_batches(examples, max(saved))):
+    for step, batch in enumerate(draw_batches(examples, max(saved), seed)):
         for group in optimizer.param_groups:  # a short rise, then a linear decay to a tenth
             group["lr"] = PEAK * min((step + 1) / 10, max(0.1, 1 - step / STEPS))
         ids, labels = pad(batch)
@@ -103,15 +103,16 @@ def train(base: Path, data: Path, saved: dict[int, Path]) -> None:
             save(model, tokenizer, saved[step + 1])
 
 
-def main(weights: Path, data: Path, out: Path) -> None:
-    torch.set_num_threads(2)  # sums depend on their number
-    if not (out / "base").exists():
-        convert(weights, out / "base")
-    if not (out / "guide").exists():
-        train(out / "base", data, {FORM_STEPS: out / "form", STEPS: out / "guide"})
+def main(weights: str, data: str, out: str, seed: str = "") -> None:
+    torch.set_num_threads(1)  # sums depend on their number
+    models = Path(out)
+    if not (models / "base").exists():
+        convert(Path(weights), models / "base")
+    if seed and not (models / f"guide{seed}").exists():
+        train(models / "base", Path(data), {FORM_STEPS: models / f"form{seed}", STEPS: models / f"guide{seed}"}, seed)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"models: {time.process_time():.0f} processor seconds, {peak:.1f} GB of memory")
+    print(f"models {seed}: {time.process_time():.0f} processor seconds, {peak:.1f} GB of memory")
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*sys.argv[1:])

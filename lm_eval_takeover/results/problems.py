@@ -45,6 +45,7 @@ class Problems:
     doc_ids: tuple[int, ...] = ()  # lm-eval's numbers, where they are known
     texts: str = ""  # digest of all responses, whatever the order of problems
     responses: tuple[str, ...] = ()  # digests of those to each problem, where they are known
+    sample_texts: tuple[tuple[str, ...], ...] = ()  # of each problem the digests of its samples' texts, where they are known
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
     clusters: tuple[int, ...] = ()  # the number of each problem's cluster; none where every problem stands alone
@@ -63,7 +64,7 @@ class Problems:
         places = {name: place for place, name in enumerate(self.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}
-        known = {name: getattr(self, name) for name in ("doc_ids", "prompts", "responses", "clusters")}
+        known = {name: getattr(self, name) for name in ("doc_ids", "responses", "sample_texts", "prompts", "clusters")}
         ordered: dict[str, Any] = {name: tuple(each[place] for place in order) for name, each in known.items() if each}
         return replace(self, ids=ids, values=values, **ordered)
 
@@ -105,6 +106,7 @@ class Measured:
     texts: str
     prompt: str = ""
     group: str = ""  # of `--group`
+    sample_texts: tuple[str, ...] = ()
 
 
 class NotCorrect(ResultsError):
@@ -169,7 +171,8 @@ def read_problems(
         metrics |= {m: float(row.get(m)) for m in others if m not in (*metrics, accuracy) and is_share(row.get(m))}
         name = name if copies[name] == 1 else f"{copies[name]}-{name}"
         texts, group = digest_of([name, row.get("resps")]), reading.find_group(row.place, row.get("doc"))
-        rows.append(Measured(name, doc_id, metrics, _count_samples(row), texts, str(row.get("prompt_hash") or ""), group))
+        each = tuple(digest_of(text) for part in row.get("resps", []) if isinstance(part, list) for text in part)
+        rows.append(Measured(name, doc_id, metrics, _count_samples(row), texts, str(row.get("prompt_hash") or ""), group, each))
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
     reading.check(f"'{path}'", crashed, len(rows))
@@ -202,8 +205,8 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     values = fill_pass_at_k(values, samples)
     responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
     clusters = join_clusters(prompts, [row.group for row in rows])
-    texts = digest_of(sorted(responses))
-    return Problems(names, samples, values, doc_ids, texts, responses, missing, prompts, clusters)
+    texts, each = digest_of(sorted(responses)), tuple(row.sample_texts for row in rows)
+    return Problems(names, samples, values, doc_ids, texts, responses, each, missing, prompts, clusters)
 
 
 def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:

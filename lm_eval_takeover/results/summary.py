@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult
+from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult, common_ids
 from lm_eval_takeover.results.problems import ACC, derive_pass_at_k, list_scores
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
@@ -69,6 +69,7 @@ class Rates:
     unboxed: float | None = None  # read without a box
     no_answer: float | None = None
     unparsed: float | None = None
+    same_as_guide: float | None = None  # samples whose text is the guide's
 
     @classmethod
     def of(cls, counts: Counts, parameters: Mapping[str, int], donor: str = "guide", **others: float | None) -> Self:
@@ -111,10 +112,24 @@ class Summary:
         return self.score(f"pass@{self.k}")
 
 
-def summarize_tasks(runs: Sequence[Run]) -> dict[str, Summary]:
-    """Summarize the tasks of one row, which may have a run for each. Seconds are those of all its problems together."""
+def summarize_tasks(runs: Sequence[Run], guide: Sequence[Run] = ()) -> dict[str, Summary]:
+    """Summarize the tasks of one row, which may have a run for each. Seconds are those of all its problems together.
+
+    `guide` has the runs of the guide alone, whose texts the row's are compared with.
+    """
     seconds = _divide_seconds(runs)
-    return {task: _summarize_task(run, result, seconds) for run in runs for task, result in run.tasks.items()}
+    return {task: _summarize_task(run, result, seconds, guide) for run in runs for task, result in run.tasks.items()}
+
+
+def _share_texts(run: Run, task: str, guide: Sequence[Run]) -> float | None:
+    """The share of samples whose text is the guide's; None unless both share random numbers and prompts."""
+    sharing = [other for other in guide if task in other.tasks and other.seed == run.seed]
+    sides = [problems for each in (run, *sharing[:1]) if (problems := each.tasks[task].problems)]
+    ids = common_ids(sides) if len(sides) == 2 and sides[0].samples == sides[1].samples else None
+    own, theirs = (each.ordered_as(ids) for each in sides) if ids else (None, None)
+    if own is None or theirs is None or own.prompts != theirs.prompts:
+        return None
+    return float(np.mean(np.array(own.sample_texts) == np.array(theirs.sample_texts)))
 
 
 def measure_rates(run: Run) -> Rates:
@@ -133,7 +148,7 @@ def _find_donor(run: Run) -> str:
     return "base" if run.takeover.get("direction") == "reverse" else "guide"
 
 
-def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summary:
+def _summarize_task(run: Run, result: TaskResult, seconds: float | None, guide: Sequence[Run]) -> Summary:
     scores = {}
     for metric in list_scores(result.means):
         values = result.problems.values.get(metric) if result.problems else None
@@ -142,6 +157,7 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summ
             scores[metric] = Figure.of(mean_interval(by_cluster(values, result.problems.clusters)))
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
+    shares["same_as_guide"] = _share_texts(run, result.task, guide)
     rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)
     return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy)
 

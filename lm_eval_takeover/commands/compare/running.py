@@ -60,7 +60,7 @@ def run_comparison(asked: Comparison) -> int:
     costs = describe_costs(done)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(run_dir / "leaderboard.json", described)
-    sys.stdout.write(described if asked.format == "json" else write_table(board, asked.format, ("intervals",)))
+    sys.stdout.write(described if asked.format == "json" else write_table(board, asked.format, ("intervals", "same_as_guide")))
     if asked.format not in ("json", "csv"):
         host = next((row.host for row in done if row.host), "base")
         followers = [row.label for row in done if row.follows]

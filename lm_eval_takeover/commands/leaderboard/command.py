@@ -17,7 +17,7 @@ EXAMPLE = """examples:
   lm-eval-takeover leaderboard results/mine --published --format md --columns maj8 cost
   lm-eval-takeover leaderboard results/base results/guided --vs results/base --format json
 """
-EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "cost")
+EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "same_as_guide", "cost")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -17,25 +17,30 @@ PAIR = ("base", "guide")
 
 
 class Members(NamedTuple):
-    """A row with the rows that its Recovery is measured between."""
+    """A row with the rows that its Recovery is measured between, and its guide alone."""
 
     row: Run
-    base: Run | None
-    reference: Run | None
+    base: Run | None = None
+    reference: Run | None = None
+    guide: Run | None = None
 
 
 def find_members(row: Run, rows: Sequence[Run]) -> Members:
     """The base and the reference of a row among others: a thinking model if there is one, else the guide alone.
 
-    Of several thinking models it is the one whose name begins the base's. Rows of no pair have neither.
+    Of several thinking models it is the one whose name begins the base's. Rows of no pair have neither, but a base has a guide.
     """
-    if row.kind not in PAIRS:
-        return Members(row, None, None)
     base, guide = ([r for r in rows if r.kind == role and r.settings.get(role) == row.settings.get(role)] for role in PAIR)
+    if row.kind == "base":
+        alone = [other for other in rows if other.kind == "guide"]
+        return Members(row, guide=alone[0] if len(alone) == 1 else None)
+    if row.kind not in PAIRS:
+        return Members(row)
     thinking = [other for other in rows if other.kind == "thinking"]
     if len(thinking) > 1:
         thinking = [other for other in thinking if row.model.startswith(other.model)]
-    return Members(row, _choose_nearest(row, base), _choose_nearest(row, thinking or guide))
+    nearest = _choose_nearest(row, guide)
+    return Members(row, _choose_nearest(row, base), _choose_nearest(row, thinking) or nearest, nearest)
 
 
 def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
@@ -51,7 +56,7 @@ def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
 
 def measure_recoveries(members: Members, averaged: Sequence[str]) -> dict[str, Figure]:
     """Measure Recovery of Acc, Pass@8 and the Pass@k that tables show."""
-    row, base, reference = members
+    row, base, reference, _ = members
     why = _find_obstacle(row, base, reference, averaged)
     shown = {row.tasks[task].k or 8 for task in averaged if task in row.tasks}
     metrics = ["acc", *dict.fromkeys(f"pass@{k}" for k in (8, *(shown if len(shown) == 1 else ())))]

@@ -40,7 +40,7 @@ _WIDE = "‡"
 Part = tuple[str, str, str]
 _RUN_RATES = ("base_passes_per_token", *_COSTS)  # in JSON and CSV
 _CELL_RATES = {"truncated": "truncated", "realized_rate": "task_rate"}
-_CELL_RATES |= {name: name for name in (*_PARTS["reading"], "unparsed")}
+_CELL_RATES |= {name: name for name in (*_PARTS["reading"], "unparsed", "same_as_guide")}
 
 
 def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> str:
@@ -141,6 +141,9 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
     if len(headings) != 1 or published:
         table.append(("Average", [_list_parts(row.average, extras) for row in rows]))
     table.append(("Recovery", [_list_recoveries(row, "intervals" in extras) for row in rows]))
+    if "same_as_guide" in extras:
+        same = [row.average.rates.same_as_guide if row.average else None for row in rows]
+        table.append(("Same as guide", [_alone("" if share is None else f"{share:.1%}") for share in same]))
     for name, heading in _COSTS.items() if "cost" in extras else ():
         table.append((heading, [_alone(_show_cost(getattr(row.rates, name))) for row in rows]))
     if published:

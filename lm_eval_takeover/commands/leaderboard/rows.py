@@ -141,7 +141,7 @@ def _list_peers(run: Run, rows: Sequence[Run], places: Mapping[Path, Place]) -> 
 
 
 def _describe_row(run: Run, members: Members, averaged: Sequence[str]) -> BoardRow:
-    tasks = summary.summarize_tasks([run])
+    tasks = summary.summarize_tasks([run], [members.guide] if members.guide else [])
     missing = [task for task in averaged if task not in tasks]
     return BoardRow(
         run.name,

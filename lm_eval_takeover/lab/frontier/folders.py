@@ -131,7 +131,8 @@ def _average(seeds: Sequence[Sequence[Run]]) -> Run:
         samples, counts = sum(each.samples for each in own), Counts.add([each.counts for each in results])
         values = {name: np.mean([each.values[name] for each in own], axis=0) for name in own[0].values}
         means = {name: float(np.mean([each.means[name] for each in results])) for name in first.means}
-        problems = replace(own[0], values=values, samples=samples)
+        texts = tuple(tuple(chain(*of_seeds)) for of_seeds in zip(*(each.sample_texts for each in own), strict=True))
+        problems = replace(own[0], values=values, samples=samples, sample_texts=texts)
         tasks[task] = replace(first, means=means, problems=problems, samples=samples, counts=counts)
     seconds = None if None in spent else sum(each or 0.0 for each in spent) / len(seeds)
     return replace(seeds[0][0], tasks=tasks, seconds=seconds)

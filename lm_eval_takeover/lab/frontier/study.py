@@ -58,8 +58,9 @@ class Point:
         named = {"row": self.row.label, "method": self.row.family, "rate": self.row.rate}
         lines = []
         for task, summary in self.summaries.items():
-            costs = {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()} | {"task": task}
-            lines.append(named | costs | summary.acc.describe("acc") | summary.passed.describe("pass8"))
+            costs = {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()}
+            costs["same_as_guide"] = summary.rates.same_as_guide
+            lines.append(named | costs | {"task": task} | summary.acc.describe("acc") | summary.passed.describe("pass8"))
         return lines
 
     def cost(self, axis: str, task: str = AVERAGE) -> float | None:
@@ -99,9 +100,10 @@ class Frontier:
 def measure_points(runs: Mapping[ComparedRow, Sequence[Run]]) -> tuple[list[Point], list[str]]:
     """The rows with their figures, and the tasks that averages are over."""
     averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
+    guide = next((of_row for row, of_row in runs.items() if row.name == "guide"), ())
     points = []
     for row, of_row in runs.items():
-        summaries = summarize_tasks(of_row)
+        summaries = summarize_tasks(of_row, guide if row.name != "guide" else ())
         summaries[AVERAGE] = average([summaries[task] for task in averaged if task in summaries])
         points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
     return points, averaged
