@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -121,22 +122,29 @@ def load_real_model_problems():
     return module
 
 
-def test_problems_of_the_real_model_are_solved_and_no_split_has_names_or_numbers_of_another():
+def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_another(tmp_path):
     made = load_real_model_problems()
-    rows = {split: list(made.make_problems(split, 120)) for split in made.NAMES}
-    assert rows["test"] == list(made.make_problems("test", 120))
-    numbers = {split: {(row["kind"], *re.findall(r"\d+", row["problem"])) for row in of} for split, of in rows.items()}
+    made.main(tmp_path)
+    files = [tmp_path / f"{name}.jsonl" for name in made.SIZES]
+    rows = {path.stem.rstrip("12"): [] for path in files} | {"test": list(made.load_test()["test"])}
+    for path in files:
+        rows[path.stem.rstrip("12")] += map(json.loads, path.read_text().splitlines())
+    equations = {split: set() for split in rows}
+    for split, row in ((split, row) for split, of in rows.items() for row in of):
+        sums = re.findall(r"(\d+) ([-+*]) (-?\d+) = (-?\d+)", row["solution"])
+        assert sums[-1][-1] == row["answer"] and row["solution"].endswith(f"\\boxed{{{row['answer']}}}.")
+        for first, sign, second, result in sums:
+            assert eval(first + sign + second) == int(result) and (split != "test" or int(result) >= 0)
+            equations[split].add((sign, *((first, second) if sign == "-" else sorted((first, second)))))
     words = {split: set(f"{made.NAMES[split]} {made.THINGS[split]}".split()) for split in rows}
     for one, other in itertools.combinations(rows, 2):
-        assert not numbers[one] & numbers[other] and not words[one] & words[other]
-    for row in itertools.chain(*rows.values()):
-        sums = re.findall(r"(\d+ [-+*] \d+) = (-?\d+)", row["solution"])
-        assert all(eval(left) == int(right) for left, right in sums) and sums[-1][1] == row["answer"]
-        assert row["solution"].endswith(f"\\boxed{{{row['answer']}}}.")
+        assert not equations[one] & equations[other] and not words[one] & words[other]
+    kinds = {split: {row["kind"] for row in of} for split, of in rows.items()}
+    assert kinds == {"train": (old := set(made.KINDS) - {*made.NEW_KINDS}), "calibration": old, "test": set(made.KINDS)}
+    numbers = [(row["kind"], *re.findall(r"\d+", row["problem"])) for row in rows["test"]]
+    assert len(set(numbers)) == len(numbers) == 80
 
 
-def test_the_real_models_tasks_are_read():
-    tasks = load_named_tasks(["real_words", "real_words_gap"], include=EXAMPLES / "real-model")
-    words, gap = tasks["real_words"], tasks["real_words_gap"]
-    assert (len(words.dataset["test"]), words.config.repeats) == (40, 8)
-    assert (len(gap.dataset["test"]), gap.config.repeats, gap.config.generation_kwargs["do_sample"]) == (50, 1, False)
+def test_the_real_models_task_is_read():
+    words = load_named_tasks(["real_words"], include=EXAMPLES / "real-model")["real_words"]
+    assert (len(words.dataset["test"]), words.config.repeats) == (80, 4)

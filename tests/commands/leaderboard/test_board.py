@@ -61,6 +61,19 @@ def board(printed):
 GUIDED = "Small-Base + Guided"
 
 
+def test_texts_of_the_guide_are_counted_where_both_rows_share_numbers_and_prompts(tmp_path, board, printed):
+    """Of sample j the texts are equal where both are right or both wrong: here 4 + 8 of 16, and 12 of 16."""
+    counts = {"guide": [8, 4], "base": [4, 4], "disagreement": [4, 8], "random": [8, 4]}
+    for name, correct in counts.items():
+        write_results(tmp_path / name, {"takeover_amc23": correct}, run=takeover(name, seed=int(name == "random")))
+    rows, _ = board(*(tmp_path / name for name in counts))
+    same = {row["kind"]: row["average"]["same_as_guide"] for row in rows.values()}
+    assert same == {"base": 0.75, "guided": 0.5, "random": None, "guide": None}
+    table = printed(*(tmp_path / name for name in counts), "--columns", "same_as_guide", "--format", "csv")
+    assert "same_as_guide" in table.splitlines()[0]
+    assert "Same as guide" in printed(tmp_path, "--columns", "same_as_guide")
+
+
 def test_rows_come_in_the_order_of_table_3_with_recovery_against_the_thinking_model_else_the_guide(results, board):
     runs = [results / name for name in ("guide", "guided", "base", "random")]
     by_guide, same = board(*runs)
