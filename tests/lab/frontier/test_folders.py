@@ -1,6 +1,7 @@
 """`frontier RUN…`: groups of methods, seeds and pairs in one frontier, and what it refuses."""
 
 import csv
+import itertools
 import json
 import statistics
 from dataclasses import replace
@@ -75,6 +76,9 @@ def test_seeds_of_a_row_are_one_row_with_the_spread_between_them(tmp_path):
         assert float(line["acc"]) == pytest.approx(statistics.mean(accs[line["row"]]))
         assert float(line["acc_between_seeds"]) == pytest.approx(statistics.stdev(accs[line["row"]]))
         assert float(line["realized_rate"]) == float(line["rate"])
+        pairs = [zip(counts[line["row"]], ALONE["guide"], strict=True) for counts in (NEAR, other)]
+        apart = sum(abs(own - guide) for own, guide in itertools.chain(*pairs))  # samples that are right in one row alone
+        assert float(line["same_as_guide"]) == pytest.approx(1 - apart / 96)
     gains = [statistics.mean(accs[label]) - sum(ALONE["base"]) / 48 for label in NEAR]
     assert list_areas(areas) == [pytest.approx(gains[0] / 4 + (gains[0] + gains[1]) / 4)]
 
