@@ -21,6 +21,7 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import psutil
@@ -141,15 +142,20 @@ def run_all(out: Path, weights: Path, names: list[str], problems: int) -> float:
 
     Jobs start in the order of this list, so what a job waits for has started before it.
     """
-    train = (sys.executable, HERE / "models.py", weights, out / "data", out / "models")
-    run(*train)
+    one_training = Lock()  # at a time: it takes 5 GB of memory
+
+    def train(*seed: str) -> str:
+        with one_training:
+            return run(sys.executable, HERE / "models.py", weights, out / "data", out / "models", *seed)
+
+    train()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        seeds = sorted({PAIRS[name][1].removeprefix("guide") for name in names})
-        trained = {f"guide{seed}": pool.submit(run, *train, seed) for seed in seeds}
+        guides = sorted({PAIRS[name][1] for name in names})
+        trained = {guide: pool.submit(train, guide.removeprefix("guide")) for guide in guides}
         jobs: list[Future[Any]] = [*trained.values()]
         calibrated = {name: pool.submit(calibrate, name, out, trained[PAIRS[name][1]]) for name in names}
         written: dict[str, list[Future[Path]]] = {}
-        for name, one in reversed(calibrated.items()):  # the small pairs while the large one is calibrated
+        for name, one in calibrated.items():
             rows = enumerate(PAIRS[name][3])
             written[name] = [pool.submit(compare, name, out, problems, each, f"part{n}" if n else "", one) for n, each in rows]
             jobs += [one, *written[name]]
