@@ -109,17 +109,15 @@ def join(name: str, out: Path, problems: int, calibrated: Future[Path], parts: l
 
 
 def show(name: str, out: Path) -> Iterator[str]:
-    """More tables of a pair: takeovers by token, differences, Acc by kind of problem, Acc against changed tokens."""
+    """More tables of a pair: differences, an answer, Acc by kind of problem, Acc against changed tokens."""
     folder = out / name
     gated = [folder / row for row in MAIN]
     commands: list[tuple[object, ...]] = [
-        ("leaderboard", folder, "--columns", "truncated", "reading"),
+        ("leaderboard", folder, "--columns", "intervals", "truncated", "reading", "same_as_guide"),
         ("leaderboard", *gated, "--vs", gated[0]),
         ("leaderboard", folder, "--vs", MAIN[0]),
     ]
-    for row in gated:
-        commands.append(("analyze", row / "samples", "--only", "choices", "--out", row / "analysis"))
-        commands.append(("show", row / "samples", "--doc", 0))
+    commands += [("show", row / "samples", "--doc", 0) for row in gated]
     if len(PAIRS[name][3]) > 1:
         commands.append(("frontier", folder, "--out", folder, "--cost", "changed"))
     for words in commands:
