@@ -38,7 +38,7 @@ PAIRS = {
     "base": ("base", "guide1", 0.5, (f"base,guide,{','.join(MAIN)},random@0.05",)),
 }  # fmt: skip
 ROWS_AT_ONCE = 80  # texts that a command writes at a time
-AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: two take 8 GB, one takes 6
+AT_ONCE = 2 if psutil.virtual_memory().total > 12 * 2**30 else 1  # commands: one takes up to 5 GB
 
 running: set[subprocess.Popen[bytes]] = set()
 
