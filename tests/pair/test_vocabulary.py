@@ -122,5 +122,5 @@ def test_pieces_are_those_of_the_model_s_own_class(model_type, name, of_bytes, e
     draw = random.Random(0)
     for text in ([draw.randrange(len(names)) for _ in range(draw.randrange(1, 40))] for _ in range(200)):
         assert pieces.split(text) == wanted.split(text)
-    known = [classify_vocabulary(names, None, each.encode).characters for each in (pieces, wanted)]
+    known = [classify_vocabulary(names, each.encode).characters for each in (pieces, wanted)]
     assert known[0] == known[1]
