@@ -1,4 +1,4 @@
-"""The tables of a frontier, areas and least costs by method, and its picture: Acc and Pass@8 against a cost.
+"""The tables of a frontier, areas and least costs by method, and its picture: Acc and Pass@k against a cost.
 
 The four best methods share a panel of the picture; small panels show each method. A method's band is that of its gains, which
 holds all its rates at once, set upon the host's figure; the row's own interval where there is none. Readable on white and dark
@@ -21,7 +21,7 @@ from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.study import Frontier
 from lm_eval_takeover.storage.whole_files import write_text
 
-_METRICS = {"acc": "Acc", "pass8": "Pass@8"}
+_METRICS = {"acc": "Acc", "pass8": "Pass@k"}  # of the k that a task has
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
 _INK, _COLOURS = "#7a7d82", ("#2f81f7", "#d9730d", "#2da44e", "#b55fe6")  # a contrast of 3 on white and on a dark page
 _WIDTH, _COLUMNS = 5.4, 3  # inches, which a phone shows whole, and small panels beside each other
