@@ -58,7 +58,11 @@ _TYPES = {  # of the columns that the digest is of, by table; those without NOT 
 }
 _SYNC = 1.0  # seconds between two commits of samples that wait for the disk: it takes some ms
 _LARGEST = 2**53  # of a count or a number of a document
-_LONGEST = 2**27  # bytes of a row: no journal of ours needs more
+# No journal of ours needs more.
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 2**27, sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10**5, sqlite3.SQLITE_LIMIT_COLUMN: 50,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 20, sqlite3.SQLITE_LIMIT_ATTACHED: 0, sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+}  # fmt: skip
 
 
 def row_digest(row: Sequence[Any]) -> bytes:
@@ -300,7 +304,8 @@ def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Co
         options += "&immutable=1"  # no log, so no writer: works in a read-only folder, too
     connection = sqlite3.connect(path.absolute().as_uri() + options, uri=True, timeout=30, check_same_thread=False)
     try:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        for limit, most in _LIMITS.items():
+            connection.setlimit(limit, most)
         with finding_damage():
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA synchronous=FULL")

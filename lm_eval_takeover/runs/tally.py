@@ -15,11 +15,12 @@ def summarize_samples(by_task: Mapping[str, Sequence[Sample]], rate_of_nothing: 
     """
 
     def report(samples: Sequence[Sample]) -> dict[str, Any]:
-        cut, sums = [sample for sample in samples if sample.truncated], _add_up(samples)
+        cut = [sample for sample in samples if sample.truncated]
+        sums, of_cut = _add_up(samples), _add_up(cut)
         counts = {name: sums[name] for name in COUNTS}
         counts |= {"samples": len(samples), "truncated": len(cut) / len(samples) if samples else 0.0}
-        of_cut = {"tokens": _add_up(cut)["tokens"], **_describe_rates(cut, 0.0)}
-        return {**counts, **_describe_rates(samples, rate_of_nothing), "of_truncated": of_cut if cut else None}
+        described = {"tokens": of_cut["tokens"], **_describe_rates(of_cut, 0.0)} if cut else None
+        return {**counts, **_describe_rates(sums, rate_of_nothing), "of_truncated": described}
 
     whole = [sample for samples in by_task.values() for sample in samples]
     return {**report(whole), "per_task": {task: report(by_task[task]) for task in sorted(by_task)}}
@@ -30,9 +31,8 @@ def _add_up(samples: Sequence[Sample]) -> dict[str, Any]:
     return {name: None if None in values else sum(values) for name, values in columns.items()}
 
 
-def _describe_rates(samples: Sequence[Sample], rate_of_nothing: float) -> dict[str, float | None]:
+def _describe_rates(sums: Mapping[str, Any], rate_of_nothing: float) -> dict[str, float | None]:
     """`gamma`, the share of tokens that the donor wrote; and what explains it: the mean score in nats, the share of spikes."""
-    sums = _add_up(samples)
     tokens, scores, spikes = (sums[name] for name in ("tokens", "score_sum", "spikes"))
     return {
         "realized_rate": sums["takeovers"] / tokens if tokens else rate_of_nothing,
