@@ -46,6 +46,7 @@ class Problems:
     texts: str = ""  # digest of all responses, whatever the order of problems
     responses: tuple[str, ...] = ()  # digests of those to each problem, where they are known
     sample_texts: tuple[tuple[str, ...], ...] = ()  # of each problem the digests of its samples' texts, where they are known
+    verdicts: tuple[tuple[bool, ...], ...] = ()  # of each problem whether its samples are correct, as the takeover tasks say
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
     clusters: tuple[int, ...] = ()  # the number of each problem's cluster; none where every problem stands alone
@@ -64,7 +65,9 @@ class Problems:
         places = {name: place for place, name in enumerate(self.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}
-        known = {name: getattr(self, name) for name in ("doc_ids", "responses", "sample_texts", "prompts", "clusters")}
+        known = {
+            name: getattr(self, name) for name in ("doc_ids", "responses", "sample_texts", "verdicts", "prompts", "clusters")
+        }
         ordered: dict[str, Any] = {name: tuple(each[place] for place in order) for name, each in known.items() if each}
         return replace(self, ids=ids, values=values, **ordered)
 
@@ -107,6 +110,7 @@ class Measured:
     prompt: str = ""
     group: str = ""  # of `--group`
     sample_texts: tuple[str, ...] = ()
+    verdicts: tuple[bool, ...] = ()
 
 
 class NotCorrect(ResultsError):
@@ -172,7 +176,8 @@ def read_problems(
         name = name if copies[name] == 1 else f"{copies[name]}-{name}"
         texts, group = digest_of([name, row.get("resps")]), reading.find_group(row.place, row.get("doc"))
         each = tuple(digest_of(text) for part in row.get("resps", []) if isinstance(part, list) for text in part)
-        rows.append(Measured(name, doc_id, metrics, _count_samples(row), texts, str(row.get("prompt_hash") or ""), group, each))
+        prompt, verdicts = str(row.get("prompt_hash") or ""), _read_verdicts(row)
+        rows.append(Measured(name, doc_id, metrics, _count_samples(row), texts, prompt, group, each, verdicts))
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
     reading.check(f"'{path}'", crashed, len(rows))
@@ -206,7 +211,8 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
     clusters = join_clusters(prompts, [row.group for row in rows])
     texts, each = digest_of(sorted(responses)), tuple(row.sample_texts for row in rows)
-    return Problems(names, samples, values, doc_ids, texts, responses, each, missing, prompts, clusters)
+    verdicts = tuple(row.verdicts for row in rows)
+    return Problems(names, samples, values, doc_ids, texts, responses, each, verdicts, missing, prompts, clusters)
 
 
 def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:
@@ -220,6 +226,14 @@ def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]
 def _is_null(responses: Any) -> bool:
     """Whether a response is null, as where a model of an API gave none."""
     return responses is None or (isinstance(responses, list) and any(map(_is_null, responses)))
+
+
+def _read_verdicts(row: Fields) -> tuple[bool, ...]:
+    """Whether each sample is correct; nothing of a task that does not write `[answer, outcome]` for each."""
+    filtered: Any = row.get("filtered_resps")
+    judged = filtered[0] if isinstance(filtered, list) and filtered and isinstance(filtered[0], list) else []
+    pairs = [each for each in judged if isinstance(each, list) and len(each) == 2]
+    return tuple(outcome == "correct" for _, outcome in pairs) if len(pairs) == len(judged) else ()
 
 
 def _count_samples(row: Fields) -> int:

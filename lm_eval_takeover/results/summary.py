@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.problems import ACC, derive_pass_at_k, list_scores
+from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_scores
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
     Interval,
@@ -123,13 +123,23 @@ def summarize_tasks(runs: Sequence[Run], guide: Sequence[Run] = ()) -> dict[str,
 
 def _share_texts(run: Run, task: str, guide: Sequence[Run]) -> float | None:
     """The share of samples whose text is the guide's; None unless both share random numbers and prompts."""
-    sharing = [other for other in guide if task in other.tasks and other.seed == run.seed]
-    sides = [problems for each in (run, *sharing[:1]) if (problems := each.tasks[task].problems)]
-    ids = common_ids(sides) if len(sides) == 2 and sides[0].samples == sides[1].samples else None
-    own, theirs = (each.ordered_as(ids) for each in sides) if ids else (None, None)
-    if own is None or theirs is None or own.prompts != theirs.prompts:
+    sides = next((paired for other in guide if (paired := pair_samples(task, [run, other]))), None)
+    return None if sides is None else float(np.mean(find_copies(*sides)))
+
+
+def pair_samples(task: str, runs: Sequence[Run]) -> list[Problems] | None:
+    """The problems of a task in the same order; None unless the runs share random numbers, prompts and numbers of samples."""
+    sides = [problems for run in runs if task in run.tasks and (problems := run.tasks[task].problems)]
+    if len(sides) < len(runs) or len({(run.seed, side.samples) for run, side in zip(runs, sides, strict=True)}) > 1:
         return None
-    return float(np.mean(np.array(own.sample_texts) == np.array(theirs.sample_texts)))
+    ids = common_ids(sides)
+    ordered = [side.ordered_as(ids) for side in sides] if ids else []
+    return ordered if len({side.prompts for side in ordered}) == 1 else None
+
+
+def find_copies(problems: Problems, guide: Problems) -> Any:
+    """Whether each sample has the guide's text [problems, samples]."""
+    return np.array(problems.sample_texts) == np.array(guide.sample_texts)
 
 
 def measure_rates(run: Run) -> Rates:

@@ -74,6 +74,20 @@ def test_texts_of_the_guide_are_counted_where_both_rows_share_numbers_and_prompt
     assert "Same as guide" in printed(tmp_path, "--columns", "same_as_guide")
 
 
+def test_recovery_by_own_texts_leaves_out_what_copies_of_the_guide_bring(tmp_path, board):
+    """Of sample j the texts are equal where both are right or both wrong, so only worse samples are the rows' own here."""
+    counts = {"base": [2, 0, 4] * 10, "guide": [8, 6, 8] * 10, "disagreement": [7, 3, 4] * 10}
+    for name, correct in counts.items():
+        write_results(tmp_path / name, {"takeover_amc23": correct}, run=takeover(name))
+    rows, _ = board(*(tmp_path / name for name in counts))
+    recovery = rows[GUIDED]["recovery"]
+    assert recovery["acc"] == pytest.approx((7 + 3 - 2) / (8 + 6 + 8 - 6))
+    assert recovery["acc_own"] == pytest.approx(0) and recovery["acc_own_low"] < 0 < recovery["acc_own_high"]
+    write_results(tmp_path / "guide", {"takeover_amc23": [0, 6, 8] * 10}, run=takeover("guide"))
+    rows, _ = board(*(tmp_path / name for name in counts))
+    assert rows[GUIDED]["recovery"]["acc_own"] == pytest.approx((7 - 2) / (6 + 8 - 6))  # the first problem is the row's own
+
+
 def test_rows_come_in_the_order_of_table_3_with_recovery_against_the_thinking_model_else_the_guide(results, board):
     runs = [results / name for name in ("guide", "guided", "base", "random")]
     by_guide, same = board(*runs)
