@@ -145,7 +145,7 @@ def draw(rates: dict[tuple[str, str], list[float]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     from lm_eval_takeover.lab.extra import draw_svg
-    from lm_eval_takeover.storage.whole_files import write_text
+    from lm_eval_takeover.storage.files import write_text
 
     def paint(figure: Figure) -> None:
         panels: list[Axes] = list(figure.subplots(1, len(TASKS), sharex=True, sharey=True))

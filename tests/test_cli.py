@@ -9,7 +9,7 @@ from helpers.processes import TAKEOVER, environment, run
 from lm_eval_takeover import cli, commands, stopping
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.storage.files import write_text
 
 COMMAND = """
 HELP = "say a word"

@@ -20,8 +20,7 @@ from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal
-from lm_eval_takeover.storage.regular_files import open_input
-from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.storage.files import open_input, write_text
 
 _GAP = 2  # blanks between two columns
 _NAME = 14  # a name is folded to no less than that

@@ -14,7 +14,7 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.storage.digests import digest_files
-from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.storage.files import read_bounded
 
 # Of a local checkpoint, beside its code, what its index names and a GGUF that is asked for. Not what trainers leave beside it.
 _LOADED = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.safetensors", "*.bin", "additional_chat_templates/*")

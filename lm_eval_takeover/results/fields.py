@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.storage.regular_files import open_input, read_bounded
+from lm_eval_takeover.storage.files import open_input, read_bounded
 from lm_eval_takeover.storage.schema import Share, check, describe, join, show
 
 LARGEST_DOCUMENT = 64 * 2**20  # bytes of a file, or of a line, that is parsed as one; lm-eval's results have some KB

@@ -16,8 +16,7 @@ from typing import Any
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.storage.regular_files import open_regular
-from lm_eval_takeover.storage.whole_files import sync_folder
+from lm_eval_takeover.storage.files import open_regular, sync_folder
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Response
 
 _SCHEMA = 8

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.storage.files import read_bounded
 
 TRACES = "traces"
 PROMPTS, PROMPTS_LOCK = "prompts.parquet", "prompts.lock"

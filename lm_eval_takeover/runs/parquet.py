@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.storage.whole_files import write_whole
+from lm_eval_takeover.storage.files import write_whole
 
 Name = tuple[str, int, int]  # task, document, sample
 NAME_COLUMNS = ("task", "doc_id", "sample")

@@ -18,7 +18,7 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.locks import Lock
+from lm_eval_takeover.storage.files import Lock
 from lm_eval_takeover.tasks.verdicts import find_doc_id
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from lm_eval_takeover.runs.parquet import check_digest, write_parquet
 from lm_eval_takeover.runs.prompts import Prompt, add_prompts
 from lm_eval_takeover.runs.traces import read_header, tabulate
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import make_folder, sync_folder
+from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_verdict_log
 
 logger = logging.getLogger(__name__)

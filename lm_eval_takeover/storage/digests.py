@@ -16,8 +16,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.storage.regular_files import open_input, read_bounded
-from lm_eval_takeover.storage.whole_files import write_whole
+from lm_eval_takeover.storage.files import open_input, read_bounded, write_whole
 
 _KEPT = 2**24  # bytes of a file whose digest is kept: a smaller one is read in 20 ms
 _SETTLED = 2.0  # seconds; a file that was written later may change again within one tick of its file system's clock

@@ -21,8 +21,8 @@ from lm_eval_takeover import cli
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.lab.score import scoring
 from lm_eval_takeover.runs import journal, run_writer
-from lm_eval_takeover.storage import whole_files
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage import files
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 
@@ -62,8 +62,8 @@ def raising(number):
 
 FAULTS = {
     "in a commit": lambda n: die_inside(n, "add"),
-    "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
-    "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
+    "as a part is written": lambda n: at_call(n, files.os, "fsync"),
+    "after a part is renamed": lambda n: at_call(n, files, "sync_folder"),
     "in the commit of verdicts": lambda n: die_inside(n, "add_verdicts"),
     "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda *_: 1 / 0),
     "a token that raises": raising,
@@ -91,7 +91,7 @@ def attempt(spec):
         log_samples=True,
     )
     outcome = {"takeover": found["config"]["takeover"]} | {name: found[name] for name in ("results", "samples")}
-    whole_files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))
+    files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))
 
 
 if __name__ == "__main__":

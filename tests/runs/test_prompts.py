@@ -10,7 +10,7 @@ import pytest
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.prompts import SCHEMA, add_prompts, make_prompt, read_prompts
-from lm_eval_takeover.storage.locks import Lock
+from lm_eval_takeover.storage.files import Lock
 from lm_eval_takeover.tasks.gpqa import GPQA
 
 

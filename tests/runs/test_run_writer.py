@@ -22,7 +22,7 @@ from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import PART_TOKENS, RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.locks import Lock
+from lm_eval_takeover.storage.files import Lock
 
 
 def test_another_process_is_sent_away_and_told_who_is_there(folder):

@@ -25,8 +25,7 @@ from lm_eval_takeover.results.files import Run, file_date, find_results, read_ru
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.runs.layout import ROW
-from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import make_folder, write_text
+from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
 
 Done = dict[ComparedRow, list[Run]]  # by row the runs of its calls
 

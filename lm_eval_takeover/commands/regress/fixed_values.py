@@ -16,7 +16,7 @@ from lm_eval_takeover.commands.regress.verdicts import POWER, TaskVerdict, corre
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.results.statistics import as_values, by_cluster
-from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.storage.files import read_bounded
 from lm_eval_takeover.storage.schema import Share, check
 
 ENDINGS = (".yaml", ".yml")

@@ -26,7 +26,7 @@ from lm_eval_takeover.lab.measures.planning import classify_text, count_classes,
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
-from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.storage.files import write_text
 
 INDEX = "analysis.json"
 _NOTHING = "all scores are 0, or the scores files hold none of the run's samples"

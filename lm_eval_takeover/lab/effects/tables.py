@@ -11,7 +11,7 @@ from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.lab.analyze.tables import write_analysis
 from lm_eval_takeover.lab.measures import effects
 from lm_eval_takeover.runs.run_reader import RunReader
-from lm_eval_takeover.storage.whole_files import write_text, write_whole
+from lm_eval_takeover.storage.files import write_text, write_whole
 
 EXAMPLES = "effect_examples.json"  # what a report shows
 TEXTS = "effect_texts.parquet"

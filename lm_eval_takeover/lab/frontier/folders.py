@@ -22,7 +22,7 @@ from lm_eval_takeover.results.files import Counts, Run, TaskResult
 from lm_eval_takeover.results.kept_rows import ComparedRow, read_kept_rows
 from lm_eval_takeover.results.settings import list_differences
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.whole_files import make_folder
+from lm_eval_takeover.storage.files import make_folder
 
 _OF_MODELS = ("chat_template", "end_tokens", "system_instruction", "thinking")  # and may differ
 

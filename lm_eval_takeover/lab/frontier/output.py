@@ -19,7 +19,7 @@ from lm_eval_takeover.commands.compare.costs import name_roles
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.study import Frontier
-from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.storage.files import write_text
 
 _METRICS = {"acc": "Acc", "pass8": "Pass@k"}  # of the k that a task has
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone

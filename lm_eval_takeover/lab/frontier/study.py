@@ -19,8 +19,8 @@ from lm_eval_takeover.results.kept_rows import ComparedRow
 from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.statistics import Interval, Values, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
+from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.schema import Between
-from lm_eval_takeover.storage.whole_files import write_text
 
 AREA_COLUMNS = (
     *("axis", "task", "metric", "method", "area", "area_low_step", "area_high_step", "low", "high"),

@@ -22,7 +22,7 @@ from lm_eval_takeover.lab.effects.tables import EXAMPLES
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
-from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.storage.files import read_bounded
 
 CAPTIONS: Mapping[str, str] = {
     "concentration": "How unevenly the score lies on the tokens of a sample",

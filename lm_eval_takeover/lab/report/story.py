@@ -18,7 +18,7 @@ from lm_eval_takeover.lab.report.inputs import Analysis, clean_figure
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import Summary
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
-from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.storage.files import read_bounded
 
 _WORDS, _ANSWERS = 10, 3  # that are shown
 _LONGEST, _LAST = 1_500, 400  # characters of an answer: its beginning, and its end

@@ -32,7 +32,7 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import SCORES_LOCK
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
-from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage.files import Lock, Locked
 
 logger = logging.getLogger(__name__)
 
