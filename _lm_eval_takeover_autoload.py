@@ -47,7 +47,7 @@ def _add_task_folder(module: "ModuleType") -> None:
     ) -> None:
         paths = include_path
         if include_defaults:
-            from lm_eval_takeover.storage.files import TASK_CONFIGS
+            from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
             given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
             # Ours first: a task of the same name in the user's folder wins.

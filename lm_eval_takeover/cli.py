@@ -17,7 +17,8 @@ from typing import Protocol, cast
 from lm_eval_takeover import __version__, commands, lab, stopping
 from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
-from lm_eval_takeover.storage.files import describe_written, use_utf8, written
+from lm_eval_takeover.storage.files import describe_written, written
+from lm_eval_takeover.storage.paths import use_utf8
 
 
 class Command(Protocol):

@@ -12,7 +12,7 @@ import pytest
 from helpers.pairs import ROOT
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 pytestmark = pytest.mark.slow
 HELPERS = str(ROOT / "tests" / "helpers")
@@ -72,7 +72,7 @@ from pathlib import Path
 import lm_eval_takeover
 from lm_eval_takeover.calibration.files import packaged_calibrations
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks.known_problems import DIGESTS
 (entry,) = entry_points(group="lm_eval.tasks", name="takeover")
 named = entry.load()

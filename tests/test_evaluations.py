@@ -13,7 +13,7 @@ from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.storage.files import make_component
+from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.tasks.benchmarks import load_demo
 
 TASK = {

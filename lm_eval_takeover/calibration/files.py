@@ -17,7 +17,8 @@ from lm_eval_takeover.calibration.thresholds import Calibration, Nats, ScoreCali
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
-from lm_eval_takeover.storage.files import CALIBRATIONS, read_bounded, write_text
+from lm_eval_takeover.storage.files import read_bounded, write_text
+from lm_eval_takeover.storage.paths import CALIBRATIONS
 from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
 
 # Fields of a file that `Calibration` leaves untyped.

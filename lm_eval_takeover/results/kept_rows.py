@@ -9,7 +9,8 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.fields import read_rows
 from lm_eval_takeover.results.files import Run, find_results, read_run
 from lm_eval_takeover.runs.layout import ROWS
-from lm_eval_takeover.storage.files import join_inside, write_text
+from lm_eval_takeover.storage.files import write_text
+from lm_eval_takeover.storage.paths import join_inside
 
 THINKING = "thinking"
 

@@ -7,7 +7,7 @@ from typing import Any
 from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 def find_tasks(

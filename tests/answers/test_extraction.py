@@ -14,7 +14,7 @@ from regex_growth import list_patterns
 from lm_eval_takeover.answers import extraction
 from lm_eval_takeover.answers.extraction import find_tags, read_answer, strip_thinking
 from lm_eval_takeover.answers.letters import read_letter
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 @pytest.mark.parametrize(("table", "read"), [("extracted", read_answer), ("letters", read_letter)])

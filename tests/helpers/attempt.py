@@ -22,7 +22,7 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.lab.score import scoring
 from lm_eval_takeover.runs import journal, run_writer
 from lm_eval_takeover.storage import files
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 

@@ -6,7 +6,7 @@ def evaluate_demo(model, arguments, limit, task="takeover_demo", task_folder=Non
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    from lm_eval_takeover.storage.files import TASK_CONFIGS
+    from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
     return simple_evaluate(
         model=model,

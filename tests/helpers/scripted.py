@@ -11,7 +11,7 @@ from lm_eval.models.dummy import DummyLM
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 class Scripted(DummyLM):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.storage.files import Lock, join_inside, make_component, open_input, read_bounded, write_text, write_whole
+from lm_eval_takeover.storage.files import Lock, open_input, read_bounded, write_text, write_whole
+from lm_eval_takeover.storage.paths import join_inside, make_component
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from lm_eval_takeover.method.named import Named, find_policy
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
 from lm_eval_takeover.results.kept_rows import THINKING, ComparedRow
-from lm_eval_takeover.storage.files import make_component
+from lm_eval_takeover.storage.paths import make_component
 
 LEADERS = (GUIDED, "ce")  # whose realized rates the rows that follow take
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does

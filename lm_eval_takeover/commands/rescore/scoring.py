@@ -27,7 +27,8 @@ from lm_eval_takeover.runs.prompts import read_prompts
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
 from lm_eval_takeover.runs.tally import summarize_samples
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.storage.files import join_inside, make_component, write_text
+from lm_eval_takeover.storage.files import write_text
+from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.loading import find_tasks
 from lm_eval_takeover.tasks.verdicts import get_verifier, scoring_by

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.storage.files import make_component, read_bounded
+from lm_eval_takeover.storage.files import read_bounded
+from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.storage.schema import check
 
 RATES = "rates_by_task"  # the figure that is drawn of a comparison, not of an analysis

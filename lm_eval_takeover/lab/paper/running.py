@@ -19,7 +19,7 @@ from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.lab.paper.index import write_index
 from lm_eval_takeover.lab.paper.manifest import RATES, REVERSE, Item, PaperPair, is_reverse, read_manifest
-from lm_eval_takeover.storage.files import make_component
+from lm_eval_takeover.storage.paths import make_component
 
 CLI = "lm_eval_takeover.cli"
 

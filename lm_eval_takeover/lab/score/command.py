@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lm_eval_takeover.commands._options import add_stored_pair, read_stored_pair
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.storage.files import make_component
+from lm_eval_takeover.storage.paths import make_component
 
 HELP = "score the stored samples of a run with both models"
 DESCRIPTION = """\

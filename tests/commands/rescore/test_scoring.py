@@ -16,7 +16,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.run_reader import read_stored_runs
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 LIMIT = 3
