@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.calibration.files import Calibration
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts

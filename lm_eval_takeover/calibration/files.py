@@ -1,4 +1,13 @@
-"""Calibration files on disk: written whole or not at all, checked field by field when read, found by name or pair."""
+"""Calibration files: equations (3) and (4) of the paper, measured once for a pair and read by every run.
+
+    tau   = quantile(S, 1 - rho)                  S: all scores of base rollouts on held-out prompts
+    kappa = tau / mean(S)                         rule threshold_to_mean, the one that the paper's Table 13 shows
+    kappa = mean(s in S, s > tau) / mean(S)       rule tail_to_mean
+
+A measured file holds for each score tau, both kappas and the share of takeovers at many rho, and the values that were solved for
+target rates. A published one (`source: published`) holds the (tau, kappa) columns of a printed table, whose rho is not known.
+Files are written whole or not at all, checked field by field when read, and found by name or pair.
+"""
 
 import hashlib
 import json
@@ -7,19 +16,224 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 
-from lm_eval_takeover.calibration import thresholds
-from lm_eval_takeover.calibration.thresholds import Calibration, Nats, ScoreCalibration, Target
+import numpy as np
+from numpy.typing import NDArray
+
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.storage.files import read_bounded, write_text
 from lm_eval_takeover.storage.paths import CALIBRATIONS
-from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
+from lm_eval_takeover.storage.schema import Between, Count, Positive, Share, check, show
+
+SCHEMA = 4
+Nats = Annotated[float, Between(0)]
+KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
+USUAL_GATE = {"kappa_rule": KAPPA_RULES[0], "window": 10}
+DEFAULT_RHO = 0.03
+TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
+TOLERANCE = 0.005  # of a realized rate that was solved for: half a percentage point
+LOWEST, HIGHEST = 0.001, 0.5  # the rho that a gate may ask for
+# Fine where spikes are: steps of 0.0001 up to 0.01 and of 0.0005 above; any rho between two of them is interpolated. The
+# values outside LOWEST..HIGHEST are there for the curve of the whole distribution.
+_BELOW, _ABOVE = np.outer(10.0 ** np.arange(-6, -3), [1, 2, 5]).reshape(-1), np.arange(11, 20) / 20
+_STEPS = (_BELOW, np.arange(10, 100) / 10_000, np.arange(20, 1001) / 2_000, _ABOVE)
+GRID: tuple[float, ...] = tuple(np.round(np.concatenate(_STEPS), 7).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """`tau` in nats and one `kappa` per rule. A published kappa (threshold_to_mean) stands for both."""
+
+    tau: float
+    kappa_threshold_to_mean: float
+    kappa_tail_to_mean: float
+
+    def kappa(self, rule: str) -> float:
+        return self.kappa_threshold_to_mean if rule == KAPPA_RULES[0] else self.kappa_tail_to_mean
+
+
+class Sketch(TypedDict):
+    """Quantiles by spike ratio: `tau` in nats, and the mean of the scores above it."""
+
+    rho: list[float]
+    tau: list[float]
+    tail_mean: list[float]
+
+
+class Cell(TypedDict):
+    """Of a published table."""
+
+    tau: Nats
+    kappa: Nats
+
+
+class PluginSource(TypedDict):
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCalibration:
+    """A score: `mean` in nats, a readable `table`, the `sketch` for any rho. If `signed`, it has no window test: kappa is 0."""
+
+    mean: float
+    table: tuple[dict[str, float], ...]
+    sketch: Sketch
+    rank_error: Share = 0.0  # of the quantiles; files of earlier versions may have one
+    plugin: PluginSource | None = None
+    signed: bool = False
+
+    @classmethod
+    def of(cls, scores: NDArray[np.float32], *, signed: bool = False) -> Self:
+        """From all scores, of which there are some. The shares of takeovers are not known yet: `with_shares`."""
+        values = np.sort(scores.astype(np.float64))
+        grid = [rho for rho in GRID if rho >= LOWEST or rho * len(values) >= 1]
+        tau = np.quantile(values, [1.0 - rho for rho in grid])
+        above = len(values) - np.searchsorted(values, tau, side="right")  # scores; where there are none, the tail is tau
+        tail = np.where(above > 0, np.append(tau[:1], np.cumsum(values[::-1]))[above] / np.maximum(above, 1), tau)
+        sketch: Sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
+        calibrated = cls(float(values.mean()), (), sketch, signed=signed)
+        return replace(calibrated, table=tuple({"rho": rho, **asdict(calibrated.threshold(rho))} for rho in TABLE))
+
+    def with_shares(self, shares: Mapping[tuple[float, str], float]) -> Self:
+        """The table with the share of takeovers by (rho, kappa rule)."""
+        rows = ({**row, **{f"share_{rule}": shares[row["rho"], rule] for rule in KAPPA_RULES}} for row in self.table)
+        return replace(self, table=tuple(rows))
+
+    def threshold(self, rho: float) -> Threshold:
+        """tau and both kappas at this rho, in [0.001, 0.5]."""
+        if not LOWEST <= rho <= HIGHEST:
+            raise CalibrationError(f"spike_ratio={rho} is outside {LOWEST}..{HIGHEST}, which calibrations hold")
+        tau = float(np.interp(rho, self.sketch["rho"], self.sketch["tau"]))
+        tail = float(np.interp(rho, self.sketch["rho"], self.sketch["tail_mean"]))
+        if self.mean == 0 or self.signed:  # if the mean is 0, any positive score is a spike
+            return Threshold(tau, 0.0, 0.0)
+        return Threshold(tau, tau / self.mean, tail / self.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The value of a method's budget parameter whose realized rate came nearest to the wanted one; `method`: other arguments.
+
+    It is solved on half of the held-out prompts, where it realizes `solved_rate`. The other half is `prompts`: there it realizes
+    `realized_rate`, with its 95 % interval. Files of earlier versions have one number for both, and no interval.
+    """
+
+    target_rate: Share
+    method: dict[str, Any]
+    budget_parameter: str
+    value: Nats
+    realized_rate: Share
+    prompts: Positive
+    tokens: Positive
+    low: Share | None = None
+    high: Share | None = None
+    solved_rate: Share | None = None
+
+    def answers(self, rate: float, method: Mapping[str, Any]) -> bool:
+        return self.method == method and math.isclose(self.target_rate, rate)
+
+    @property
+    def is_reached(self) -> bool:
+        return abs(self.nearest_rate - self.target_rate) <= TOLERANCE
+
+    @property
+    def nearest_rate(self) -> float:
+        """What it realizes on the prompts that it was solved on."""
+        return self.realized_rate if self.solved_rate is None else self.solved_rate
+
+    def describe_rate(self) -> str:
+        known = "" if self.low is None or self.high is None else f" ({self.low:.1%} to {self.high:.1%})"
+        return f"{self.realized_rate:.2%}{known}"
+
+    @property
+    def name(self) -> str:
+        return name_method(self.method)
+
+
+def list_arguments(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The model arguments of a method that are not at their defaults."""
+    usual = {**USUAL_GATE, "policy": "disagreement", "score": "entropy" if method["policy"] == "entropy" else "ce"}
+    return {name: value for name, value in method.items() if usual.get(name) != value}
+
+
+def name_method(method: Mapping[str, Any]) -> str:
+    """The method as `calibrate --methods` and rows of `compare` name it: its score or its policy, with what is not usual."""
+    own = list_arguments(method)
+    name = method["score"] if method["policy"] == "disagreement" else method["policy"]
+    pairs = (f"{key}={value}" for key, value in own.items() if key != "policy" and value != name)
+    return ":".join([name, *pairs])
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A calibration file. `scores` is filled in a measured one, `columns` in a published one.
+
+    `dtypes` are those of the weights by role. `cut` counts the rollouts that ran into their limit of tokens. `diagnostic` names
+    the benchmarks that it was measured on; runs on them refuse it.
+    """
+
+    base: ModelId
+    guide: ModelId
+    vocabulary: dict[str, Any] | None
+    direction: Literal["forward", "reverse"]
+    source: Literal["measured", "published"] = "measured"
+    prompts: dict[str, Any] = field(default_factory=dict)
+    decoding: dict[str, Any] = field(default_factory=dict)
+    rollouts: int | None = None
+    tokens: int | None = None
+    cut: int | None = None
+    dtypes: dict[str, str] = field(default_factory=dict)
+    diagnostic: tuple[str, ...] = ()
+    library_versions: dict[str, str] = field(default_factory=dict)
+    window: Positive = 10
+    scores: dict[str, ScoreCalibration] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+    columns: dict[str, dict[str, list[Cell]]] = field(default_factory=dict)
+    default_row: str | None = None
+    notes: str = ""
+    schema: int = SCHEMA
+    name: str = ""
+
+    @property
+    def problems(self) -> list[str]:
+        """Digests of the problems that it was measured on (`tasks.known_problems`); none where they are not known."""
+        return list(self.prompts.get("problems", []))
+
+    def plugin(self, score: str) -> PluginSource | None:
+        """The plug-in that this score came from; None for our own."""
+        return self.scores[score].plugin if score in self.scores else None
+
+    def score(self, score: str) -> ScoreCalibration:
+        if score not in self.scores:
+            names = ", ".join(self.scores or self.columns)
+            raise CalibrationError(f"calibration '{self.name}' does not hold score={score}; give one of {names}")
+        return self.scores[score]
+
+    def published(self, score: str, column: int) -> Threshold:
+        """Column `column` (from 1, strictest first) of the default row of a published table."""
+        row = self._default_cells(score)
+        if not 1 <= column <= len(row):
+            raise CalibrationError(f"'{self.name}:{column}' has columns {self.list_columns(score)}, strictest first")
+        return Threshold(row[column - 1]["tau"], row[column - 1]["kappa"], row[column - 1]["kappa"])
+
+    def list_columns(self, score: str) -> str:
+        """The columns of a published table as they are asked for, with their numbers."""
+        cells = enumerate(self._default_cells(score), 1)
+        return ", ".join(f"{self.name}:{number} (tau={c['tau']:g}, kappa={c['kappa']:g})" for number, c in cells)
+
+    def _default_cells(self, score: str) -> list[Cell]:
+        if score not in self.columns:
+            self.score(score)  # raises
+        rows = self.columns[score]
+        return rows[self.default_row or next(iter(rows))]
+
 
 # Fields of a file that `Calibration` leaves untyped.
 
@@ -54,7 +268,7 @@ class _MethodFields(TypedDict):
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
-    content = {"schema": thresholds.SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
+    content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
     for score in content["scores"].values():
         for name in ("plugin", "signed"):
             if not score[name]:
@@ -91,8 +305,8 @@ def read_calibration(path: Path) -> Calibration:
 
 def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     """The content of a file, every field checked. Raises ValueError with the field."""
-    if content["schema"] != thresholds.SCHEMA:
-        raise ValueError(f"field 'schema' is {show(content['schema'])}, and this version reads {thresholds.SCHEMA}")
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"field 'schema' is {show(content['schema'])}, and this version reads {SCHEMA}")
     if content.get("checksum") != compute_checksum(content):
         raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
     parts = {field: value for field, value in content.items() if field != "checksum"}
@@ -113,8 +327,8 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
 
 def _check_table(path: str, score: ScoreCalibration) -> None:
     """Raises ValueError where the table, which is for people, and the sketch, which a run uses, do not agree."""
-    if [row.get("rho") for row in score.table] != list(thresholds.TABLE):
-        raise ValueError(f"field '{path}' has other spike ratios than {', '.join(map(str, thresholds.TABLE))}")
+    if [row.get("rho") for row in score.table] != list(TABLE):
+        raise ValueError(f"field '{path}' has other spike ratios than {', '.join(map(str, TABLE))}")
     for row in score.table:
         for key, expected in asdict(score.threshold(row["rho"])).items():
             if not math.isclose(row.get(key, math.nan), expected, rel_tol=1e-6):
@@ -182,7 +396,7 @@ def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any]
         return target
     names = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
     raise CalibrationError(
-        f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {thresholds.name_method(method)} "
+        f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {name_method(method)} "
         f"(it holds {names or 'no target'}); make one with `{command()}` and give that file as calibration, or set the "
         f"method's own argument"
     )
@@ -190,7 +404,7 @@ def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any]
 
 def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> str:
     """The options of `calibrate` that solve a method's budget parameter for this rate."""
-    return f" --methods {thresholds.name_method(method)}@{rate:g}" + (f" --plugins {plugins}" if plugins else "")
+    return f" --methods {name_method(method)}@{rate:g}" + (f" --plugins {plugins}" if plugins else "")
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, Calibration
+from lm_eval_takeover.calibration.files import KAPPA_RULES, Calibration
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated

@@ -155,6 +155,12 @@ def show_p_value(p: float | None) -> str:
     return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.3g}"
 
 
+def name_roles(text: str, host: str) -> str:
+    """A text on a base that writes by default, in the words of a comparison where the guide does."""
+    swapped = {"base": "guide", "guide": "base"}
+    return re.sub(r"\b(base|guide)\b", lambda at: swapped[at[0]], text) if host == "guide" else text
+
+
 WRITERS = {"table": write_terminal, "md": write_markdown, "latex": write_latex}
 
 

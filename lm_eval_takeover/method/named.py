@@ -12,6 +12,7 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import scores
 
+THINKING = "thinking"  # the row of a reasoning model that is not the pair's guide
 # Names of ours in the registries, which load torch to know them.
 OURS = ("ce", "rkl", "js", "entropy", "disagreement", "random", "early", "base", "guide")
 _GRAMMAR = "NAME[:argument=value…][@rate…]"

@@ -11,7 +11,7 @@ from functools import partial
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration import files
-from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, Calibration, Target
+from lm_eval_takeover.calibration.files import DEFAULT_RHO, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import ArgumentError, CalibrationError

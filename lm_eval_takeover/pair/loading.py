@@ -10,7 +10,7 @@ import torch
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, METHOD, ModelArguments
 from lm_eval_takeover.calibration import files
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+from lm_eval_takeover.calibration.files import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, nearest

@@ -12,8 +12,6 @@ from lm_eval_takeover.runs.layout import ROWS
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside
 
-THINKING = "thinking"
-
 
 @dataclass(frozen=True, eq=False)
 class ComparedRow:

@@ -19,7 +19,7 @@ from lm_eval_takeover.calibration.files import (
     read_calibration,
     write_calibration,
 )
-from lm_eval_takeover.commands.calibrate.page import list_limits, peak_share, render_page
+from lm_eval_takeover.commands.calibrate.measurement import list_limits, peak_share, render_page
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.gate import Gate, fires_along
 from lm_eval_takeover.method.model_id import ModelId

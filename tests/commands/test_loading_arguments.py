@@ -9,9 +9,8 @@ from helpers.stock import value_of
 from lm_eval_takeover.arguments import KINDS, READ_WITH, ModelArguments
 from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
 from lm_eval_takeover.commands.compare import calls
+from lm_eval_takeover.commands.compare.calls import plan_rows, read_workload
 from lm_eval_takeover.commands.compare.comparison import read_comparison
-from lm_eval_takeover.commands.compare.rows import plan_rows
-from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair import loading

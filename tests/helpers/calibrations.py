@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lm_eval_takeover.calibration.thresholds import Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration.files import Calibration, ScoreCalibration, Target
 from lm_eval_takeover.method.model_id import ModelId
 
 BASE, GUIDE = ModelId("some/base", "abc"), ModelId("some/guide", "def")

@@ -10,7 +10,7 @@ from lm_eval import simple_evaluate
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.loggers import EvaluationTracker
 
-from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, Measured
+from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, Measured
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.tasks.loading import find_tasks
 

@@ -1,6 +1,5 @@
 """`lm-eval-takeover calibrate`: tau and kappa of a pair, measured on rollouts of the host.
 
-In: a pair, and prompts that are no test problems, in a task's form (`prompts`). Out: a calibration file and its page (`page`);
-finished rollouts lie beside it until then. Start reading at `command`, then `measurement` (options to files), `rollouts` (prompts
-to scores), `rate_solver` (rate to value).
+In: a pair, and prompts that are no test problems, in a task's form (`prompts`). Out: a calibration file and its page
+(`measurement`); finished rollouts lie beside it until then (`rollouts`). Start reading at `command`, then `measurement`.
 """

@@ -1,28 +1,35 @@
-"""Host rollouts on prompts, and every score of their tokens: lines 1 and 2 of Algorithm 1.
+"""Rollouts of a calibration: the host's with every score of their tokens, and a method's, by which its rate is solved for.
 
-Prompts are done in groups of one batch, each with one pass per model over the texts. A journal beside the calibration gets each
-finished group, so an interrupted calibration goes on where it was. All scores are in memory, four bytes each: 33 MB a score for
-500 rollouts of 16,384 tokens.
+Lines 1 and 2 of Algorithm 1: prompts are done in groups of one batch, each with one pass per model over the texts. A journal
+beside the calibration gets each finished group, so an interrupted calibration goes on where it was. All scores are in memory,
+four bytes each: 33 MB a score for 500 rollouts of 16,384 tokens.
+
+Each takeover changes what the host writes next, so a method's rate is measured on rollouts of held-out prompts. These share
+their random numbers, so the rate is nearly monotone in the budget parameter (spike ratio, leniency, weight).
 """
 
 import contextlib
 import importlib.metadata
 import json
 import logging
+import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 from torch import Tensor
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
+from lm_eval_takeover.calibration.files import TOLERANCE, Calibration, Target
+from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.decoding.emission import by_positions
 from lm_eval_takeover.decoding.engine import TransformersBackend
@@ -46,6 +53,9 @@ logger = logging.getLogger(__name__)
 
 _ROLLOUT, _RESULT = "rollouts", "results"  # kinds of what is kept, in the place of a task
 LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
+MOST = 12  # measurements of one target
+_NEAR = 0.001  # of a rate: fresh prompts add more noise
+_LOW, _HIGH = 1e-4, 1e9  # bounds of the search, in logarithms, where a parameter's own are 0 and infinity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,3 +274,130 @@ def _check_values(score: Score, values: NDArray[np.float32], request: Request) -
     if len(unsound):
         problem = f"{score.where} returned {unsound[0]} for {request.label}"
         raise PluginError(f"{problem}; scores are finite, and at least 0 unless they are registered with signed=True")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What rollouts realized. error: the standard error of the rate over prompts."""
+
+    takeovers: int
+    tokens: int
+    error: float
+
+    @classmethod
+    def of(cls, counts: Sequence[tuple[int, int]]) -> Self:
+        """Of `(takeovers, tokens)` of each prompt. The rate is a ratio of sums, so its error is that of the residuals."""
+        taken, tokens = np.array(counts).T
+        residuals = taken - taken.sum() / tokens.sum() * tokens
+        return cls(int(taken.sum()), int(tokens.sum()), float(np.sqrt(len(counts)) * residuals.std() / tokens.sum()))
+
+    @property
+    def rate(self) -> float:
+        return self.takeovers / self.tokens
+
+    def find_reach(self, prompts: int) -> float:
+        """How far a 95 % interval of the rate reaches to either side, by Student's t over so many prompts."""
+        return self.error * math.sqrt(prompts / (prompts - 1)) * float(stdtrit(prompts - 1, 0.975)) if prompts > 1 else 1.0
+
+    def is_near(self, rate: float) -> bool:
+        """Whether more measurements of the same prompts would only fit their noise."""
+        return abs(self.rate - rate) <= min(max(_NEAR, self.error), TOLERANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutRollouts:
+    """Rollouts of held-out prompts by a method at any value of its budget parameter."""
+
+    setup: Setup
+    requests: Sequence[Request]
+    calibration: Calibration
+    method: Method
+
+    @property
+    def name(self) -> str:
+        """A key of all that a measured rate depends on, without the value."""
+        return digest_of([[request.prompt for request in self.requests], self.method.settings])
+
+    def measure(self, value: float, label: str) -> Measured:
+        """The rate at this value of the budget parameter."""
+        policy = self.method.at(value, self.calibration)
+        shown = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}, {label}"
+        with Progress(len(self.requests), quiet=False, label=shown, unit="rollout") as bar:
+            written = self.setup.write(self.requests, policy, bar)
+            return Measured.of([(generation.takeovers, len(generation.tokens)) for _, generation in written])
+
+
+def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -> Iterator[Target]:
+    """For each rate the budget parameter's value whose rollouts come near it: along the replay, by secants and halvings.
+
+    What is measured for one rate is where the search for the next one starts. The result may be off where no value gives the
+    rate, as in a mass of equal scores; the caller compares `realized_rate` with what was asked.
+    """
+    parameter, settings = rollouts.method.budget_parameter, rollouts.method.settings
+    # The search is in x, in which the rate rises: the parameter's logarithm, negated where the rate falls.
+    sign = 1 if parameter.rising else -1
+    bounds = [sign * math.log(bound) for bound in (max(parameter.low, _LOW), min(parameter.high, _HIGH))]
+    lowest, highest = min(bounds), max(bounds)
+    measured, expect = dict[float, Measured](), _read_replay(rollouts)
+    for rate in rates:
+        for step in range(MOST):
+            x = _choose_next(measured, rate, step, expect) if measured else expect(rate)
+            if x is None or (x := min(max(x, lowest), highest)) in measured:
+                break
+            measured[x] = _measure(rollouts, math.exp(sign * x), f"{step + 1} of at most {MOST}", memory)
+        best = min(measured, key=lambda tried: (abs(measured[tried].rate - rate), tried))
+        found = measured[best]
+        yield Target(rate, settings, parameter.name, math.exp(sign * best), found.rate, len(rollouts.requests), found.tokens)
+
+
+def check_target(target: Target, rollouts: HeldOutRollouts, memory: Rollouts) -> Target:
+    """The target with the rate that its value realizes on these prompts, on which it was not solved."""
+    found, count = _measure(rollouts, target.value, "on the other half", memory), len(rollouts.requests)
+    reach = found.find_reach(count)
+    low, high = max(found.rate - reach, 0.0), min(found.rate + reach, 1.0)
+    counts: dict[str, Any] = {"realized_rate": found.rate, "prompts": count, "tokens": found.tokens, "low": low, "high": high}
+    return replace(target, **counts, solved_rate=target.realized_rate)
+
+
+def _measure(rollouts: HeldOutRollouts, value: float, label: str, memory: Rollouts) -> Measured:
+    """What these rollouts realize at this value, measured once."""
+    name = f"{rollouts.name} {value!r}"
+    if name not in memory.results:
+        memory.remember(name, astuple(rollouts.measure(value, label)))
+    return Measured(*memory.results[name])
+
+
+def _choose_next(measured: dict[float, Measured], rate: float, step: int, expect: Callable[[float], float]) -> float | None:
+    """Where to measure next; None where it is near enough, or there is nothing left to try."""
+    if any(found.is_near(rate) for found in measured.values()):
+        return None
+    rates = {x: found.rate for x, found in measured.items()}
+    low = max((x for x in rates if rates[x] < rate), default=None)
+    high = min((x for x in rates if rates[x] >= rate and (low is None or x > low)), default=None)
+    if low is not None and high is not None:
+        if high - low < 0.002:
+            return None
+        share = (rate - rates[low]) / (rates[high] - rates[low]) if step % 3 != 2 else 0.5
+        return low + (high - low) * min(max(share, 0.1), 0.9)
+    # Bounded on one side only: as far as the replay moves for this change, at least a tenth, each time twice as far.
+    x = low if low is not None else high
+    assert x is not None
+    further, reach = x + expect(rate) - expect(max(rates[x], rate / 8)), 0.1 * 2.0**step
+    return max(further, x + reach) if low is not None else min(further, x - reach)
+
+
+def _read_replay(rollouts: HeldOutRollouts) -> Callable[[float], float]:
+    """By share of takeovers the x that would give it, as far as is known before anything is measured.
+
+    A gate's shares are those at which it fires on the calibration's own rollouts. A share of tokens is its own value.
+    """
+    method, parameter = rollouts.method, rollouts.method.budget_parameter
+    if parameter.name == SPIKE_RATIO:
+        table = rollouts.calibration.score(method.settings["score"]).table
+        rising = sorted({share: row["rho"] for row in table if (share := row[f"share_{method.kappa_rule}"]) > 0}.items())
+        if rising:
+            shares, values = np.log(np.array(rising)).T
+            return lambda share: float(np.interp(math.log(share), shares, values))
+    if math.isfinite(parameter.high) and parameter.rising:
+        return math.log
+    return lambda share: 1.5 * math.log(share / 0.05)

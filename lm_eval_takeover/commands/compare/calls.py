@@ -1,4 +1,4 @@
-"""The commands of a comparison: the calibration where none fits, the command of each row, and the places of its results.
+"""The rows of a comparison, the tasks that they do, and the commands that run them: a calibration where none fits, then each row.
 
 RUN_DIR/calibration-DIGEST.json    if no packaged one fitted
 RUN_DIR/ROW/samples                the row's run_dir: its journal and traces
@@ -8,15 +8,22 @@ RUN_DIR/ROW/lm_eval.log            what lm-eval printed
 RUN_DIR/leaderboard.json           the table; RUN_DIR/rows.json what `leaderboard`, `report` and `frontier` read
 """
 
+import contextlib
+import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
+from lm_eval._cli.utils import key_val_to_dict, try_parse_json
+from lm_eval.evaluator_utils import get_sample_size
+
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, TWINS, ModelArguments
 from lm_eval_takeover.calibration.files import (
+    Calibration,
+    Target,
     calibration_command,
     find_target,
     matching_calibrations,
@@ -24,21 +31,152 @@ from lm_eval_takeover.calibration.files import (
     packaged_calibrations,
     read_calibration,
 )
-from lm_eval_takeover.calibration.thresholds import Calibration, Target
-from lm_eval_takeover.commands.calibrate.rate_solver import MOST
-from lm_eval_takeover.commands.compare.comparison import Comparison
-from lm_eval_takeover.commands.compare.rows import PlannedRow, join_arguments
-from lm_eval_takeover.commands.compare.workload import TaskLoad
+from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
+from lm_eval_takeover.commands.calibrate.rollouts import MOST
+from lm_eval_takeover.commands.compare.comparison import ALONE, DRAFTED, GUIDED, Comparison
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, prompts_for
-from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.method.named import THINKING, Named, find_policy
+from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import digest_plugins
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.gate_choice import CalibrationFit, TaskRequest
-from lm_eval_takeover.pair.loading import keep_read, load_pair
+from lm_eval_takeover.pair.loading import keep_read, load_pair, open_method, parse_arguments
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.results.kept_rows import THINKING
+from lm_eval_takeover.results.kept_rows import ComparedRow
+from lm_eval_takeover.results.problems import ReadOptions, choose_accuracy
 from lm_eval_takeover.runs.identity import describe_member, digest_task
 from lm_eval_takeover.storage.digests import digest_of, digest_path
+from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.tasks.instances import read_generation_settings
+from lm_eval_takeover.tasks.loading import load_named_tasks
+
+LEADERS = (GUIDED, "ce")  # whose realized rates the rows that follow take
+_BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRow(ComparedRow):
+    """A row that can be run; a model alone has no `method`."""
+
+    arguments: dict[str, Any] = field(default_factory=dict)  # model arguments of this row alone
+    method: Method | None = None
+
+    def reads_spike_ratio(self, asked: Comparison) -> bool:
+        """Whether its gate is read off a calibration at a spike ratio that was given."""
+        return self.method is not None and SPIKE_RATIO in keep_read(asked.model_args, self.arguments["policy"]) | self.arguments
+
+
+def plan_rows(asked: Comparison) -> list[PlannedRow]:
+    """`--rows` at their rates, in their order. Raises ArgumentError for a row that cannot be run."""
+    has_leader = any(word.name in LEADERS for word in asked.rows)
+    rows = [row for word in asked.rows for row in _expand(word, asked, has_leader)]
+    labels = [row.label for row in rows]
+    if repeated := next((label for label in labels if labels.count(label) > 1), None):
+        raise ArgumentError(f"--rows names {repeated} twice")
+    return rows
+
+
+def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[PlannedRow]:
+    """One row for each rate. Raises ArgumentError."""
+    if named.name == THINKING:
+        yield PlannedRow(THINKING, THINKING, word=THINKING, arguments={"policy": "guide", **named.arguments})
+        return
+    label = make_component("-".join([named.name, *(f"{name}-{value}" for name, value in named.arguments.items())]))
+    if named.name in ALONE:
+        if named.rates or named.arguments.keys() - ({"block_size"} if named.name == DRAFTED else set()):
+            raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
+        yield PlannedRow(label, named.name, word=label, arguments=ALONE[named.name] | dict(named.arguments))
+        return
+    own = _name_method(named, asked) | dict(named.arguments)
+    shared = keep_read(asked.model_args, own["policy"]) | {"direction": asked.direction}
+    by_hand = any(name in {**shared, **own} for name in _BY_HAND) or "target_rate" not in policies.get(own["policy"]).reads()
+    method = open_method(parse_arguments({**shared, **own, "target_rate": None if by_hand else 0.5}))
+    parameter = method.policy.budget_parameter
+    by_hand = by_hand or parameter is None or parameter.name in own
+    if by_hand and named.rates:
+        reason = "its arguments set already how many tokens are taken over"
+        if parameter is None:
+            reason = f"policy={method.policy.name} has no budget_parameter that a rate could be solved by"
+        raise ArgumentError(f"--rows {named.name}@{named.rates[0]:g}: {reason}; leave the rate out")
+    rates = () if by_hand else named.rates or (asked.rates if named.name != GUIDED else ())
+    follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
+    method_name = own.get("score", "ce") if own["policy"] == DEFAULT_POLICY else own["policy"]
+    given = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
+    word = ":".join([method_name, *(f"{key}={value}" for key, value in given.items())])
+    roles = method.policy.host, method.policy.donor, method.policy.mixes
+    for rate in rates or [None if by_hand or follows else asked.target_rate]:
+        at = f"{label}@{rate:g}" if rates else label
+        yield PlannedRow(at, named.name, rate, follows, word, None, *roles, arguments=own, method=method)
+
+
+def join_arguments(values: Mapping[str, str]) -> str:
+    """As lm_eval reads it: `name=value,…`, or JSON where a value holds a comma."""
+    if any("," in value for value in values.values()):
+        return json.dumps(values)
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def _name_method(named: Named, asked: Comparison) -> dict[str, str]:
+    """`policy` and `score`; the guided row takes those of `--model_args`."""
+    if named.name != GUIDED:
+        return find_policy("rows", named.name)
+    score = asked.model_args.get("score")
+    policy = asked.policy or ("entropy" if score == "entropy" else DEFAULT_POLICY)
+    return {"policy": policy, **({"score": score} if score else {})}
+
+
+_DEFAULT_TOKENS = 256  # new tokens where a task says nothing, as guided-takeover
+
+
+@dataclass(frozen=True)
+class TaskLoad:
+    """One task: `problems` under `--limit`, `samples` of each, at most `tokens` new tokens in a sample."""
+
+    task: str
+    problems: int
+    samples: int
+    tokens: int
+    sampling: Sampling
+    loaded: Any = None  # lm-eval's object
+
+
+def _read_metadata(text: str | None) -> dict[str, Any] | None:
+    """As lm-eval reads `--metadata`: a JSON object, or `a=1,b=2`. Raises ArgumentError for anything else."""
+    if not text:
+        return None
+    with contextlib.suppress(ValueError):
+        parsed = try_parse_json(text)
+        parsed = key_val_to_dict(parsed) if isinstance(parsed, str) else parsed
+        if isinstance(parsed, dict):
+            return parsed
+    raise ArgumentError(f"--metadata '{text}' is neither a JSON object nor NAME=VALUE,…")
+
+
+def read_workload(asked: Comparison) -> list[TaskLoad]:
+    """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be compared, ResultsError
+    for one without the field of `--group`."""
+    tasks = load_named_tasks(asked.tasks, asked.include_path, metadata=_read_metadata(asked.metadata))
+    given = {k: v for pair in asked.gen_kwargs.items() for k, v in key_val_to_dict("=".join(pair)).items()}
+    loads = []
+    for name, task in tasks.items():
+        if task.OUTPUT_TYPE != "generate_until":
+            raise ArgumentError(f"--tasks {name} is {task.OUTPUT_TYPE}; expected tasks that generate texts")
+        ReadOptions(group=asked.group).find_group(name, task.eval_docs[0])
+        combined = task.aggregation()
+        metric = choose_accuracy(combined)
+        how = combined.get(metric)
+        if metric is None or (how.__module__ == "lm_eval.api.metrics" and how.__name__ != "mean"):
+            raise ArgumentError(
+                f"--tasks {name} has {f'the metric {metric}' if metric else 'no metric'}; expected one that says of each sample "
+                f"whether it is correct, such as acc or exact_match"
+            )
+        settings = {**(task.config.generation_kwargs or {}), **given}
+        sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
+        problems = min(len(task.eval_docs), get_sample_size(task, asked.limit) or len(task.eval_docs))
+        loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling, task))
+    return loads
+
 
 _HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1)
 

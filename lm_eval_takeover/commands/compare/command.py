@@ -70,10 +70,6 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.commands.compare.comparison import read_comparison
 
     asked = read_comparison(options)
-    if options.dry_run:
-        from lm_eval_takeover.commands.compare.estimate import print_estimate
+    from lm_eval_takeover.commands.compare.running import print_estimate, run_comparison
 
-        return print_estimate(asked)
-    from lm_eval_takeover.commands.compare.running import run_comparison
-
-    return run_comparison(asked)
+    return print_estimate(asked) if options.dry_run else run_comparison(asked)

@@ -10,8 +10,7 @@ from typing import Any
 from lm_eval_takeover.arguments import KINDS, ModelArguments, check_folder
 from lm_eval_takeover.commands._options import LOADING, PAIR, check_include_path, check_prompts
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.named import Named, check_name, parse_rates, parse_word
-from lm_eval_takeover.results.kept_rows import THINKING
+from lm_eval_takeover.method.named import THINKING, Named, check_name, parse_rates, parse_word
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}

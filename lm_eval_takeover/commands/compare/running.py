@@ -1,4 +1,4 @@
-"""`compare` at work: the rows one after the other, those of the pair in this process; then the tables."""
+"""`compare` at work: the rows one after the other, those of the pair in this process, then the tables; or what it would take."""
 
 import json
 import shlex
@@ -8,25 +8,46 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lm_eval_takeover import stopping
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import find_calibration, note_tasks
-from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.compare.calls import CalibrationPlan, Call, find_row_target, plan_calibration, plan_calls
+from lm_eval_takeover.commands._options import PAIR
+from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, write_json
+from lm_eval_takeover.commands.calibrate.rollouts import MOST
+from lm_eval_takeover.commands.compare.calls import (
+    LEADERS,
+    CalibrationPlan,
+    Call,
+    PlannedRow,
+    TaskLoad,
+    find_row_target,
+    plan_calibration,
+    plan_calls,
+    plan_rows,
+    read_workload,
+)
 from lm_eval_takeover.commands.compare.comparison import DRAFTED, Comparison
-from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
-from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
 from lm_eval_takeover.commands.compare.worker import CallFailed, run_batch, start_worker
-from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
+from lm_eval_takeover.decoding.costs import count_column_bytes
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.method.registry import load_plugins
-from lm_eval_takeover.results.files import Run, file_date, find_results, read_run
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.results.files import Counts, Run, file_date, find_results, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.runs.layout import ROW
+from lm_eval_takeover.runs.tally import COUNTS
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
+from lm_eval_takeover.vllm.block_rule import make_empty
 
+_ROWS_OF_AUTO = 64
+_ASSUMED_RATE = 0.05  # of rows that follow, if the gate of the guided row is set by hand
 Done = dict[ComparedRow, list[Run]]  # by row the runs of its calls
 
 
@@ -144,3 +165,81 @@ def _run_worker(asked: Comparison, calls: Sequence[Mapping[str, Any]]) -> None:
 def _say(asked: Comparison, text: str) -> None:
     if not asked.quiet:
         print(text, file=sys.stderr)
+
+
+def describe_costs(runs: Mapping[ComparedRow, Sequence[Run]]) -> list[dict[str, Any]]:
+    """By row, over all its calls: tokens, takeovers and passes, null for other model types, and seconds of generation."""
+    costs = []
+    for row, of_row in runs.items():
+        counts = Counts.add([run.counts for run in of_row])
+        spent = [run.seconds for run in of_row if run.seconds is not None]
+        seconds = sum(spent) if len(spent) == len(of_row) else None
+        costs.append({"row": row.label, **{name: getattr(counts, name) for name in COUNTS}, "seconds": seconds})
+    return costs
+
+
+def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
+    """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
+    numbers = (*COUNTS, "seconds")
+    lines = [[row["row"], *("" if row[name] is None else f"{row[name]:,.0f}" for name in numbers)] for row in costs]
+    written = (
+        "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
+        "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
+        "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample."
+    )
+    notes = [name_roles(written, host)]
+    notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []
+    columns = ["Row", *(name.capitalize().replace("_", " ") for name in numbers)]
+    return WRITERS[format_name](Table(columns, lines, notes))
+
+
+def print_estimate(asked: Comparison) -> int:
+    rows = check_rows(asked)
+    loads = read_workload(asked)
+    plan = plan_calibration(asked, rows, loads)
+    lines = [shlex.join(("lm-eval-takeover", *plan.words))] if plan.words else []
+    rates = {load.task: asked.target_rate or _ASSUMED_RATE for load in loads}
+    for row in rows:
+        late = "  # with the rate that the guided row realizes" if row.follows else ""
+        lines += [call.command + late for call in plan_calls(asked, row, plan, rates)]
+    tables = [_lay_out_tasks(loads, plan), _lay_out_memory(asked, rows, loads)]
+    sys.stdout.write("\n".join([*map(WRITERS[asked.format], tables), *lines, ""]))
+    return 0
+
+
+def _lay_out_tasks(loads: Sequence[TaskLoad], plan: CalibrationPlan) -> Table:
+    lines = []
+    for load in loads:
+        requests = load.problems * load.samples
+        counts = load.problems, load.samples, requests, requests * load.tokens
+        lines.append([load.task, *(f"{count:,}" for count in counts)])
+    notes = ["Each row does all of these tasks. Tokens at most: every sample at the task's limit."]
+    if plan.words:
+        lines.append(["calibration", "", "", f"{plan.rollouts:,}", f"{plan.rollouts * plan.max_gen_toks:,}"])
+        notes.append(f"Calibration: all prompts once, and for each rate the held-out ones at most {MOST} times.")
+    return Table(["Task", "Problems", "Samples", "Requests", "Tokens at most"], lines, notes)
+
+
+def _lay_out_memory(asked: Comparison, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Table:
+    """By model parameters, weights, and keys and values of one batch at the longest texts. No weights are read."""
+    names = {"base": asked.base or str(DEMO["base"]), "guide": asked.guide or str(DEMO["guide"])}
+    names |= {row.name: row.arguments["guide"] for row in rows if row.name == THINKING}
+    arguments = ModelArguments.parse(asked.pair)
+    trusted = ModelArguments(trust_remote_code=asked.trust_remote_code, dtype=asked.dtype)
+    tokens, is_auto = max(load.tokens for load in loads), asked.batch_size.startswith("auto")
+    batch = _ROWS_OF_AUTO if is_auto else int(asked.batch_size)
+    lines = []
+    for role, name in names.items():
+        member = Member(role, name, given=arguments.for_role(role) if role in PAIR else trusted)
+        count, dtype = int(make_empty(member).num_parameters()), member.given.dtype
+        parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
+        size = (parsed or torch.float32).itemsize
+        cache = count_column_bytes(member.config, size) * tokens
+        sizes = f"{count * size / 1e9:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / 1e9:,.2f} GB"
+        lines.append([role, f"{count / 1e6:,.1f} M", *sizes])
+    notes = [
+        f"Cache: keys and values at {tokens:,} new tokens, without the prompt, in a batch of {batch}"
+        f"{', the most that batch_size=auto takes' if is_auto else ''}. One row runs at a time. "
+        "The rows base and thinking need one model, the others need base and guide. Weights are those before any quantization."
+    ]
+    return Table(["Model", "Parameters", "Weights", "Cache / sample", "Cache / batch"], lines, notes)

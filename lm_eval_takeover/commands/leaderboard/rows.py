@@ -14,9 +14,10 @@ from lm_eval_takeover.commands.leaderboard.contrasts import (
     subtract_row,
 )
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, read_runs
-from lm_eval_takeover.results.kept_rows import THINKING, ComparedRow, list_kept_rows
+from lm_eval_takeover.results.kept_rows import ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
 from lm_eval_takeover.results.settings import describe_varying

@@ -13,9 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value
+from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_p_value
 from lm_eval_takeover.commands.compare.comparison import DRAFTED
-from lm_eval_takeover.commands.compare.costs import name_roles
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.study import Frontier

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from helpers.calibrations import calibrate_values, small_calibration
 
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TABLE
+from lm_eval_takeover.calibration.files import KAPPA_RULES, TABLE
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands.calibrate.rate_solver import Measured, check_target, solve
-from lm_eval_takeover.commands.calibrate.rollouts import Rollouts
+from lm_eval_takeover.commands.calibrate.rollouts import Measured, Rollouts, check_target, solve
 from lm_eval_takeover.lab.methods import Lossy
 from lm_eval_takeover.method.policies import Disagreement
 

@@ -7,7 +7,7 @@ from helpers import reference
 from helpers.pairs import look_before_passes
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+from lm_eval_takeover.calibration.files import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts

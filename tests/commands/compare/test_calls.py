@@ -8,9 +8,7 @@ from helpers.one_line import one_line
 from helpers.stock import arguments_of, value_of
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
-from lm_eval_takeover.commands.compare.calls import CalibrationPlan, plan_calibration, plan_calls
-from lm_eval_takeover.commands.compare.rows import plan_rows
-from lm_eval_takeover.commands.compare.workload import read_workload
+from lm_eval_takeover.commands.compare.calls import CalibrationPlan, plan_calibration, plan_calls, plan_rows, read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import TakeoverError
 

@@ -9,9 +9,7 @@ from helpers.stock import comparing_here
 from lm_eval_takeover import model
 from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.calls import plan_calibration
-from lm_eval_takeover.commands.compare.rows import plan_rows
-from lm_eval_takeover.commands.compare.workload import read_workload
+from lm_eval_takeover.commands.compare.calls import plan_calibration, plan_rows, read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.runs.run_reader import read_run_folder

@@ -21,7 +21,7 @@ from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running, worker
-from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.calls import PlannedRow
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, TakeoverError
 from lm_eval_takeover.method.named import OURS

@@ -10,7 +10,7 @@ from helpers.results import takeover, write_results
 from helpers.stock import comparing_here
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
+from lm_eval_takeover.commands.compare.running import describe_costs, write_costs
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.lab.frontier import output
 from lm_eval_takeover.lab.frontier.axes import AREA_AXES
