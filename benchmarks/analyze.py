@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from lm_eval_takeover.lab.score_files import ScoredSample, ScoresHeader, list_score_files, make_schema, write_scores
+from lm_eval_takeover.lab.score_files import SampleTokens, ScoresHeader, list_score_files, make_schema, write_scores
 from lm_eval_takeover.results.files import MATHEMATICAL
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
@@ -71,11 +71,11 @@ def write_scores_files(folder: Path, count: int, tokens: int) -> None:
     ids = rng.integers(0, VOCABULARY, (at_once, tokens))
     header = ScoresHeader({"id": "b", "dtype": "f"}, {"id": "g", "dtype": "f"}, dict.fromkeys(SCORES))
     for start in range(0, count, at_once):
-        samples = [
-            ScoredSample(number.to_bytes(16, "big"), name_sample(number), ids[place],
-                         {name: values[place] for name, values in {**floats, **integers}.items()})
+        columns = {"token_id": ids, **floats, **integers}
+        samples = {
+            number.to_bytes(16, "big"): SampleTokens(name_sample(number), {name: of[place] for name, of in columns.items()})
             for place, number in enumerate(range(start, min(start + at_once, count)))
-        ]  # fmt: skip
+        }
         write_scores(folder, header, samples)
 
 

@@ -37,8 +37,7 @@ def measure_enrichment(run_dir: Path) -> dict[str, float]:
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.demo import DEMO
-    from lm_eval_takeover.lab.measures.tokens import read_scored_samples
-    from lm_eval_takeover.lab.score_files import list_score_files
+    from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     counts = {score: np.zeros(4) for score in SCORES}  # decisions and tokens in the top, decisions and tokens

@@ -13,7 +13,7 @@ LIGHT = ("answers", "tasks", "storage", "results")
 READERS = (
     "commands.show.rollout",
     "lab.analyze.tables",
-    "lab.frontier.folders",
+    "lab.frontier.output",
     "lab.report.building",
 )  # of files that stand already
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")

@@ -6,14 +6,15 @@
 The score `entropy` is the column `base_entropy`. The base hosts, so `ce` is `-sum p_base log p_guide`. Ranks are those of the
 token that stands there, 1 for the likeliest. Tops are the ids of the likeliest tokens. `guide_top_rank` is the rank of the
 guide's likeliest token under the base. `shared_top5` counts the tokens that are among the 5 likeliest of both models. Scores,
-entropies and log-probabilities are in nats, float32 as computed. A file is one row group, written whole or not at all.
+entropies and log-probabilities are in nats, float32 as computed. A file is one row group, written whole or not at all. It is
+read one sample at a time.
 """
 
 import json
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +23,15 @@ from numpy.typing import NDArray
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import parquet
 from lm_eval_takeover.runs.layout import SCORES_FOLDER
-from lm_eval_takeover.runs.parquet import Name
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
+from lm_eval_takeover.runs.run_reader import split_samples
 from lm_eval_takeover.storage.schema import check
 
 _FLOATS = ("base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
 _INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top", "guide_top_rank", "shared_top5", "shared_top10")
 _METADATA = "takeover_scores"
+ENTROPY = "entropy"
+T = TypeVar("T")
 
 
 class Scorer(TypedDict):
@@ -53,17 +57,7 @@ class ScoresHeader:
 
 def column_of(score: str) -> str:
     """The column of a scores file that holds this score."""
-    return "base_entropy" if score == "entropy" else score
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredSample:
-    """One text with its columns; `values` are arrays `[tokens]` by name, as `teacher_forcing.compare` gives them."""
-
-    key: bytes
-    name: Name
-    tokens: Sequence[int]
-    values: Mapping[str, NDArray[Any]]
+    return "base_entropy" if score == ENTROPY else score
 
 
 def make_schema(scores: Sequence[str] = ()) -> pa.Schema:
@@ -108,16 +102,103 @@ def find_scored(files: Sequence[Path], keys: Set[bytes]) -> set[bytes]:
     return found
 
 
-def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSample], name: str = "") -> Path:
-    """A new file with these samples, whole or not at all."""
+def write_scores(folder: Path, header: ScoresHeader, samples: Mapping[bytes, "SampleTokens"], name: str = "") -> Path:
+    """A new file with these samples by key, whole or not at all."""
     number = max((int(path.stem) for path in list_score_files(folder, name) if path.stem.isdigit()), default=0) + 1
     path = place_scores(folder, name) / f"{number:06d}.parquet"
     schema = make_schema(list(header.scores))
-    columns = parquet.name_tokens([sample.name for sample in samples], [len(sample.tokens) for sample in samples])
-    columns["token_id"] = np.concatenate([np.asarray(sample.tokens) for sample in samples])
+    columns = parquet.name_tokens([sample.name for sample in samples.values()], [*map(len, samples.values())])
     for name in schema.names[len(columns) :]:
-        columns[name] = np.concatenate([sample.values[name] for sample in samples])
+        columns[name] = np.concatenate([sample.columns[name] for sample in samples.values()])
     table = parquet.make_table(columns, schema)
-    metadata = json.dumps({"header": asdict(header), "keys": [sample.key.hex() for sample in samples]})
+    metadata = json.dumps({"header": asdict(header), "keys": [key.hex() for key in samples]})
     parquet.write_parquet(path, table, {_METADATA: metadata}, rows=len(table))
     return path
+
+
+@dataclass(slots=True)
+class SampleTokens:
+    """One sample: arrays `[tokens]` by column, in order of positions. Caches what several analyses need."""
+
+    name: Name
+    columns: Mapping[str, NDArray[Any]]
+    _known: dict[Any, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.columns["token_id"])
+
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
+        """Compute a value once for several analyses."""
+        if key not in self._known:
+            self._known[key] = compute()
+        known: T = self._known[key]
+        return known
+
+    def score(self, name: str) -> NDArray[np.float32]:
+        """`s_t` `[tokens]`; `entropy` is the base's."""
+        return self.columns[column_of(name)]
+
+    def ascending(self, score: str) -> NDArray[np.float32]:
+        """`s_(1) <= … <= s_(n)`."""
+        return self.once(("ascending", score), lambda: np.sort(self.score(score)))
+
+    def cumulative(self, score: str) -> NDArray[np.float64]:
+        """Sums of the smallest scores: `[tokens + 1]`, the first one 0."""
+        return self.once(("cumulative", score), lambda: np.cumsum(np.append(0.0, self.ascending(score))))
+
+    def has_mass(self, score: str) -> bool:
+        """Whether the score's mass can be divided: some of it, a finite amount, and nowhere a negative one."""
+        return bool(self.ascending(score)[0] >= 0 and 0 < self.cumulative(score)[-1] < np.inf)
+
+    def has_peaks(self, score: str) -> bool:
+        """Whether the top 1 % are determined: no more tokens than these share the largest score, as those of 0 or 1 do."""
+        ascending, count = self.ascending(score), ceil_percent(len(self), 1)
+        return len(self) <= count or bool(ascending[-count - 1] < ascending[-1])
+
+    def tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
+        """The `max(1, ceil(percent %))` largest scores as masks `[percents, tokens]`; of equal ones the earlier."""
+        return self.once(("tops", score, percents), lambda: self._find_tops(score, percents))
+
+    def _find_tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
+        values, counts = self.score(score), [max(1, ceil_percent(len(self), percent)) for percent in percents]
+        edges = self.ascending(score)[[len(self) - count for count in counts]]
+        masks = values >= edges[:, None]
+        for mask, count, edge in zip(masks, counts, edges, strict=True):
+            if (more := int(np.count_nonzero(mask)) - count) > 0:
+                mask[np.flatnonzero(values == edge)[-more:]] = False
+        return masks
+
+    def top(self, score: str, percent: int) -> NDArray[np.bool_]:
+        """One of `tops`: `[tokens]`."""
+        return np.asarray(self.tops(score, (percent,))[0])
+
+
+def ceil_percent(count: int, percent: int) -> int:
+    """`ceil(percent % of count)`, exactly."""
+    return -(-count * percent // 100)
+
+
+def read_scored_samples(paths: Iterable[Path], scores: Sequence[str], more: Sequence[str] = ()) -> Iterator[SampleTokens]:
+    """The samples of scores files, each of which has whole ones, with these scores and columns.
+
+    Raises RunDirError for a file that cannot be read.
+    """
+    columns = list(dict.fromkeys(["token_id", *map(column_of, scores), *more]))
+    for path in paths:
+        with parquet.reading(path, "scores"):
+            table = parquet.read_table(path, make_schema(), [*NAME_COLUMNS, *columns])
+            for name, start, stop in split_samples(table):
+                yield make_sample(name, table.slice(start, stop - start), columns)
+
+
+def make_sample(name: Name, table: pa.Table, columns: Sequence[str]) -> SampleTokens:
+    """The rows of one sample as arrays; nulls of integers are -1."""
+    arrays = {}
+    for column in columns:
+        values = table[column]
+        if values.null_count and pa.types.is_integer(values.type):
+            values = values.fill_null(-1)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(pa.string())
+        arrays[column] = values.to_numpy()
+    return SampleTokens(name, arrays)

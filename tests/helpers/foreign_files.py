@@ -30,11 +30,10 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.lab import score_files as scored
 from lm_eval_takeover.lab.analyze.inputs import Inputs
 from lm_eval_takeover.lab.analyze.tables import make_tables
-from lm_eval_takeover.lab.effects.tables import EXAMPLES
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
-from lm_eval_takeover.lab.report.building import list_rows, summarize_tasks
+from lm_eval_takeover.lab.measures.effects import EXAMPLES
+from lm_eval_takeover.lab.report.building import list_rows, read_scores, summarize_tasks
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
-from lm_eval_takeover.lab.report.rollouts import read_scores
 from lm_eval_takeover.lab.score_files import make_schema
 from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs.parquet import DIGEST, seal
@@ -81,15 +80,17 @@ SCORES = ("ce", "rkl", "entropy", "js")
 def write_random_scores(folder: Path, seed: int = 0, files: int = 1) -> None:
     rng = np.random.default_rng(seed)
     schema = make_schema(SCORES)
-    samples = []
+    samples = {}
     for one in read_run_folder(folder).stored_samples():
         count = one.stored.tokens
         values = {field.name: rng.random(count).astype(np.float32) if pa.types.is_floating(field.type)
                   else rng.integers(1, 6, count).astype(np.int32) for field in schema}  # fmt: skip
-        samples.append(scored.ScoredSample(one.stored.key, one.stored_name, list(range(count)), values))
+        values["token_id"] = np.arange(count, dtype=np.int32)
+        samples[one.stored.key] = scored.SampleTokens(one.stored_name, values)
     model = {"id": "some/base", "revision": None, "dtype": "torch.float32"}
     for number in range(files):
-        scored.write_scores(folder, scored.ScoresHeader(model, model, dict.fromkeys(SCORES)), samples[number::files])
+        part = dict(list(samples.items())[number::files])
+        scored.write_scores(folder, scored.ScoresHeader(model, model, dict.fromkeys(SCORES)), part)
 
 
 # What a stranger changes

@@ -14,7 +14,7 @@ from helpers.foreign_files import write_random_scores
 from helpers.run_dirs import kill_run, make_sample
 from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab.analyze.inputs import Inputs
-from lm_eval_takeover.lab.report.rollouts import read_scores
+from lm_eval_takeover.lab.report.building import read_scores
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.runs.run_reader import read_run_folder, split_samples

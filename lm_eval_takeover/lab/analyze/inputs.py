@@ -10,10 +10,9 @@ from typing import Any
 import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.measures.choices import find_step
+from lm_eval_takeover.lab.measures.catalogue import find_step
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
-from lm_eval_takeover.lab.measures.tokens import SampleTokens, make_sample
-from lm_eval_takeover.lab.score_files import find_scored, list_score_files, read_header
+from lm_eval_takeover.lab.score_files import SampleTokens, find_scored, list_score_files, make_sample, read_header
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader
@@ -108,7 +107,7 @@ class Inputs:
 
     @cached_property
     def samples(self) -> pl.DataFrame:
-        """A row per sample of all runs, for `analysis.outcomes`."""
+        """A row per sample of all runs, for `measures.outcomes`."""
         rows: list[tuple[Any, ...]] = []
         for name, run in self.runs.items():
             if missing := sum(sample.outcome is None for sample in run.answered):

@@ -51,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
     run.check_finished()
     if run.written_by is not None:
         raise ArgumentError(f"run_dir='{run.folder}' was written by the {run.written_by} alone; effects need a guided run")
-    from lm_eval_takeover.lab.effects.form import Form, describe_cost
-    from lm_eval_takeover.lab.effects.positions import list_candidates
+    from lm_eval_takeover.lab.effects.positions import Form, describe_cost, list_candidates
     from lm_eval_takeover.lab.measures.effects import CONTROL, TAKEOVER
 
     form = Form.of(run)

@@ -6,7 +6,7 @@ from pathlib import Path
 from lm_eval_takeover.commands._options import add_shared
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import need_lab_packages
-from lm_eval_takeover.lab.frontier.axes import COSTS
+from lm_eval_takeover.lab.frontier import COSTS
 
 HELP = "draw accuracy against cost, from folders of compare"
 DESCRIPTION = """\
@@ -34,6 +34,6 @@ def run(options: argparse.Namespace) -> int:
     if options.effects is not None and not (options.effects / "effects.json").exists():
         raise ArgumentError(f"--effects '{options.effects}' has no effects.json; expected what `effects --out` wrote")
     need_lab_packages("frontier")
-    from lm_eval_takeover.lab.frontier.folders import make_frontier
+    from lm_eval_takeover.lab.frontier.output import make_frontier
 
     return make_frontier(options)

@@ -5,20 +5,21 @@ holds all its rates at once, set upon the host's figure; the row's own interval 
 pages and on a phone: no background, middle lightness. Every point has a title, which a browser shows under the pointer.
 """
 
+import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_p_value
+from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_p_value, write_csv, write_json
 from lm_eval_takeover.commands.compare.comparison import DRAFTED
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import draw_svg
-from lm_eval_takeover.lab.frontier.axes import AREA_AXES, COSTS
-from lm_eval_takeover.lab.frontier.study import Frontier
-from lm_eval_takeover.storage.files import write_text
+from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
+from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, ComparedFolder, Frontier, list_folder_differences, merge_pair
+from lm_eval_takeover.storage.files import make_folder, write_text
 
 _METRICS = {"acc": "Acc", "pass8": "Pass@k"}  # of the k that a task has
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
@@ -29,6 +30,35 @@ _SETTINGS = {
     **{f"{name}color": _INK for name in ("text.", "axes.label", "axes.edge", "xtick.", "ytick.")},
 }
 _Lines = Sequence[Mapping[str, Any]]
+
+
+def make_frontier(options: argparse.Namespace) -> int:
+    """Write and print the frontier of all folders; returns the exit status. Raises ArgumentError for what differs."""
+    comparisons, whole = [ComparedFolder.read(folder) for folder in options.runs], Frontier([], [])
+    for other in comparisons[1:]:
+        if differences := list_folder_differences(comparisons[0], other):
+            folders = f"'{comparisons[0].folder}' and '{other.folder}'"
+            raise ArgumentError(f"{folders} differ in {'; '.join(differences)}; give folders that agree")
+    pairs = list(dict.fromkeys(comparison.pair for comparison in comparisons))
+    if options.effects is not None and len(pairs) > 1:
+        raise ArgumentError(f"--effects '{options.effects}' is of one pair, and the folders are of {len(pairs)}")
+    for pair in pairs:
+        frontier = merge_pair([comparison for comparison in comparisons if comparison.pair == pair], options.effects)
+        named = {}
+        if len(pairs) > 1:
+            short = " + ".join(name.partition("@")[0].rstrip("/").rpartition("/")[2] for name in pair.split(" + "))
+            named = {"pair": pair if short in {line["pair"] for line in whole.lines} else short}
+            print(named["pair"])
+        whole.lines.extend(line | named for line in frontier.lines)
+        whole.all_areas.extend(area | named for area in frontier.all_areas)
+        print(write_frontier(frontier, options.cost, options.format))
+    make_folder(options.out)
+    for name, rows in (("frontier", whole.lines), ("frontier_area", whole.all_areas)):
+        write_text(options.out / f"{name}.csv", write_csv(list(rows[0] if rows else AREA_COLUMNS), rows))
+        write_text(options.out / f"{name}.json", write_json(rows))
+    draw_frontier(whole.averages, options.cost, options.out / "frontier.svg", frontier.host)
+    print(f"{len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''} -> {options.out}")
+    return 0
 
 
 def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
@@ -84,16 +114,8 @@ def _show_points(area: Mapping[str, Any], name: str, to: str = "", form: str = "
     return f"{value} to {shown[0]}" if to else value + (f" ({shown[0]} to {shown[1]})" if shown[0] else "")
 
 
-def try_to_draw(lines: _Lines, cost: str, path: Path, host: str = "base") -> None:
-    """`draw_frontier`. An error is one line: all tables are there already."""
-    try:
-        draw_frontier(lines, cost, path, host)
-    except Exception as error:  # matplotlib may be missing, or fail in its own ways
-        print(f"no picture '{path}': {type(error).__name__}: {error}", file=sys.stderr)
-
-
 def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> None:
-    """`lines` are those of frontier.csv for one task, of one pair or several. Raises ArgumentError without matplotlib."""
+    """`lines` are those of frontier.csv for one task, of one pair or several."""
     column, title = COSTS[axis]
     metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
     methods = _group_methods(lines if metrics else (), column)

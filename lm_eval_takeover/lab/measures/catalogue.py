@@ -1,27 +1,225 @@
-"""The analyses by name: their columns, and what each of them is made of.
+"""The analyses by name: their columns, what is measured on one scored sample, and how samples are put together.
 
-They are measured on the scored samples of a run, one of its files after the other: on all cores where there is much.
+How unevenly scores are spread over the tokens of a sample, and where the largest stand (section 4.1, Figure 2). How alike both
+models are along rollouts: near-zero scores, the guide's first choices, entropies ('Sparse but Critical'). Of several guides on
+the texts of one base run: how each differs from the base, and how far their decisions coincide. The samples of a run are
+measured one file after the other: on all cores where there is much.
 """
 
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import product
+from hashlib import blake2b
+from itertools import combinations, pairwise, product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.lab.measures import choices, concentration, failure, planning
+from lm_eval_takeover.lab.measures import outcomes, planning
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_text
-from lm_eval_takeover.lab.measures.pooling import make_frame
-from lm_eval_takeover.lab.measures.tokens import SampleTokens, read_scored_samples
+from lm_eval_takeover.lab.measures.pooling import MEAN, make_frame, pool_ratios, tabulate_ratios
+from lm_eval_takeover.lab.score_files import ENTROPY, SampleTokens, ceil_percent, read_scored_samples
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
+
+SHARES = (1, 5, 8)  # percent of a sample's tokens
+GRID = 100  # steps of the Lorenz curve
+BINS = 20  # of places in a sample
+PERCENTS = (1, 2, 5, 10, 20, 30, 50)
+
+
+def measure_concentration(sample: SampleTokens, score: str) -> dict[str, Any]:
+    """Equation (9), `G = 2 sum(i s_(i)) / (n sum s) - (n + 1) / n`, and the mass of the largest scores.
+
+    `sums` has both, and whether the sample is skipped because its scores have no mass.
+    """
+    if not sample.has_mass(score):
+        return {"sums": np.array([0.0] * (1 + len(SHARES)) + [1.0]), "samples": 0}
+    sums, n = sample.cumulative(score), len(sample)
+    total = sums[-1]
+    weighted = (n + 1) * total - sums.sum()  # sum of i s_(i)
+    tops = (1 - sums[n - ceil_percent(n, percent)] / total for percent in SHARES)
+    return {"sums": np.array([2 * weighted / (n * total) - (n + 1) / n, *tops, 0.0]), "samples": 1}
+
+
+def tabulate_concentration(measured: pl.DataFrame) -> pl.DataFrame:
+    """The mean Gini over samples by task and score, with its interval, and how much lies in the top 1, 5 and 8 %."""
+    rows = []
+    for (task, score), ratio in pool_ratios(measured, "sums", "samples"):
+        row = {"task": task, "score": score, "samples": int(ratio.below[0]), "skipped": int(ratio.above[-1])}
+        row |= ratio.estimates.describe(0, "gini", "low", "high")
+        for place, percent in enumerate(SHARES, 1):
+            row |= ratio.estimates.describe(place, f"top{percent}")
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def measure_lorenz(sample: SampleTokens, score: str) -> dict[str, Any] | None:
+    """Equation (7) at 0, 0.01 … 1 of the tokens, linear between; None without mass."""
+    if not sample.has_mass(score):
+        return None
+    sums = sample.cumulative(score)
+    places = np.arange(GRID + 1) * (len(sample) / GRID)
+    curve = np.interp(places, np.arange(len(sums)), sums) / sums[-1]
+    return {"curve": curve.astype(np.float32), "samples": 1}
+
+
+def tabulate_lorenz(measured: pl.DataFrame) -> pl.DataFrame:
+    """Figure 2a: the mean curve over samples by task and score."""
+    labels = [{"share_of_tokens": place / GRID} for place in range(GRID + 1)]
+    return tabulate_ratios(measured, "curve", "samples", labels, value="share_of_score").filter(pl.col("task") != MEAN)
+
+
+def measure_position(sample: SampleTokens, score: str) -> dict[str, Any] | None:
+    """How many of the top 1 % positions lie at `t / n` in each of 20 equal bins, and on average; None without mass or peaks."""
+    if not (sample.has_mass(score) and sample.has_peaks(score)):
+        return None
+    places = np.flatnonzero(sample.top(score, 1)) * BINS // len(sample)
+    return {"counts": np.bincount(places, minlength=BINS).astype(np.int32), "even": len(places) / BINS}
+
+
+def tabulate_position(measured: pl.DataFrame) -> pl.DataFrame:
+    """Figure 2b: density by bin (1 is uniform) over all top positions of a task, and their number in `tokens`."""
+    labels = [{"bin": place, "left": place / BINS, "right": (place + 1) / BINS} for place in range(BINS)]
+    return tabulate_ratios(measured, "counts", "even", labels, value="density", count="above")
+
+
+def measure_overlap(sample: SampleTokens, score: str) -> dict[str, Any] | None:
+    """Intersection over union of the top sets by this score and by the base's entropy; None where either has no mass or peaks."""
+    if not all(sample.has_mass(name) and sample.has_peaks(name) for name in (score, ENTROPY)):
+        return None
+    ours, entropy = sample.tops(score, PERCENTS), sample.tops(ENTROPY, PERCENTS)
+    shared, sizes = (ours & entropy).sum(axis=1), ours.sum(axis=1)
+    return {"iou": shared / (2 * sizes - shared), "samples": 1}
+
+
+def tabulate_overlap(measured: pl.DataFrame) -> pl.DataFrame:
+    """Figure 2c: the mean over samples at each size of the sets, beside `p / (200 - p)`, that of independent large sets."""
+    labels = [{"top_percent": percent, "chance": percent / (200 - percent)} for percent in PERCENTS]
+    return tabulate_ratios(measured, "iou", "samples", labels, value="iou")
+
+
+THRESHOLDS = (0.001, 0.01, 0.1)  # nats: our own choice
+SETS = ("all", "peaks")  # all tokens of a sample, and its top 1 % by the score
+SEEN = ("guide_top_rank", "shared_top5", "shared_top10")
+MEASURES = ("rank_1", "top_5", "top_10", "shared_5", "shared_10")
+ENTROPIES = ("base_entropy", "guide_entropy")
+EDGES = np.array([0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, np.log(2)])  # nats of js
+_OWN = ("gini", f"top{SHARES[-1]}", "far", *(f"peaks_{name}" for name in MEASURES))
+_STEP = re.compile(r"(?:^|(?:step|checkpoint)\D?)(\d+)$")
+_KEYS = ["task", "doc_id", "sample", "score", "text"]
+
+
+def measure_near(sample: SampleTokens, score: str) -> dict[str, Any]:
+    """How many scores lie below each threshold."""
+    counts = np.searchsorted(sample.ascending(score), np.array(THRESHOLDS, np.float32))
+    return {"below": counts.astype(np.int64), "tokens": len(sample)}
+
+
+def tabulate_near(measured: pl.DataFrame) -> pl.DataFrame:
+    """The share of near-zero positions by task, score and threshold, over all tokens."""
+    return tabulate_ratios(measured, "below", "tokens", [{"threshold": edge} for edge in THRESHOLDS], value="share")
+
+
+def measure_choices(sample: SampleTokens, score: str) -> dict[str, Any] | None:
+    """Of the guide's likeliest token: how often it is the base's, or in its top 5 or 10; and the tokens that both tops share."""
+    if not sample.has_peaks(score):
+        return None
+    columns = [sample.columns[name] for name in SEEN]
+    peaks = np.flatnonzero(sample.top(score, 1))
+    sums = [*sample.once("choices", lambda: _count(*columns)), *_count(*(column[peaks] for column in columns))]
+    return {"sums": np.array(sums), "tokens": np.repeat([len(sample), len(peaks)], len(MEASURES))}
+
+
+def _count(rank: NDArray[Any], shared_5: NDArray[Any], shared_10: NDArray[Any]) -> list[float]:
+    """In the order of `MEASURES`; of the last two the sums of shares."""
+    ranks = [float(np.count_nonzero(rank <= most)) for most in (1, 5, 10)]
+    return [*ranks, shared_5.sum() / 5, shared_10.sum() / 10]
+
+
+def tabulate_choices(measured: pl.DataFrame) -> pl.DataFrame:
+    """By task and score, over all tokens and at peaks."""
+    labels = [{"set": chosen, "measure": name} for chosen, name in product(SETS, MEASURES)]
+    return tabulate_ratios(measured, "sums", "tokens", labels, value="value")
+
+
+def measure_entropies(sample: SampleTokens, score: str) -> dict[str, Any] | None:
+    """Sums of both models' entropies by bin of js, the base's first; None for other scores."""
+    if score != "js":
+        return None
+    above = sample.score("js") >= EDGES[1:-1, np.newaxis].astype(np.float32)
+    bins = np.add.reduce(above.view(np.uint8), 0, dtype=np.uint8).astype(np.intp)  # twice as fast as searchsorted
+    sums = [np.bincount(bins, sample.columns[name], len(EDGES) - 1) for name in ENTROPIES]
+    tokens = np.bincount(bins, minlength=len(EDGES) - 1)
+    return {"sums": np.concatenate(sums), "tokens": np.tile(tokens, len(ENTROPIES))}
+
+
+def tabulate_entropies(measured: pl.DataFrame) -> pl.DataFrame:
+    """Mean entropies by task and bin of js; null in a bin without tokens."""
+    rows = []
+    for (task,), ratio in pool_ratios(measured, "sums", "tokens", keys=()):
+        for place, (left, right) in enumerate(pairwise(EDGES.tolist())):
+            row = {"task": task, "bin": place, "left": left, "right": right, "tokens": int(ratio.below[place])}
+            for number, name in enumerate(ENTROPIES):
+                of_name = place + number * (len(EDGES) - 1)
+                row |= ratio.estimates.describe(of_name, name, f"{name}_low", f"{name}_high")
+            rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def find_step(name: str) -> int | None:
+    """The step of training that a revision or a name ends with."""
+    found = _STEP.search(name)
+    return int(found[1]) if found else None
+
+
+def measure_guide(sample: SampleTokens, score: str) -> dict[str, Any] | None:
+    """Its Gini and largest scores, tokens from 0.1 nats, the guide's first choices at peaks, and the top sets as bits.
+
+    `text` is a digest of the tokens: sets are of the same positions where texts are the same.
+    """
+    if not (sample.has_mass(score) and (choices := measure_choices(sample, score))):
+        return None
+    spread, k = measure_concentration(sample, score)["sums"], len(MEASURES)
+    far = np.count_nonzero(sample.score(score) >= THRESHOLDS[-1])
+    above = [spread[0], spread[len(SHARES)], far, *choices["sums"][k:]]
+    below = [1, 1, len(sample), *choices["tokens"][k:]]
+    sets = np.packbits(sample.tops(score, SHARES), axis=1)
+    text = blake2b(sample.columns["token_id"].tobytes(), digest_size=16).digest()
+    return {"above": np.array(above, float), "below": np.array(below, float), "sets": sets.tobytes(), "text": text}
+
+
+def tabulate_guides(measured: pl.DataFrame) -> pl.DataFrame:
+    """By guide its measures; by two guides, `versus` the second, over texts of both the mean IoU of their top 1, 5 and 8 %."""
+    own = tabulate_ratios(measured, "above", "below", [{"measure": n} for n in _OWN], "value", keys=["guide", "score"])
+    pairs = list(_pair_guides(measured))
+    if not pairs:
+        return own.with_columns(versus=pl.lit(None, pl.String))
+    labels = [{"measure": f"iou_top{percent}"} for percent in SHARES]
+    keys = ["guide", "versus", "score"]
+    both = tabulate_ratios(pl.concat(pairs), "iou", "samples", labels, "value", keys=keys)
+    return pl.concat([own, both], how="diagonal")
+
+
+def _pair_guides(measured: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    for guide, other in combinations(measured["guide"].unique(maintain_order=True), 2):
+        joined = measured.filter(guide=guide).join(measured.filter(guide=other), on=_KEYS, maintain_order="left")
+        iou = []
+        for sets in joined.select("sets", "sets_right").iter_rows():  # of bits, each share filled up to whole bytes
+            a, b = (np.unpackbits(np.frombuffer(bits, np.uint8).reshape(len(SHARES), -1), axis=1) for bits in sets)
+            iou.append((a & b).sum(axis=1) / (a | b).sum(axis=1))
+        if iou:
+            values = pl.Series(np.array(iou))
+            yield joined.select(*_KEYS, guide=pl.lit(guide), versus=pl.lit(other), iou=values, samples=pl.lit(1))
+
 
 MANY = 10**7  # tokens from which on worker processes are worth their start of some seconds
 
@@ -31,14 +229,14 @@ def _name(words: str, *more: str) -> tuple[str, ...]:
 
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "concentration": _name("task score samples skipped gini low high", *(f"top{percent}" for percent in concentration.SHARES)),
+    "concentration": _name("task score samples skipped gini low high", *(f"top{percent}" for percent in SHARES)),
     "lorenz": _name("task score share_of_tokens share_of_score low high"),
     "position": _name("task score bin left right density low high tokens"),
     "overlap": _name("task score top_percent iou low high chance"),
     "planning": _name("task run set score class in_set of_set in_base of_base share_set share_base enrichment low high"),
     "failure": _name(
         "task signal samples auroc low high accuracy majority within within_low within_high",
-        *(f"minus_{other}{end}" for other in failure.BESIDE for end in ("", "_low", "_high")),
+        *(f"minus_{other}{end}" for other in outcomes.BESIDE for end in ("", "_low", "_high")),
     ),
     "signals": _name("task doc_id sample score value correct"),
     "near": _name("task score threshold tokens share low high"),
@@ -46,7 +244,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "contexts": _name("word score set occurrences task doc_id sample position value before token after"),
     "guides": _name("task guide step versus score measure value low high tokens"),
     "entropy_by_js": _name(
-        "task bin left right tokens", *(f"{name}{end}" for name in choices.ENTROPIES for end in ("", "_low", "_high"))
+        "task bin left right tokens", *(f"{name}{end}" for name in ENTROPIES for end in ("", "_low", "_high"))
     ),
     "budget": _name("task run policy score nominal realized_rate acc acc_low acc_high pass8 pass8_low pass8_high k"),
     "rates": _name("task run doc_id realized_rate tokens"),
@@ -69,16 +267,16 @@ class SampleAnalysis:
 
 
 SCORED: Mapping[str, SampleAnalysis] = {
-    "concentration": SampleAnalysis(concentration.measure_concentration, concentration.tabulate_concentration),
-    "lorenz": SampleAnalysis(concentration.measure_lorenz, concentration.tabulate_lorenz),
-    "position": SampleAnalysis(concentration.measure_position, concentration.tabulate_position),
-    "overlap": SampleAnalysis(concentration.measure_overlap, concentration.tabulate_overlap),
+    "concentration": SampleAnalysis(measure_concentration, tabulate_concentration),
+    "lorenz": SampleAnalysis(measure_lorenz, tabulate_lorenz),
+    "position": SampleAnalysis(measure_position, tabulate_position),
+    "overlap": SampleAnalysis(measure_overlap, tabulate_overlap),
     "planning": SampleAnalysis(planning.measure_peaks, planning.tabulate_planning),
-    "failure": SampleAnalysis(failure.measure_failure, failure.tabulate_failure),
-    "near": SampleAnalysis(choices.measure_near, choices.tabulate_near),
-    "choices": SampleAnalysis(choices.measure_choices, choices.tabulate_choices, choices.SEEN),
-    "guides": SampleAnalysis(choices.measure_guide, choices.tabulate_guides, choices.SEEN),
-    "entropy_by_js": SampleAnalysis(choices.measure_entropies, choices.tabulate_entropies, choices.ENTROPIES),
+    "failure": SampleAnalysis(outcomes.measure_failure, outcomes.tabulate_failure),
+    "near": SampleAnalysis(measure_near, tabulate_near),
+    "choices": SampleAnalysis(measure_choices, tabulate_choices, SEEN),
+    "guides": SampleAnalysis(measure_guide, tabulate_guides, SEEN),
+    "entropy_by_js": SampleAnalysis(measure_entropies, tabulate_entropies, ENTROPIES),
 }
 
 

@@ -25,6 +25,7 @@ _GRID = np.array([(a, b) for a in range(_STEPS + 1) for b in range(_STEPS + 1 - 
 EFFECTS = _GRID[:, 0] - _GRID[:, 1]
 _TINY, _FEWEST = 1e-300, 1e-3
 BEYOND = np.stack([EFFECTS > LARGE + 1e-9, EFFECTS < -LARGE - 1e-9], axis=1).astype(np.float64)  # helpful, harmful
+EXAMPLES = "effect_examples.json"  # what a report shows
 ALL, TAKEOVER, CONTROL = "all", "takeover", "control"
 _SHOWN, _LIKELY = 3.84, 2.0  # by a likelihood ratio: chi-squared with one degree of freedom at 95 %, Akaike's criterion
 

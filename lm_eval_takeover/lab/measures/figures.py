@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from lm_eval_takeover.lab.measures.concentration import SHARES
+from lm_eval_takeover.lab.measures.catalogue import SHARES
 from lm_eval_takeover.lab.measures.planning import CLASSES
 from lm_eval_takeover.lab.measures.pooling import MEAN
 
@@ -48,7 +48,7 @@ def draw(name: str, table: Table, figure: Any) -> None:
         _draw_panels(figure, table, DRAWN[name])
     else:
         DRAWN[name](figure.subplots(), table)
-    put_legend(figure)
+    _put_legend(figure)
 
 
 def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
@@ -82,7 +82,7 @@ def _percent(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
 
 
-def put_legend(figure: Any) -> None:
+def _put_legend(figure: Any) -> None:
     """Below the figure, where it hides nothing; the label that panels share stands above it."""
     lines = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     if lines:
@@ -176,16 +176,17 @@ def _draw_planning(axes: Axes, table: Table) -> None:
 
 
 def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) -> None:
-    """A point for each row, with its interval where there is one."""
+    """A point for each row, with its interval where there is one, and a hollow one of its Pass@k."""
     colours = colour_rows(table["run"])
     for row in table.iter_rows(named=True):
         (point,) = axes.plot(row[x], row["acc"], "o", label=_join(row[name] for name in by), color=colours[row["run"]])
         if "acc_low" in row:
             axes.plot([row[x]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1)
+            axes.plot(row[x], row["pass8"], "D", color=point.get_color(), markerfacecolor="#ffffff", markersize=4)
     axes.set_ylim(0, 1.03)
     _percent(axes.xaxis)
     _percent(axes.yaxis)
-    _label(axes, label, "Acc")
+    _label(axes, label, "Acc, Pass@k (hollow)" if "pass8" in table.columns else "Acc")
 
 
 def _draw_rates(axes: Axes, table: Table) -> None:
@@ -211,7 +212,7 @@ def draw_overview(figure: Any, rows: Mapping[str, Mapping[str, Any]]) -> None:
     axes.set_xlim(-0.02, 1.02)
     _percent(axes.xaxis)
     axes.grid(axis="x", color="#888888", alpha=0.3)
-    put_legend(figure)
+    _put_legend(figure)
 
 
 def draw_places(figure: Any, places: Sequence[float]) -> None:

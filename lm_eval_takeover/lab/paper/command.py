@@ -1,8 +1,11 @@
-"""The options of `paper`."""
+"""The options of `paper`. What is finished is used again by the commands that it runs."""
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 
+from lm_eval_takeover import stopping
 from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "make every table and figure of the papers"
@@ -32,7 +35,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Returns 0, or the exit status of the first command that failed; the index has all that was made."""
     need_lab_packages("paper")
-    from lm_eval_takeover.lab.paper.running import make_paper
+    from lm_eval_takeover.commands.compare import worker
+    from lm_eval_takeover.lab.paper.index import write_index
+    from lm_eval_takeover.lab.paper.manifest import plan_commands, read_manifest
+    from lm_eval_takeover.storage.paths import make_component
 
-    return make_paper(options)
+    manifest = read_manifest(options.setups)
+    chosen = manifest.choose(options.pair, options.items)
+    status, failed = 0, dict[str, list[str]]()
+    stopping.on_stop_in(options.run_dir)
+    folders = {name: options.run_dir / make_component(name) for name in chosen}
+    for name, items in chosen.items():
+        for words in plan_commands(options, manifest.pairs[name], items, folders[name]):
+            command = shlex.join(["lm-eval-takeover", *words])
+            print(command, file=sys.stdout if options.dry_run else sys.stderr, flush=True)
+            try:
+                if not options.dry_run:
+                    worker.start_worker(["lm_eval_takeover.cli", *words])
+                elif words[0] == "compare":  # the others have nothing to estimate
+                    worker.start_worker(["lm_eval_takeover.cli", *words, "--dry_run"], stdout=1)
+            except worker.CallFailed as failure:
+                failed.setdefault(name, []).append(f"not complete: `{command}` ended with exit status {failure.status}")
+                print(f"{name}: {failed[name][-1]}", file=sys.stderr)
+                status = status or failure.status
+                if words[0] == "compare":
+                    break  # the others read what it makes
+    if not options.dry_run:
+        write_index(options.run_dir, manifest, folders, chosen, failed)
+        print(f"{len({item for items in chosen.values() for item in items})} items -> {options.run_dir / 'index.html'}")
+    return status

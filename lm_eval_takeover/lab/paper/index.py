@@ -1,6 +1,6 @@
 """Writes the index: each item with its measured table, the printed one, its figures, and what differs in set-up.
 
-Every number is one of leaderboard.json, frontier.json, an analysis, or a calibration file; nothing is computed here.
+Every number is one of leaderboard.json, an analysis, or a calibration file; nothing is computed here.
 """
 
 import json
@@ -17,9 +17,7 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import Table, write_file, write_markdown
 from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
-from lm_eval_takeover.lab.extra import draw_svg
-from lm_eval_takeover.lab.measures.figures import put_legend
-from lm_eval_takeover.lab.paper.manifest import RATES, Item, Manifest, PaperPair, Part, name_row
+from lm_eval_takeover.lab.paper.manifest import Item, Manifest, PaperPair, Part, name_row
 from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.results.published import read_tables
 
@@ -29,7 +27,6 @@ _SHARES |= {"top1", "top5", "top8"}
 _PAGE = Path(__file__).with_name("page")
 ALONE = ("base", "thinking", "guide")  # kinds of rows that one model writes
 _METRICS = {"acc": "Acc", "pass8": "Pass@8"}
-_COLOURS = ("#2f81f7", "#d1495b")
 
 
 @dataclass
@@ -77,19 +74,16 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
     """The results of an item that are there."""
     needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
-    board, frontier, analysis = folder / "leaderboard.json", folder / "frontier.json", folder / "analysis" / item.place
+    board, analysis = folder / "leaderboard.json", folder / "analysis" / item.place
     rows = find_rows(json.loads(board.read_text()), item) if board.exists() else {}
     if item.board and rows:
         shown.tables["measured"] = lay_out_board(rows, item)
     elif mixed := {name: row for name, row in rows.items() if row["kind"] not in ALONE}:
         shown.notes.append(f"Realized rates, in percent: {', '.join(f'{name} {_show_rate(mixed[name])}' for name in mixed)}.")
-    if RATES in item.figures and frontier.exists():
-        write_file("run_dir", folder / f"{RATES}.svg", draw_rates(json.loads(frontier.read_text()), item.rows))
-        shown.figures.append(folder / f"{RATES}.svg")
     for part in item.parts:
         if (path := analysis / f"{part.analysis}.json").exists():
             shown.tables[part.analysis] = lay_out_part(json.loads(path.read_text()), part)
-    shown.figures += [path for name in item.figures if (path := analysis / f"{name}.svg").exists()]
+    shown.figures = [path for name in item.figures if (path := analysis / f"{name}.svg").exists()]
     if item.calibrate and (files := sorted((folder / "thresholds").glob("*.json"))):
         shown.tables["tau / kappa"] = lay_out_thresholds(files)
     report = folder / "report.html"
@@ -169,38 +163,6 @@ def lay_out_thresholds(paths: Sequence[Path]) -> Table:
         cells = [by_ratio[ratio] for ratio in SPIKE_RATIOS]
         rows.append([path.stem, *(f"{cell['tau']:.3f} / {cell['kappa_threshold_to_mean']:.3f}" for cell in cells)])
     return Table(["Calibration set", *(f"{ratio:.0%}" for ratio in SPIKE_RATIOS)], rows)
-
-
-def draw_rates(lines: Sequence[Mapping[str, Any]], rows: Sequence[str]) -> str:
-    """Figure 5 as printed, an SVG of these rows: a panel for each task; of a single task the average is left out."""
-    named = list(map(name_row, rows))
-    shown = [line for line in lines if line["row"] in named]
-    tasks = list(dict.fromkeys(line["task"] for line in shown))
-    tasks = tasks[:1] if len(tasks) == 2 else tasks
-    height = (len(tasks) + 1) // 2
-
-    def draw(figure: Any) -> None:
-        grid = figure.subplots(height, min(2, len(tasks)), sharex=True, sharey=True, squeeze=False)
-        for axes, task in zip(grid.flat, tasks, strict=False):
-            _draw_task(axes, [line for line in shown if line["task"] == task])
-            axes.set_title(task, loc="left", fontsize=9)
-        for axes in list(grid.flat)[len(tasks) :]:
-            axes.set_axis_off()
-        figure.supxlabel("realized rate", fontsize=9)
-        put_legend(figure)
-
-    return draw_svg(draw, (4.0, 1.4 + 1.5 * height))
-
-
-def _draw_task(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Acc and Pass@8 against the realized rate, the thinking model as a line. Without the guide, whose rate is 1."""
-    axes.set_ylim(0, 1.03)
-    for (metric, name), colour in zip(_METRICS.items(), _COLOURS, strict=True):
-        points = [line for line in lines if line["row"] != "guide" and line[metric] is not None]
-        rated = sorted((line["realized_rate"], line[metric]) for line in points if line["row"] != "thinking")
-        axes.plot(*([point[i] for point in rated] for i in (0, 1)), color=colour, marker="o", markersize=3, label=name)
-        for line in (line for line in points if line["row"] == "thinking"):
-            axes.axhline(line[metric], color=colour, linestyle="--", linewidth=1, label=f"{name}, thinking")
 
 
 Listed = Sequence[tuple[str, Item, Sequence[Shown], Table | None]]

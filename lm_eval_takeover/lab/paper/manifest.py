@@ -1,21 +1,30 @@
-"""What the papers show: `manifest.toml` in the package.
+"""What the papers show: `manifest.toml` in the package, and the commands that make it.
 
 A set-up (`pairs`) is two models and the tasks that they answer. An item (`items`) names the set-ups that it is of, the rows of
-`compare` that it needs, and where its tables and figures are found among the results.
+`compare` that it needs, and where its tables and figures are found among the results:
+
+RUN_DIR/PAIR                     the folder of compare, with leaderboard.json
+RUN_DIR/PAIR/reverse             that of rows with a budget by which the base takes over
+RUN_DIR/PAIR/analysis/ROWS       what analyze wrote of these rows
+RUN_DIR/PAIR/report.html         what report wrote
+RUN_DIR/PAIR/thresholds          the calibration files of Table 13
+RUN_DIR/index.html, index.md     the papers' items
 """
 
+import argparse
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.storage.files import read_bounded
 from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.storage.schema import check
 
-RATES = "rates_by_task"  # the figure that is drawn of a comparison, not of an analysis
 Board = Literal["tasks", "average", "recovery"]
 REVERSE = "reverse"  # the folder of rows whose calibration is of this direction
 
@@ -96,8 +105,7 @@ class Item:
     @property
     def analyses(self) -> list[str]:
         """The analyses that it needs; a report needs one."""
-        named = [*(part.analysis for part in self.parts), *self.figures, *(["budget"] if self.report else [])]
-        return [name for name in named if name != RATES]
+        return [*(part.analysis for part in self.parts), *self.figures, *(["budget"] if self.report else [])]
 
 
 @dataclass(frozen=True)
@@ -144,3 +152,42 @@ def read_manifest(own: Path | None = None) -> Manifest:
 def _parse(text: bytes) -> Manifest:
     manifest: Manifest = check(tomllib.loads(text.decode()), Manifest)
     return manifest
+
+
+def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
+    """The commands of one set-up in order, as arguments of `lm-eval-takeover`."""
+    limit = [] if options.limit is None else ["--limit", f"{options.limit:g}"]
+    models = [word for role in ("base", "guide") if (model := getattr(pair, role)) for word in (f"--{role}", model)]
+    chat = ["--apply_chat_template", "--enable_thinking", "True"] if pair.chat else []
+    if rows := dict.fromkeys(row for item in items.values() for row in item.rows if row != "thinking" or pair.thinking):
+        thinking = f"thinking={DEMO.get(pair.thinking or '', pair.thinking)}"
+        compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, *limit]
+        named = [thinking if row == "thinking" else row for row in rows if not is_reverse(row)]
+        yield [*compare, "--rows", ",".join(named), "--run_dir", str(folder), *options.rest]
+        if back := [row for row in rows if is_reverse(row)]:
+            way = ["--direction", REVERSE, "--run_dir", str(folder / REVERSE)]
+            yield [*compare, "--rows", ",".join(back), *way, *options.rest]
+    analyses: dict[str, dict[str, Item]] = {}
+    for name, item in items.items():
+        if item.analyses:
+            analyses.setdefault(item.place, {})[name] = item
+    read = [item for those in analyses.values() for item in those.values()]
+    for role in dict.fromkeys(item.rollouts for item in read):
+        yield ["score", str(folder / role)]
+    for role in dict.fromkeys(item.rollouts for item in read if "guides" in item.analyses):
+        for name, model in pair.others.items():
+            guide, _, dtype = model.partition(":")
+            own = [*("--base", str(pair.base or DEMO["base"])), *("--guide", str({**DEMO}.get(guide, guide)))]
+            yield ["score", str(folder / role), "--name", name, *own, *(["--guide_dtype", dtype] if dtype else [])]
+    for place, those in analyses.items():
+        first, out = next(iter(those.values())), folder / "analysis" / place
+        only = ",".join(dict.fromkeys(name for item in those.values() for name in item.analyses))
+        whose = ["--rollouts", first.rollouts]
+        yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only, *whose]
+        if any(item.report for item in those.values()):
+            yield ["report", str(out), "--out", str(folder / "report.html")]
+    for task in (pair.calibrate or pair.tasks.split()) if any(item.calibrate for item in items.values()) else ():
+        out = folder / "thresholds" / f"{make_component(task)}.json"
+        if not out.exists():
+            prompts = ["--num_prompts", limit[1]] if limit and options.limit >= 1 else []
+            yield ["calibrate", *models, "--task", task, "--diagnostic", *chat, *prompts, "--out", str(out)]

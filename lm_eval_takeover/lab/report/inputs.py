@@ -18,8 +18,8 @@ from markupsafe import Markup
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.analyze.command import add_options
 from lm_eval_takeover.lab.analyze.tables import INDEX, analyze
-from lm_eval_takeover.lab.effects.tables import EXAMPLES
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
+from lm_eval_takeover.lab.measures.effects import EXAMPLES
 from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.storage.files import read_bounded

@@ -6,18 +6,21 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.backends import Backend
+from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
+from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.engine import TransformersBackend
-from lm_eval_takeover.errors import RunDirError, VocabularyError, run_in_batches
+from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.score_files import (
-    ScoredSample,
+    SampleTokens,
     Scorer,
     ScoresHeader,
     find_scored,
@@ -26,13 +29,71 @@ from lm_eval_takeover.lab.score_files import (
     read_header,
     write_scores,
 )
-from lm_eval_takeover.lab.stored_pair import Readers, restore_arguments
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import SCORES_LOCK
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.storage.files import Lock, Locked
+
+logger = logging.getLogger(__name__)
+
+# What is taken from a folder, which a stranger may have made: names, revisions and dtypes. Nothing that runs code or says where
+# weights go.
+_RESTORED = {name for name, kind in KINDS.items() if kind.named}
+_OTHERS = {name for name, kind in KINDS.items() if kind.key == "models"} - _RESTORED  # other models of the same files
+
+
+def restore_arguments(run: RunReader, given: Mapping[str, Any]) -> ModelArguments:
+    """The run's model arguments with those `given` on the command line. Raises ArgumentError where neither names a model."""
+    own = dict(given)
+    for role, names in (("base", TWINS), ("guide", TWINS.values())):
+        if role in given:  # another repository
+            own = {name: None for name in names if KINDS[name].own} | own
+    _check_loading(run, given)
+    stored = {name: value for name, value in run.arguments.items() if name in _RESTORED}
+    arguments = ModelArguments.parse({**stored, **own})
+    if (arguments.base is None) != (arguments.guide is None):
+        missing = "base" if arguments.base is None else "guide"
+        raise ArgumentError(f"--{missing} is missing: the run in '{run.folder}' (policy={run.policy}) has none")
+    return arguments
+
+
+def _check_loading(run: RunReader, given: Mapping[str, Any]) -> None:
+    """Raise ArgumentError where the run's models were made with more than their files, and the command line is silent."""
+    defaults = ModelArguments()
+    for name in sorted(_OTHERS - given.keys()):
+        value = run.arguments.get(name, getattr(defaults, name))
+        if value != getattr(defaults, name) and ("guide" if name.startswith("guide_") else "base") not in given:
+            raise ArgumentError(
+                f"the run in '{run.folder}' was made with {name}={value}, which is not taken from a folder; where you trust "
+                f"it, give --model_args {name}=…"
+            )
+
+
+class Readers:
+    """A pair, and the engine that reads texts with it, which starts at the first text."""
+
+    def __init__(self, arguments: ModelArguments) -> None:
+        named = {"base": (arguments.base, arguments.revision), "guide": (arguments.guide, arguments.guide_revision)}
+        models = [f"{role}={name}{f'@{at}' if at else ''}" for role, (name, at) in named.items() if name is not None]
+        if models:
+            code = "with their own code" if arguments.trust_remote_code else "without remote code"
+            logger.warning("loading %s, %s", " and ".join(models), code)
+        self.arguments, self.pair = arguments, load_pair(arguments)
+
+    @cached_property
+    def backend(self) -> Backend:
+        both = Disagreement(gate=Gate(0.0))  # asks both models; nothing is written by it
+        return open_backend(self.arguments, self.pair, both)
+
+    def close(self) -> None:
+        if "backend" in self.__dict__:
+            self.backend.close()
+
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +178,7 @@ def _write_files(
     run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[UnscoredSample], name: str
 ) -> None:
     """Score these texts into files, each written whole. A stopped call writes what it has."""
-    written, group = 0, list[ScoredSample]()
+    written, group = 0, dict[bytes, SampleTokens]()
 
     def describe_kept() -> str:
         place = place_scores(run.folder, name)
@@ -136,9 +197,9 @@ def _write_files(
     with tqdm(total=total, desc=f"Scoring {for_terminal(run.label)}", unit="tok", unit_scale=True) as bar:
         try:
             for scored in _score_texts(backend, scores, texts):
-                group += scored
-                bar.update(sum(len(sample.tokens) for sample in scored))
-                tokens = sum(len(sample.tokens) for sample in group)
+                group |= scored
+                bar.update(sum(map(len, scored.values())))
+                tokens = sum(map(len, group.values()))
                 if tokens >= FILE_TOKENS or time.monotonic() - started > _FILE_SECONDS:
                     write_group()
                     started = time.monotonic()
@@ -179,7 +240,9 @@ def check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[UnscoredSample])
             )
 
 
-def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[UnscoredSample]) -> Iterator[list[ScoredSample]]:
+def _score_texts(
+    backend: Backend, scores: Sequence[Score], texts: Sequence[UnscoredSample]
+) -> Iterator[dict[bytes, SampleTokens]]:
     """Batches in the order of the texts, the longest first; half as many rows at a time once memory ran out."""
 
     def compare(batch: Sequence[UnscoredSample]) -> list[dict[str, Any]]:
@@ -190,8 +253,10 @@ def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[Unsc
     if isinstance(backend, TransformersBackend) and backend.arguments.batch_size == "auto":
         most = min(most, max(1, _BATCH_TOKENS // texts[0].length))
     for batch, values in run_in_batches(compare, texts, most):
-        stored = ((text.sample.stored.key, text.sample.stored_name, text.tokens) for text in batch)
-        yield [ScoredSample(*facts, arrays) for facts, arrays in zip(stored, values, strict=True)]
+        yield {
+            text.sample.stored.key: SampleTokens(text.sample.stored_name, {"token_id": np.array(text.tokens), **arrays})
+            for text, arrays in zip(batch, values, strict=True)
+        }
 
 
 @contextlib.contextmanager

@@ -17,11 +17,10 @@ from helpers.run_dirs import plant
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab.analyze.command import DESCRIPTION
-from lm_eval_takeover.lab.analyze.examples import SHOWN, Words, count_words, draw_contexts
+from lm_eval_takeover.lab.analyze.tables import SHOWN, Words, count_words, draw_contexts
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
-from lm_eval_takeover.lab.measures.tokens import SampleTokens, read_scored_samples
-from lm_eval_takeover.lab.score_files import list_score_files
+from lm_eval_takeover.lab.score_files import SampleTokens, list_score_files, read_scored_samples
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS

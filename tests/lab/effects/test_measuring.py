@@ -16,11 +16,10 @@ from lm_eval_takeover.decoding import lockstep
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.effects import measuring
-from lm_eval_takeover.lab.effects.form import Form
 from lm_eval_takeover.lab.effects.measuring import Writer
-from lm_eval_takeover.lab.effects.positions import choose_evenly, list_candidates
+from lm_eval_takeover.lab.effects.positions import Form, choose_evenly, list_candidates
 from lm_eval_takeover.lab.measures.effects import AUROC, BY_SCORE, SUMMARY
-from lm_eval_takeover.lab.stored_pair import Readers, restore_arguments
+from lm_eval_takeover.lab.score.scoring import Readers, restore_arguments
 from lm_eval_takeover.method.policies import ALONE, BaseAlone
 from lm_eval_takeover.method.request import TASK_SAMPLING, Request
 from lm_eval_takeover.runs.run_reader import read_run_folder

@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 
-from lm_eval_takeover.lab.measures import concentration, pooling
-from lm_eval_takeover.lab.measures.catalogue import COLUMNS, MANY, Measuring, measure_files
-from lm_eval_takeover.lab.measures.choices import EDGES, MEASURES
-from lm_eval_takeover.lab.measures.concentration import measure_concentration, measure_overlap, measure_position
-from lm_eval_takeover.lab.measures.tokens import SampleTokens, ceil_percent, read_scored_samples
+from lm_eval_takeover.lab.measures import catalogue, pooling
+from lm_eval_takeover.lab.measures.catalogue import (
+    COLUMNS,
+    EDGES,
+    MANY,
+    MEASURES,
+    Measuring,
+    measure_concentration,
+    measure_files,
+    measure_overlap,
+    measure_position,
+)
+from lm_eval_takeover.lab.score_files import SampleTokens, ceil_percent, read_scored_samples
 from lm_eval_takeover.method.observations import COMPARED, compare
 from lm_eval_takeover.method.reading import PairReading
 
@@ -46,7 +54,7 @@ def test_gini_is_half_the_relative_mean_absolute_difference(scores):
 
 @given(values)
 def test_the_lorenz_curve_encloses_the_gini_coefficient(scores):
-    found = concentration.measure_lorenz(sample(scores), "ce")
+    found = catalogue.measure_lorenz(sample(scores), "ce")
     x = np.sort(np.array(scores, np.float32).astype(float))
     if not x.sum():
         assert found is None

@@ -9,24 +9,22 @@ from sklearn.metrics import roc_auc_score
 
 from lm_eval_takeover.lab.measures import pooling
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
-from lm_eval_takeover.lab.measures.failure import (
+from lm_eval_takeover.lab.measures.outcomes import (
     choose_threshold,
     count_pairs,
     cross_validated_accuracy,
-    measure_failure,
-    tabulate_failure,
-)
-from lm_eval_takeover.lab.measures.outcomes import (
     measure_cross,
+    measure_failure,
     measure_ranks,
     tabulate_budget,
     tabulate_cross,
+    tabulate_failure,
     tabulate_flips,
     tabulate_ranks,
     tabulate_rates,
 )
 from lm_eval_takeover.lab.measures.pooling import make_frame
-from lm_eval_takeover.lab.measures.tokens import SampleTokens
+from lm_eval_takeover.lab.score_files import SampleTokens
 from lm_eval_takeover.results.statistics import mean_interval
 
 

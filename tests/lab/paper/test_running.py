@@ -15,12 +15,12 @@ from helpers.stock import comparing_here
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.compare import worker
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_markdown
-from lm_eval_takeover.lab.measures.tokens import read_scored_samples
-from lm_eval_takeover.lab.paper import running
+from lm_eval_takeover.lab.paper import manifest
 from lm_eval_takeover.lab.paper.manifest import name_row, read_manifest
-from lm_eval_takeover.lab.score_files import list_score_files
+from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
 from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
@@ -60,7 +60,7 @@ def test_names_that_the_manifest_lacks_are_one_line():
 def paper_here():
     """Every command in this process."""
     with comparing_here(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running, "start_worker", lambda words, **_: main(words[1:]))
+        patched.setattr(worker, "start_worker", lambda words, **_: main(words[1:]))
         yield patched
 
 
@@ -80,7 +80,7 @@ def paper(shared_folder):
 
     def make(finished):
         with paper_here() as patched:
-            patched.setattr(running, "read_manifest", read_small)
+            patched.setattr(manifest, "read_manifest", read_small)
             assert main(["paper", "--pair", "demo", "--limit", "2", "--run_dir", str(shared_folder / "paper"), *SMALL]) == 0
         finished.touch()
 
@@ -193,7 +193,7 @@ def test_checkpoints_of_the_guide_are_scored_each_by_its_name(tmp_path, monkeypa
     given += 'others = { step-100 = "acme/guide@step-100", step-9 = "acme/guide@step-9:float32" }\n'
     (tmp_path / "own.toml").write_text(f"[pairs.own]\n{given}")
     done: list[list[str]] = []
-    monkeypatch.setattr(running, "start_worker", lambda words, **_: done.append(words[1:]))
+    monkeypatch.setattr(worker, "start_worker", lambda words, **_: done.append(words[1:]))
     words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--run_dir", str(tmp_path)]
     assert main(words) == 0
     run = str(tmp_path / "own" / "guide")
@@ -225,7 +225,7 @@ def test_a_stopped_command_goes_on_and_writes_the_index_at_its_end(tmp_path, mon
         if done[tuple(command)] == 1:
             raise stopping.Terminated
 
-    monkeypatch.setattr(running, "start_worker", run_and_stop)
+    monkeypatch.setattr(worker, "start_worker", run_and_stop)
     while main(words) == 143:
         assert not (tmp_path / "index.md").exists()
     assert {command[1] for command in done} >= {"compare", "score", "analyze", "calibrate"}
@@ -246,9 +246,9 @@ def test_a_dry_run_prints_commands_and_memory(tmp_path, capsys):
 
 def test_a_set_up_that_cannot_be_loaded_is_one_line_of_the_index(tmp_path, monkeypatch, capsys):
     def fail(words):
-        raise running.CallFailed(2)
+        raise worker.CallFailed(2)
 
-    monkeypatch.setattr(running, "start_worker", fail)
+    monkeypatch.setattr(worker, "start_worker", fail)
     assert main(["paper", "--items", "T12,F3", "--run_dir", str(tmp_path)]) == 2
     text = (tmp_path / "index.md").read_text()
     assert "ended with exit status 2" in text and "takeover_gpqa_diamond_50" in text and "37.1" in text

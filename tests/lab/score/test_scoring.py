@@ -16,8 +16,8 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.lab.score import scoring
+from lm_eval_takeover.lab.score.scoring import restore_arguments
 from lm_eval_takeover.lab.score_files import column_of, list_score_files, make_schema, read_header
-from lm_eval_takeover.lab.stored_pair import restore_arguments
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
