@@ -62,10 +62,6 @@ class PlannedRow(ComparedRow):
     arguments: dict[str, Any] = field(default_factory=dict)  # model arguments of this row alone
     method: Method | None = None
 
-    def reads_spike_ratio(self, asked: Comparison) -> bool:
-        """Whether its gate is read off a calibration at a spike ratio that was given."""
-        return self.method is not None and SPIKE_RATIO in keep_read(asked.model_args, self.arguments["policy"]) | self.arguments
-
 
 def plan_rows(asked: Comparison) -> list[PlannedRow]:
     """`--rows` at their rates, in their order. Raises ArgumentError for a row that cannot be run."""
@@ -88,9 +84,9 @@ def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[Plann
             raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
         yield PlannedRow(label, named.name, word=label, arguments=ALONE[named.name] | dict(named.arguments))
         return
-    own = _name_method(named, asked) | dict(named.arguments)
+    own = find_policy("rows", "ce" if named.name == GUIDED else named.name) | dict(named.arguments)
     shared = keep_read(asked.model_args, own["policy"]) | {"direction": asked.direction}
-    by_hand = any(name in {**shared, **own} for name in _BY_HAND) or "target_rate" not in policies.get(own["policy"]).reads()
+    by_hand = any(name in own for name in _BY_HAND) or "target_rate" not in policies.get(own["policy"]).reads()
     method = open_method(parse_arguments({**shared, **own, "target_rate": None if by_hand else 0.5}))
     parameter = method.policy.budget_parameter
     by_hand = by_hand or parameter is None or parameter.name in own
@@ -115,15 +111,6 @@ def join_arguments(values: Mapping[str, str]) -> str:
     if any("," in value for value in values.values()):
         return json.dumps(values)
     return ",".join(f"{name}={value}" for name, value in values.items())
-
-
-def _name_method(named: Named, asked: Comparison) -> dict[str, str]:
-    """`policy` and `score`; the guided row takes those of `--model_args`."""
-    if named.name != GUIDED:
-        return find_policy("rows", named.name)
-    score = asked.model_args.get("score")
-    policy = asked.policy or ("entropy" if score == "entropy" else DEFAULT_POLICY)
-    return {"policy": policy, **({"score": score} if score else {})}
 
 
 _DEFAULT_TOKENS = 256  # new tokens where a task says nothing, as guided-takeover
@@ -195,7 +182,7 @@ def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Seque
     """The calibration of these rows: one for all tasks, in the form of the first."""
     load, max_gen_toks = loads[0], max(each.tokens for each in loads)
     wanted, task, sampling = [row for row in rows if row.rate is not None], load.task, load.sampling
-    if asked.calibration is not None or not (wanted or any(row.reads_spike_ratio(asked) for row in rows)):
+    if asked.calibration is not None or not (wanted or any(SPIKE_RATIO in row.arguments for row in rows)):
         return CalibrationPlan(asked.calibration)
     pair = load_pair(ModelArguments.parse(asked.pair))
     base, guide = pair.member("base").id, pair.member("guide").id
@@ -291,7 +278,7 @@ def plan_calls(
     if row.method is not None:
         given |= ({"direction": "reverse"} if asked.direction == "reverse" else {}) | {"target_rate": row.rate}
     given |= row.arguments | {"run_dir": folder / "samples"}
-    if row.rate is not None or row.reads_spike_ratio(asked):
+    if row.rate is not None or SPIKE_RATIO in row.arguments:
         given["calibration"] = plan.calibration
     parts: list[tuple[Sequence[str], dict[str, Any], Path]] = [(asked.tasks, {}, folder / "results")]
     if row.follows:

@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rows", default="base,random,guided,guide", metavar="ROW,…", help=rows)
     add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
-    add("--target_rate", type=float, metavar="RATE", help=target)
+    add("--target_rate", type=float, default=0.05, metavar="RATE", help=target)
     add_shared(parser, "direction", "plugins")
 
     add = parser.add_argument_group("calibration").add_argument

@@ -14,25 +14,23 @@ from lm_eval_takeover.method.named import THINKING, Named, check_name, parse_rat
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
-GUIDED = "guided"  # another name of `ce`, or of the score or policy of `--model_args`
-_DEFAULT_RATE = 0.05
-_BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
-_OWN = ("base", "guide", "run_dir", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")
+GUIDED = "guided"  # `ce` at the target rate
+_OWN = ("base", "guide", "run_dir", "model", "calibration", "target_rate", "seed", "direction")  # options have them
+_OF_ROWS = ("policy", "score", "tau", "spike_ratio", "rate", "early_tokens")
 _LISTED = (*LOADING, "enable_thinking", "batch_size", "direction", "target_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The options of `compare` by their names. `policy` is that of the guided row, None without one."""
+    """The options of `compare` by their names."""
 
     tasks: list[str]
     run_dir: Path
     rows: list[Named]
     rates: tuple[float, ...]
-    target_rate: float | None
+    target_rate: float
     direction: str
-    policy: str | None
-    model_args: Mapping[str, str]  # but for direction and policy
+    model_args: Mapping[str, str]
     gen_kwargs: Mapping[str, str]
     base: str | None
     guide: str | None
@@ -85,25 +83,20 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
     for name in arguments:
         if name in _OWN:
             raise ArgumentError(f"--model_args {name}=… is set by compare itself; see --help for the option")
+        if name in _OF_ROWS:
+            raise ArgumentError(f"--model_args {name}=… belongs to a row, as in --rows js,ce:tau=1.5,segment:score=js@0.05")
     rows = [_parse_row(word, bool(arguments.get("plugins"))) for word in options.rows.split(",") if word]
     if not rows:
         raise ArgumentError("--rows is empty; expected some of base,guide,thinking=MODEL, scores and policies")
     rates = parse_rates("rates", options.rates, options.rates.split(",")) if options.rates else ()
-    by_hand = {name: value for name, value in arguments.items() if name in _BY_HAND}
-    if by_hand and rates:
-        raise ArgumentError(f"--rates would be ignored beside {next(iter(by_hand))}=…; give one of them")
     given = vars(options) | {
         "tasks": [task for word in options.tasks for task in word.split(",") if task],
         "rows": rows,
         "rates": rates,
         "gen_kwargs": gen_kwargs,
-        "direction": arguments.pop("direction", options.direction),
-        "policy": arguments.pop("policy", None),
         "model_args": arguments,
     }
-    if not by_hand and options.target_rate is None:
-        given["target_rate"] = _DEFAULT_RATE
-    ModelArguments.parse({name: given[name] for name in _LISTED if given[name] is not None} | by_hand)
+    ModelArguments.parse({name: given[name] for name in _LISTED if given[name] is not None})
     check_prompts(options.prompts)
     check_include_path(options)
     if (options.base is None) != (options.guide is None):

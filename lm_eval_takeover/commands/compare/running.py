@@ -47,7 +47,6 @@ from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
 from lm_eval_takeover.vllm.block_rule import make_empty
 
 _ROWS_OF_AUTO = 64
-_ASSUMED_RATE = 0.05  # of rows that follow, if the gate of the guided row is set by hand
 Done = dict[ComparedRow, list[Run]]  # by row the runs of its calls
 
 
@@ -198,7 +197,7 @@ def print_estimate(asked: Comparison) -> int:
     loads = read_workload(asked)
     plan = plan_calibration(asked, rows, loads)
     lines = [shlex.join(("lm-eval-takeover", *plan.words))] if plan.words else []
-    rates = {load.task: asked.target_rate or _ASSUMED_RATE for load in loads}
+    rates = {load.task: asked.target_rate for load in loads}
     for row in rows:
         late = "  # with the rate that the guided row realizes" if row.follows else ""
         lines += [call.command + late for call in plan_calls(asked, row, plan, rates)]

@@ -23,9 +23,6 @@ def test_rows_are_methods_at_rates(ask):
     assert planned["ce@0.05"].arguments == {"policy": "disagreement", "score": "ce"}
     assert {planned["guided"].family, planned["ce@0.01"].family} == {"ce"}
     assert planned["lossy@0.1"].method.settings == {"policy": "lossy"}
-    for word in ("score=entropy", "policy=entropy"):
-        (row,) = plan_rows(ask("--rows", "guided", "--model_args", word))
-        assert row.method.policy.name == "entropy"
 
 
 def test_rows_that_follow_take_the_guided_rate_of_each_task(ask):
@@ -55,14 +52,13 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
     assert other.words[0] == "calibrate" and value_of(other.words, "--methods") == "ce@0.07"
     assert value_of(other.words, "--max_gen_toks") == "320" and value_of(other.words, "--temperature") == "0.6"
     assert other.calibration == value_of(other.words, "--out")
-    for words in (["--gen_kwargs", "temperature=0.9"], ["--apply_chat_template"], ["--model_args", "score=rkl"]):
+    for words in (["--gen_kwargs", "temperature=0.9"], ["--apply_chat_template"], ["--rows", "rkl"]):
         assert plan(*words).words, words
-    by_hand = plan("--model_args", "tau=1.5")
+    by_hand = plan("--rows", "guided:tau=1.5")
     assert (by_hand.words, by_hand.calibration) == ((), None)
     reverse = plan("--direction", "reverse")
     assert value_of(reverse.words, "--direction") == "reverse"
-    assert plan("--model_args", "direction=reverse").words == reverse.words
-    for words in ("--rows js:score_top_p=0.95@0.04", "--model_args score=js score_top_p=0.95 --rates 0.04"):
+    for words in ("--rows js:score_top_p=0.95@0.04", "--model_args score_top_p=0.95 --rows js --rates 0.04"):
         solved = plan("--target_rate", "0.04", *words.split()).words
         assert "js:score_top_p=0.95@0.04" in solved[solved.index("--methods") :]
     grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
@@ -100,8 +96,7 @@ def test_what_was_measured_is_used_again_and_extended(plan):
         (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
         (["--rows", "js:score_top_p=0.95:spike_ratio=0.1"], "score_top_p=0.95 needs target_rate=…"),
         (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
-        (["--model_args", "tau=1", "--rates", "0.1"], "--rates would be ignored beside tau=…"),
-        (["--model_args", "tau=1", "--target_rate", "0.1"], "so target_rate=0.1 would be ignored"),
+        (["--model_args", "tau=1"], "--model_args tau=… belongs to a row, as in --rows js,ce:tau=1.5"),
         (["--base", str(DEMO["base"])], "--base and --guide go together"),
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
         (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),

@@ -82,18 +82,18 @@ def test_every_file_that_a_calibration_reads_makes_it_anew_and_no_other(ask, tmp
         assert name(*more) != before, more
 
 
-def test_another_tau_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_path, monkeypatch):
+def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_path, monkeypatch):
     """Nothing is loaded where nothing is missing."""
     loaded = []
     monkeypatch.setattr(model, "open_backend", lambda *given: loaded.append(given) or open_backend(*given))
-    words = ["compare", "--tasks", "takeover_demo", "--rows", "guided", "--limit", "1", "--gen_kwargs", "max_gen_toks=8"]
+    words = ["compare", "--tasks", "takeover_demo", "--limit", "1", "--gen_kwargs", "max_gen_toks=8", "--rows", "guided"]
     with comparing_here():
-        for tau in ("0.5", "2", "0.5"):
-            assert main([*words, "--model_args", f"tau={tau}", "--run_dir", str(tmp_path), "--quiet"]) == 0
+        for rate in (0.05, 0.02, 0.05):
+            assert main([*words, "--target_rate", str(rate), "--run_dir", str(tmp_path), "--quiet"]) == 0
             (row,) = json.loads((tmp_path / "rows.json").read_text())
             takeover = read_run(*(tmp_path / row["results"][0]).glob("results_*.json")).takeover
             identities = {task: own["identity"] for task, own in takeover["per_task"].items()}
-            assert read_run_folder(tmp_path / "guided").takeover["tau"] == float(tau)
-            assert (takeover["tau"], json.loads((tmp_path / "guided" / "row.json").read_text())) == (float(tau), identities)
+            assert read_run_folder(tmp_path / "guided").takeover["target_rate"] == rate
+            assert (takeover["target_rate"], json.loads((tmp_path / "guided" / "row.json").read_text())) == (rate, identities)
     assert takeover["attempts"] == 2 and len(loaded) == 2  # the last one found all that the first one wrote
     assert takeover["parameters"].keys() == takeover["dtypes"].keys() == {"base", "guide"}
