@@ -26,9 +26,9 @@ from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs import recorder
 from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 
 SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 512, "until": []}
 

@@ -26,14 +26,13 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.member import LoadedAs
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
-from lm_eval_takeover.runs.facts import collect_facts, describe_run
+from lm_eval_takeover.runs.facts import collect_facts, describe_run, summarize_samples
 from lm_eval_takeover.runs.identity import collect_text_settings, describe_identity, describe_loading, identify_task
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.tally import summarize_samples
 from lm_eval_takeover.storage import code
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests

@@ -5,7 +5,7 @@ from helpers.one_line import one_line
 
 from lm_eval_takeover.arguments import KINDS, TWINS, VLLM_INSTEAD, Kind, ModelArguments
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.settings import HARMLESS
+from lm_eval_takeover.results.documents import HARMLESS
 from lm_eval_takeover.vllm.launch import refuse_others
 
 

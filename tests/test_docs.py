@@ -20,9 +20,9 @@ from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.compare.running import check_rows
 from lm_eval_takeover.pair.loading import parse_arguments
-from lm_eval_takeover.runs.traces import SCHEMA
+from lm_eval_takeover.runs.parquet import TRACE_SCHEMA
 from lm_eval_takeover.storage.paths import CALIBRATIONS, TASK_CONFIGS
-from lm_eval_takeover.tasks.metrics import list_metrics
+from lm_eval_takeover.tasks.verdicts import list_metrics
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
@@ -107,7 +107,7 @@ def test_tables_of_pages_name_all_that_there_is_and_no_more():
     package = ROOT / "lm_eval_takeover"
     modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
     for page, header, names in (
-        ("runs.md", "column", SCHEMA.names),
+        ("runs.md", "column", TRACE_SCHEMA.names),
         ("install.md", "dependency", {re.match(r"[\w-]+", one)[0] for one in wanted} - {project["name"]}),
         ("contributing.md", "source folder", [*modules, *(f"{path.parent.name}/" for path in package.glob("*/__init__.py"))]),
     ):

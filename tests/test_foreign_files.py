@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import RunDirError, TakeoverError
-from lm_eval_takeover.runs import parquet, prompts, traces
+from lm_eval_takeover.runs import parquet
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound, seed):
 def test_a_flipped_bit_is_never_read_as_data(sound):
     """Of a journal: tests/runs/test_journal.py."""
     path, rng, refused = sound.with_name("prompts") / "base" / "prompts.parquet", random.Random(0), 0
-    content, expected = path.read_bytes(), prompts.read_prompts(path.parent)
+    content, expected = path.read_bytes(), parquet.read_prompts(path.parent)
     for _ in range(60):
         changed = bytearray(content)
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
         try:
-            assert prompts.read_prompts(path.parent) == expected
+            assert parquet.read_prompts(path.parent) == expected
         except RunDirError:
             refused += 1
     assert refused > 50
@@ -68,7 +68,7 @@ def test_parquet_that_expands_is_refused_before_it_is_read(tmp_path):
     assert path.stat().st_size < 2**20
     message = r"would take .* MB for 8,388,609 rows, and at most"
     with pytest.raises(RunDirError, match=message), parquet.reading(path, "x"):
-        parquet.read_table(path, traces.SCHEMA, ["token_id"])
+        parquet.read_table(path, parquet.TRACE_SCHEMA, ["token_id"])
 
 
 def test_texts_that_are_long_together_are_refused_while_they_are_one(sound):
@@ -82,7 +82,7 @@ def test_texts_that_are_long_together_are_refused_while_they_are_one(sound):
     folder = sound.with_name("texts")
     folder.mkdir()
     path = folder / "prompts.parquet"
-    parquet.write_parquet(path, table.select(prompts.SCHEMA.names))
+    parquet.write_parquet(path, table.select(parquet.PROMPT_SCHEMA.names))
     assert path.stat().st_size < 2**20
     with pytest.raises(RunDirError, match="column 'prompt' has 1,000 MB of text; at most 256 are read"):
-        prompts.read_prompts(folder)
+        parquet.read_prompts(folder)

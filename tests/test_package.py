@@ -87,14 +87,14 @@ def test_every_import_is_declared():
 def test_a_core_that_imports_the_lab_or_its_libraries_fails(tmp_path):
     shutil.copytree(ROOT / "lm_eval_takeover", tmp_path / "lm_eval_takeover", ignore=shutil.ignore_patterns("*.safetensors"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name, line in (("results/summary", "import lm_eval_takeover.lab.extra"), ("runs/tally", "import polars")):
+    for name, line in (("results/summary", "import lm_eval_takeover.lab.extra"), ("runs/facts", "import polars")):
         with (tmp_path / "lm_eval_takeover" / f"{name}.py").open("a") as file:
             file.write(f"\n\ndef planted():\n    {line}\n")
     call = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, env=environment() | {"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
     assert "lm_eval_takeover.results.summary -> lm_eval_takeover.lab.extra" in " ".join(done.stdout.split())
-    assert "lm_eval_takeover.runs.tally -> polars" in " ".join(done.stdout.split())
+    assert "lm_eval_takeover.runs.facts -> polars" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.fields import Fields, read_document
+from lm_eval_takeover.results.documents import (
+    Fields,
+    Settings,
+    model_settings,
+    name_differences,
+    name_model,
+    read_document,
+    task_settings,
+)
 from lm_eval_takeover.results.problems import (
     ACC,
     NO_METRICS,
@@ -23,10 +31,8 @@ from lm_eval_takeover.results.problems import (
     read_problems,
     read_samples,
 )
-from lm_eval_takeover.results.settings import Settings, model_settings, name_differences, name_model, task_settings
-from lm_eval_takeover.runs.facts import make_label
+from lm_eval_takeover.runs.facts import COUNTS, make_label
 from lm_eval_takeover.runs.identity import find_row
-from lm_eval_takeover.runs.tally import COUNTS
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Positive, Share, show
 

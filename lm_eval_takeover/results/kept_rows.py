@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.fields import read_rows
+from lm_eval_takeover.results.documents import read_rows
 from lm_eval_takeover.results.files import Run, find_results, read_run
 from lm_eval_takeover.runs.layout import ROWS
 from lm_eval_takeover.storage.files import write_text

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
-from lm_eval_takeover.results.fields import Fields, read_lines
-from lm_eval_takeover.results.settings import Settings
+from lm_eval_takeover.results.documents import Fields, Settings, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
 from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import show
-from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
+from lm_eval_takeover.tasks.verdicts import list_ks, pass_at_k
 
 if TYPE_CHECKING:  # with pyarrow
     from lm_eval_takeover.runs.run_reader import StoredRun

@@ -141,7 +141,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class AskedSample:
-    """One sample that a command asked for, and the key that answers it. `doc` and `prompt` (a row of prompts.py) are digests."""
+    """One sample that a command asked for, and the key that answers it. `doc`, `prompt` (a row of prompts.parquet): digests."""
 
     task: str
     doc: str

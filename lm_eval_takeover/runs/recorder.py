@@ -15,9 +15,8 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
 from lm_eval_takeover.runs.identity import sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.prompts import make_prompt
+from lm_eval_takeover.runs.parquet import TraceHeader, make_prompt, pack_trace
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.verdicts import find_doc_id
 

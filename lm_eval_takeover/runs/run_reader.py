@@ -23,9 +23,7 @@ from lm_eval_takeover.runs.facts import check_facts
 from lm_eval_takeover.runs.identity import describe_member, identify_task, read_row
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
 from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
-from lm_eval_takeover.runs.prompts import Prompt, read_prompts
-from lm_eval_takeover.runs.traces import tabulate
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, Prompt, read_prompts, tabulate
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
 if TYPE_CHECKING:  # with torch

@@ -23,9 +23,7 @@ import pyarrow.parquet as pq
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import layout
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample, add_checksum
-from lm_eval_takeover.runs.parquet import check_digest, write_parquet
-from lm_eval_takeover.runs.prompts import Prompt, add_prompts
-from lm_eval_takeover.runs.traces import read_header, tabulate
+from lm_eval_takeover.runs.parquet import Prompt, add_prompts, check_digest, read_header, tabulate, write_parquet
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_verdict_log

@@ -14,8 +14,7 @@ from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import tidy
 from lm_eval_takeover.answers.samples import JudgedSample, Kind
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.metrics import Metrics, score_samples
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_think_end, get_verdict_log, get_verifier
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Metrics, get_think_end, get_verdict_log, get_verifier, score_samples
 
 Document = dict[str, Any]
 Texts = Sequence[Sequence[str]]  # the samples of each document

@@ -1,16 +1,22 @@
-"""Which verifier scores the tasks of this process, and where its verdicts are logged. Light: task files import it."""
+"""The metrics of a problem (avg@n, pass@k, maj@n), which verifier scores it in this process, and where verdicts are logged.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+lm-eval averages over problems, so errors cluster by problem. A light import, for task files.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 from unicodedata import unidata_version
 
-from lm_eval_takeover.answers.samples import Verifier
+from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
 from lm_eval_takeover.storage.digests import digest_of
+
+Metrics = dict[str, float | tuple[int, int]]  # of one problem; `acc_completed` is `(correct, completed)`
 
 
 class Response(str):
@@ -82,3 +88,66 @@ def scoring_by(verifier: Verifier, think_end: str) -> Iterator[None]:
         _verifier.reset(verifiers)
         _think_end.reset(ends)
         _log.reset(logs)
+
+
+# Metrics
+
+
+def list_ks(samples: int) -> list[int]:
+    """The `k` of pass@k for this number of samples: 1, 2, 4, … and the number itself."""
+    return sorted({*(2**power for power in range(samples.bit_length())), samples})
+
+
+def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
+    """Correct samples over completed ones, of `(correct, completed)` by problem; NaN where none was completed."""
+    correct, completed = map(sum, zip(*counts, strict=True))
+    return correct / completed if completed else math.nan
+
+
+def list_metrics(samples: int) -> list[dict[str, Any]]:
+    """lm-eval's `metric_list` for this number of samples, in the order of `score_samples`."""
+    better = ["acc", "acc_boxed", "acc_completed", *(f"pass@{k}" for k in list_ks(samples)), f"maj@{samples}"]
+    worse = ["unboxed", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unclosed_think"]
+    other = {"acc_completed": accuracy_of_completed}
+    entries = ((name, other.get(name, "mean"), name in better) for name in (*better, *worse))
+    return [dict(zip(("metric", "aggregation", "higher_is_better"), entry, strict=True)) for entry in entries]
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """The unbiased estimator `1 - C(n - c, k) / C(n, k)` for `c` correct ones of `n` samples."""
+    if not 0 <= correct <= n or not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {correct} correct among {n} samples is not defined")
+    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def score_samples(
+    gold: str,
+    responses: Sequence[str],
+    judge: Callable[[Question], JudgedProblem] = judge_samples,
+    kind: Kind = "math",
+    tolerance: float = 0.0,
+    verifier: Verifier = "takeover",
+    problem: str = "",
+    think_end: str = "",
+) -> tuple[list[JudgedSample], Metrics]:
+    """The samples of one problem and its metrics. `think_end` ends the thinking of the model, beside the usual tags."""
+    count = len(responses)
+    limits = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
+    if think_end:
+        responses = [response.replace(think_end, "</think>") for response in responses]
+    samples, chosen = judge(Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem))
+    outcomes = [sample.outcome for sample in samples]
+    cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, limits, strict=True))
+    completed = [outcome for outcome, cut in zip(outcomes, cuts, strict=True) if not cut]
+    correct = outcomes.count("correct")
+    return samples, {
+        "acc": correct / count,
+        "acc_boxed": sum(sample.boxed and sample.outcome == "correct" for sample in samples) / count,
+        "acc_completed": (completed.count("correct"), len(completed)),
+        **{f"pass@{k}": pass_at_k(count, correct, k) for k in list_ks(count)},
+        f"maj@{count}": float(chosen is not None and outcomes[chosen] == "correct"),
+        "unboxed": sum(sample.answer is not None and not sample.boxed for sample in samples) / count,
+        "truncated": 1 - len(completed) / count,
+        **{reason: outcomes.count(reason) / count for reason in ("no_answer", "restated", "unparsed", "timed_out")},
+        "unclosed_think": sum(sample.unclosed for sample in samples) / count,
+    }

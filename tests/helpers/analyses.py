@@ -10,9 +10,8 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.lab.measures.catalogue import SCORED, Measuring
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.parquet import write_parquet
+from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace, write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 

@@ -37,9 +37,9 @@ from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_e
 from lm_eval_takeover.lab.score_files import make_schema
 from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs.parquet import DIGEST, seal
+from lm_eval_takeover.runs.parquet import TRACE_SCHEMA as TRACED
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.traces import SCHEMA as TRACED
 from lm_eval_takeover.storage.digests import digest_of
 
 TASKS = ("takeover_gsm8k", "takeover_math500")

@@ -17,9 +17,9 @@ from lm_eval_takeover.lab.analyze.inputs import Inputs
 from lm_eval_takeover.lab.report.building import read_scores
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.runs.parquet import TRACE_SCHEMA, tabulate
 from lm_eval_takeover.runs.run_reader import read_run_folder, split_samples
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.traces import SCHEMA, tabulate
 
 SIDES = {"ours": None, "theirs": 0.3}  # the rate makes it another run
 
@@ -59,7 +59,7 @@ def read_all(folder: Path) -> dict:
     for name, rows in run.prompts.items():
         found["problem", repr(run.settings), name] = repr(rows)
     with contextlib.suppress(TakeoverError):
-        for one, table in run.read_traces(SCHEMA.names):
+        for one, table in run.read_traces(TRACE_SCHEMA.names):
             found["trace", one.stored.key] = repr(table.to_pydict())
     with contextlib.suppress(TakeoverError):
         for key, scored in read_scores(run, texts, "ce").items():

@@ -11,8 +11,8 @@ import pandas as pd
 from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 
 HEADER = TraceHeader("s", ("base", "guide"), 10)
 

@@ -19,8 +19,7 @@ from helpers.run_dirs import read_rows
 
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.layout import list_journals
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, check_digest
-from lm_eval_takeover.runs.traces import tabulate
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, check_digest, tabulate
 
 pytestmark = pytest.mark.slow
 ARGUMENTS = {"spike_ratio": 0.045, "batch_size": 8, "block_size": 8}

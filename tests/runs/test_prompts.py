@@ -9,9 +9,9 @@ import pytest
 
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
-from lm_eval_takeover.runs.prompts import SCHEMA, add_prompts, make_prompt, read_prompts
+from lm_eval_takeover.runs.parquet import PROMPT_SCHEMA, add_prompts, make_prompt, read_prompts
 from lm_eval_takeover.storage.files import Lock
-from lm_eval_takeover.tasks.gpqa import GPQA
+from lm_eval_takeover.tasks.sampled import GPQA
 
 
 def make_rows(task, numbers, ending=""):
@@ -30,7 +30,7 @@ def test_rows_are_added_once_and_read_by_anyone(tmp_path):
     add_prompts(tmp_path, make_rows("b", [1]))  # a resumed run
     assert (tmp_path / PROMPTS).stat().st_mtime_ns == written
     table = pd.read_parquet(tmp_path / PROMPTS)
-    assert list(table) == SCHEMA.names
+    assert list(table) == PROMPT_SCHEMA.names
     assert list(zip(table["task"], table["doc_id"], strict=True)) == [("a", 7), ("b", 1), ("b", 3)]
     add_prompts(tmp_path, make_rows("b", [3], "!"))  # asked in another way
     assert [row["prompt"] for row in read_prompts(tmp_path)[2:]] == ["ask p3", "ask p3!"]

@@ -18,9 +18,9 @@ import pytest
 from helpers.run_dirs import kill_run, make_sample, open_run, read_rows
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.parquet import TraceHeader
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import PART_TOKENS, RunWriter
-from lm_eval_takeover.runs.traces import TraceHeader
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock
 

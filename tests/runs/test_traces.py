@@ -16,8 +16,7 @@ from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
-from lm_eval_takeover.runs.parquet import write_parquet
-from lm_eval_takeover.runs.traces import SCHEMA, pack_trace, tabulate, window_means
+from lm_eval_takeover.runs.parquet import TRACE_SCHEMA, pack_trace, tabulate, window_means, write_parquet
 
 
 def test_window_means_are_those_of_the_gate():
@@ -93,7 +92,7 @@ def test_a_part_holds_what_was_generated_for_pandas_polars_and_duckdb(demo_pair,
     write_parquet(path, tabulate(samples))
     table, by_polars = pd.read_parquet(path), pl.read_parquet(path)
     by_duckdb = duckdb.sql(f"SELECT token_id, chosen_from FROM '{path}'").fetchall()
-    assert list(table) == by_polars.columns == SCHEMA.names
+    assert list(table) == by_polars.columns == TRACE_SCHEMA.names
     assert by_polars.select("token_id", "chosen_from").rows() == by_duckdb
     assert by_polars["token_id"].to_list() == table["token_id"].tolist()
     for i, g in made.items():

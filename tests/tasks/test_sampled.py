@@ -13,14 +13,16 @@ from helpers.scripted import Scripted
 from lm_eval.evaluator import evaluate
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
-from lm_eval_takeover.tasks.gpqa import GPQA
-from lm_eval_takeover.tasks.metrics import accuracy_of_completed, list_metrics, pass_at_k, score_samples
-from lm_eval_takeover.tasks.sampled import SampledTask
+from lm_eval_takeover.tasks.sampled import GPQA, SampledTask
 from lm_eval_takeover.tasks.verdicts import (
     Response,
+    accuracy_of_completed,
     get_think_end,
     get_verdict_log,
     get_verifier,
+    list_metrics,
+    pass_at_k,
+    score_samples,
     scoring_by,
     set_verdict_log,
 )

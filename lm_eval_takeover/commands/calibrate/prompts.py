@@ -12,7 +12,7 @@ from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Sampling
-from lm_eval_takeover.results.fields import read_lines
+from lm_eval_takeover.results.documents import read_lines
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
 from lm_eval_takeover.tasks.loading import load_named_tasks

@@ -9,8 +9,8 @@ import numpy as np
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
+from lm_eval_takeover.results.documents import name_differences
 from lm_eval_takeover.results.files import PAIRS, Run, TaskResult, common_ids, find_all_results
-from lm_eval_takeover.results.settings import name_differences
 from lm_eval_takeover.results.statistics import NOT_ABOVE, Trio
 from lm_eval_takeover.results.summary import Figure, find_copies, pair_samples, recover
 

@@ -16,11 +16,11 @@ from lm_eval_takeover.commands.leaderboard.contrasts import (
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
+from lm_eval_takeover.results.documents import describe_varying
 from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, read_runs
 from lm_eval_takeover.results.kept_rows import ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
-from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.runs.facts import find_missed_rate
 
 MEASURED = "measured"

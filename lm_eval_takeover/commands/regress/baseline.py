@@ -11,10 +11,9 @@ import numpy as np
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.fields import read_document
+from lm_eval_takeover.results.documents import Settings, list_differences, read_document
 from lm_eval_takeover.results.files import Run, read_runs
 from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions, fill_pass_at_k, read_costs
-from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of

@@ -13,9 +13,9 @@ from scipy.special import bdtrc, betaincinv
 from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores, list_other_settings
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
+from lm_eval_takeover.results.documents import Settings, name_differences
 from lm_eval_takeover.results.files import common_ids
 from lm_eval_takeover.results.problems import ACC, Problems
-from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
     Difference,
     Interval,

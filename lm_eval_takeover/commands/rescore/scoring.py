@@ -20,12 +20,12 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.runs.facts import summarize_samples
 from lm_eval_takeover.runs.identity import describe_identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import find_run_dir
-from lm_eval_takeover.runs.prompts import read_prompts
+from lm_eval_takeover.runs.parquet import read_prompts
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
-from lm_eval_takeover.runs.tally import summarize_samples
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside, make_component

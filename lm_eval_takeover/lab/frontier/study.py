@@ -19,11 +19,10 @@ from lm_eval_takeover.commands.compare.comparison import DRAFTED
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.curves import LEAST, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
-from lm_eval_takeover.results.fields import read_document, read_rows
+from lm_eval_takeover.results.documents import list_differences, read_document, read_rows
 from lm_eval_takeover.results.files import Counts, Run, TaskResult, common_ids
 from lm_eval_takeover.results.kept_rows import ComparedRow, read_kept_rows
 from lm_eval_takeover.results.problems import ACC, Problems
-from lm_eval_takeover.results.settings import list_differences
 from lm_eval_takeover.results.statistics import Interval, Values, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.digests import digest_of

@@ -174,7 +174,7 @@ def test_questions_that_the_run_withheld_stay_withheld(tmp_path):
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "secret.json").write_text(json.dumps(secret))
     (tmp_path / "tasks" / "secret.yaml").write_text(
-        "task: secret\nclass: !function lm_eval_takeover.tasks.gpqa.GPQA\ndataset_path: json\ntest_split: train\n"
+        "task: secret\nclass: !function lm_eval_takeover.tasks.sampled.GPQA\ndataset_path: json\ntest_split: train\n"
         f"dataset_kwargs: {{data_files: {tmp_path}/tasks/secret.json}}\ndoc_to_text: '{{{{problem}}}}'\nrepeats: 2\n"
         "metadata: {version: 1.0}\ngeneration_kwargs: {max_gen_toks: 3}\n"
     )

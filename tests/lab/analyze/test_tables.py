@@ -24,8 +24,7 @@ from lm_eval_takeover.lab.score_files import SampleTokens, list_score_files, rea
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
-from lm_eval_takeover.runs.parquet import write_parquet
-from lm_eval_takeover.runs.prompts import SCHEMA
+from lm_eval_takeover.runs.parquet import PROMPT_SCHEMA, write_parquet
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.storage.digests import digest_of
 
@@ -121,7 +120,7 @@ def forget(run, rows):
 def use_other_tokens(run):
     rows = pq.read_table(run / PROMPTS).to_pylist()
     others = [row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows]
-    write_parquet(run / PROMPTS, pa.Table.from_pylist(others, schema=SCHEMA))
+    write_parquet(run / PROMPTS, pa.Table.from_pylist(others, schema=PROMPT_SCHEMA))
     plant(run, "asked", prompt=dict(zip(map(digest_of, rows), map(digest_of, others), strict=True)).get)
 
 
