@@ -39,12 +39,11 @@ from random_pairs import SAMPLING, Costs, blind, blind_on, clock, costs, gated, 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.demo import PROMPT, problems
+from lm_eval_takeover.forward.caches import RaggedCache
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
-from lm_eval_takeover.forward.ragged_cache import RaggedCache
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE, BaseAlone, GuideAlone
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import Generation, Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.pair.pair import Pair
 

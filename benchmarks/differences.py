@@ -8,9 +8,8 @@ import torch
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.reader import take_reader
 from lm_eval_takeover.forward.transfers import pad_left
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import Generation, Request, Sampling
 from lm_eval_takeover.method.sampling import Words, request_digest, token_numbers, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair

@@ -27,10 +27,9 @@ from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.reader import take_reader
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, GuideAlone
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import Generation, Request, Sampling
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair

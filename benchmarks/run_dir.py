@@ -22,7 +22,7 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.demo import PROMPT, problems
-from lm_eval_takeover.method.generation import OBSERVED, Generation
+from lm_eval_takeover.method.request import OBSERVED, Generation
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs import recorder
 from lm_eval_takeover.runs.journal import AskedSample, Sample

@@ -26,8 +26,8 @@ from random_pairs import SAMPLING, clock, costs, gated, load, pair_folders
 from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.decoding import costs as modelled
 from lm_eval_takeover.demo import PROMPT, problems
+from lm_eval_takeover.forward.caches import LONGEST, longest_draft
 from lm_eval_takeover.forward.forward_pass import ForwardPass
-from lm_eval_takeover.forward.ragged_cache import LONGEST, longest_draft
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.policy import Policy

@@ -31,14 +31,12 @@ from schedule import patched
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.costs import MACHINES, Machine, PassCost, Schedule, StepCosts
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
+from lm_eval_takeover.forward.caches import LONGEST, Sequences, round_up
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.padded_cache import Sequences
-from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up
 from lm_eval_takeover.forward.reader import Reader, take_reader
-from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import OBSERVED, Generation, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import TRACES
 from lm_eval_takeover.vllm.block_rule import CONCURRENCY, choose_drafts

@@ -25,6 +25,14 @@ OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model
     "tokenizer": "each model is read with the tokenizer of its own checkpoint",
     "delta": "give base=… or guide=… a merged checkpoint, or peft=… an adapter",
     "lora_local_path": "give base=… or guide=… a merged checkpoint",
+    "parallelize": "device_map=auto spreads the layers over all devices",
+    **dict.fromkeys(
+        ("max_memory_per_gpu", "max_cpu_memory", "offload_folder"), "device_map={…} names the device of each layer"
+    ),
+    **dict.fromkeys(
+        ("bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "bnb_4bit_use_double_quant"),
+        'quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": true, …} has this setting',
+    ),
 }
 
 
@@ -159,14 +167,6 @@ class ModelArguments:
     device_map: str | dict[str, Any] | None = _argument(None, PLACE, vllm="tensor_parallel_size=…")
     #: The same for the guide. None: `device_map`
     guide_device_map: str | dict[str, Any] | None = None
-    #: As in lm-eval's `hf`: `device_map=auto`.
-    parallelize: bool = _argument(False, PLACE, vllm="tensor_parallel_size=…")
-    #: With a device map: most memory for each GPU, such as `70GiB`. None: all that is free
-    max_memory_per_gpu: int | str | None = _argument(None, PLACE)
-    #: With a device map: most memory for the CPU. None: all that is free
-    max_cpu_memory: int | str | None = _argument(None, PLACE)
-    #: With a device map: folder for layers that fit nowhere else.
-    offload_folder: str = _argument("./offload", PLACE)
     #: `sdpa`, `eager`, `flash_attention_2`, …, as transformers takes it. None: transformers' choice
     attn_implementation: str | None = _argument(None, PLACE, vllm="attention_backend=…")
     #: The same for the guide. None: `attn_implementation`
@@ -179,12 +179,6 @@ class ModelArguments:
     load_in_8bit: bool = _argument(False, QUANTIZATION, vllm="quantization=bitsandbytes")
     #: The same for the guide. None: `load_in_8bit`
     guide_load_in_8bit: bool | None = None
-    #: With `load_in_4bit`: `fp4` or `nf4`. None: `fp4`
-    bnb_4bit_quant_type: str | None = _argument(None, QUANTIZATION)
-    #: With `load_in_4bit`: dtype of the computation. None: float32
-    bnb_4bit_compute_dtype: str | None = _argument(None, QUANTIZATION)
-    #: With `load_in_4bit`: also quantize the constants. None: no
-    bnb_4bit_use_double_quant: bool | None = _argument(None, QUANTIZATION)
     #: Any quantization of transformers: a map with its `quant_method`, in JSON. None: the checkpoint's own
     quantization_config: dict[str, Any] | None = _argument(None, QUANTIZATION, vllm="quantization=…")
     #: The same for the guide. None: `quantization_config`
@@ -220,13 +214,7 @@ class ModelArguments:
             raise ArgumentError(f"unknown model argument '{unknown[0]}'; {advice}")
         typed = {name: _typed(name, value, hints[name]) for name, value in values.items()}
         policy_arguments = {name: typed.pop(name) for name in own or {} if name in typed}
-        made = cls(**typed, policy_arguments=policy_arguments, engine_arguments=engine_arguments)
-        for names, readers in READ_WITH.items():
-            given = [name for name in names if name in made.differing()]
-            if given and not any(getattr(made, reader) for reader in readers):
-                named = f"{', '.join(readers[:-1])} or {readers[-1]}"
-                raise ArgumentError(f"{given[0]}={typed[given[0]]} is read with {named}; give one of them, or leave it out")
-        return made
+        return cls(**typed, policy_arguments=policy_arguments, engine_arguments=engine_arguments)
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -279,11 +267,6 @@ class ModelArguments:
 
 
 _FIELDS = {each.name: each for each in fields(ModelArguments)}
-# Arguments that are read only where one of others is given.
-READ_WITH: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    tuple(name for name in _FIELDS if name.startswith("bnb_")): ("load_in_4bit", "guide_load_in_4bit"),
-    ("max_memory_per_gpu", "max_cpu_memory", "offload_folder"): ("device_map", "guide_device_map", "parallelize"),
-}
 # The guide's twin of each argument that has one.
 TWINS: Mapping[str, str] = {name: f"guide_{name}" for name in _FIELDS if f"guide_{name}" in _FIELDS}
 

@@ -24,6 +24,7 @@ def test_command_line_values_are_typed():
     ("values", "text"),
     [
         ({"spike_ration": 0.1}, "unknown model argument 'spike_ration'; did you mean 'spike_ratio'?"),
+        ({"parallelize": True}, "argument 'parallelize'; device_map=auto spreads the layers over all devices"),
         ({"pretrained": "x"}, "argument 'pretrained'; base=… and guide=… name the two models"),
         ({"zzz": 1}, "argument 'zzz'; the nearest of "),
         ({"window": "ten"}, "window='ten' is not a whole number"),

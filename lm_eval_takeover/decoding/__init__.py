@@ -1,6 +1,6 @@
 """Generation on transformers: engines that write the same text. In: a pair, a policy, requests. Out: generations as they finish.
 
-    engine           the backend: checks the weights, chooses batch size and engine; `failures` isolates failing requests
+    engine           the backend: checks the weights, chooses batch size and engine, isolates failing requests
     lockstep         Algorithm 1, a token of each row at a time: the reference
     blockwise        drafts and verifies, where the donor's distribution decides; `costs` chooses the lengths of drafts
     stepwise         policies that decide without the donor

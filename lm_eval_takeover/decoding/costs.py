@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers.cache_utils import DynamicLayer
 
+from lm_eval_takeover.forward.caches import LONGEST, list_cache_layers, longest_draft, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.lean_decoder import SMALL, computes_bfloat16
-from lm_eval_takeover.forward.ragged_cache import LONGEST, list_cache_layers, longest_draft, round_up
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.kernels.operations import Rules
-from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.observations import COMPARED, judge_tokens, observe, read_all
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.request import OBSERVED, Sampling
 from lm_eval_takeover.method.sampling import draw_rows as draw
 from lm_eval_takeover.method.sampling import drawing
 

@@ -9,15 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.decoding.failures import blame
-from lm_eval_takeover.decoding.rows import Row
+from lm_eval_takeover.decoding.rows import Row, blame
+from lm_eval_takeover.forward.caches import LONGEST
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
-from lm_eval_takeover.forward.ragged_cache import LONGEST
 from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
 from lm_eval_takeover.forward.transfers import choose_device, pad_right
-from lm_eval_takeover.method.generation import CountTokens, Generation
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.request import CountTokens, Generation, Sampling
 from lm_eval_takeover.pair.pair import Pair
 
 _PREFILL_AT_ONCE = 2**14  # tokens, padding included, that are prefilled together before they are copied into slots

@@ -1,23 +1,69 @@
 """Samples while they are written: their tokens, the blocks that policies decide on, and where a text ends."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.decoding.thinking import Thinking, find_tags
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.transfers import upload
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import Generation, Request
 from lm_eval_takeover.method.sampling import Words, chances, request_digest, words
 from lm_eval_takeover.pair.pair import Pair
+
+TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
+
+
+def find_tags(pair: Pair, policy: Policy) -> tuple[int, int] | None:
+    """The tokens that begin and end thinking; None without a budget. Raises ArgumentError where they are not one token each."""
+    if policy.thinking_budget is None:
+        return None
+    known = {token: number for token, number in pair.tokenizer.get_vocab().items() if number < pair.vocab_size}
+    for opens, ends in TAGS:
+        if opens in known and ends in known:
+            return known[opens], known[ends]
+    tags = " and ".join(TAGS[0])
+    raise ArgumentError(f"thinking_budget={policy.thinking_budget}: the guide has no tokens {tags}; leave it out")
+
+
+@dataclass(slots=True)
+class Thinking:
+    """The thinking in one text. opens, ends: its tags. left: tokens until the end tag is forced; is_open: whether it goes on."""
+
+    opens: int
+    ends: int
+    left: int
+    is_open: bool
+
+    @classmethod
+    def begin(cls, tags: tuple[int, int], budget: int, prompt: Sequence[int], begun: Sequence[int]) -> Self:
+        """Behind a prompt, which may open it, and the tokens of a text that goes on."""
+        last = next((token for token in reversed(prompt) if token in tags), None)
+        thinking = cls(*tags, budget, last == tags[0])
+        thinking.limit(begun)
+        return thinking
+
+    def limit(self, tokens: Sequence[int]) -> tuple[Sequence[int], bool]:
+        """The next tokens of the text, and whether the last of them is the end tag, forced."""
+        for place, token in enumerate(tokens):
+            if not self.is_open:
+                self.is_open = token == self.opens
+            elif token == self.ends:
+                self.is_open = False
+            elif self.left:
+                self.left -= 1
+            else:
+                self.is_open = False
+                return [*tokens[:place], self.ends], True
+        return tokens, False
+
 
 _OPEN = "<think>"
 _THOUGHTS = re.compile(rf"(?<={_OPEN}).*?(?=</think>|\Z)", re.DOTALL)
@@ -232,3 +278,9 @@ def _take_next(rows: Sequence[Row], count: int, stream: str, skipped: int = 0) -
     for place, part in enumerate(numbers):
         taken[place, : len(part)] = part
     return taken
+
+
+def blame(error: Exception, places: Iterable[int]) -> Exception:
+    """The error with the requests that were in the failed pass, as their indices. Who knows fewer of them says so first."""
+    vars(error).setdefault("places", list(places))
+    return error

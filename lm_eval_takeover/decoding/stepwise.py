@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
-from lm_eval_takeover.decoding.failures import blame
 from lm_eval_takeover.decoding.pool import Pool
-from lm_eval_takeover.decoding.rows import Decision, build_block, stack_windows, upload_words
-from lm_eval_takeover.forward.ragged_cache import LONGEST
+from lm_eval_takeover.decoding.rows import Decision, blame, build_block, stack_windows, upload_words
+from lm_eval_takeover.forward.caches import LONGEST
 from lm_eval_takeover.forward.reader import Drafted
 from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.gate import push

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.emission import by_positions
+from lm_eval_takeover.forward.caches import create_cache
 from lm_eval_takeover.forward.forward_pass import release_memory
-from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.forward.transfers import pad_left
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import COMPARED, COUNTED, judge_tokens, read_all
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import Score
+from lm_eval_takeover.method.request import Generation
 from lm_eval_takeover.method.sampling import chances, request_digest
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.lean_decoder import LeanDecoder, computes_bfloat16
-from lm_eval_takeover.forward.ragged_cache import (
+from lm_eval_takeover.forward.caches import (
     COLUMN_STEP,
     LONGEST,
     Plan,
@@ -24,6 +23,7 @@ from lm_eval_takeover.forward.ragged_cache import (
     read_layer_windows,
     round_up,
 )
+from lm_eval_takeover.forward.lean_decoder import LeanDecoder, computes_bfloat16
 from lm_eval_takeover.forward.transfers import choose_device, upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows

@@ -15,7 +15,7 @@ from torch.linalg import vector_norm
 from torch.nn import Linear, Parameter
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
-from lm_eval_takeover.forward.ragged_cache import LONGEST, RaggedCache
+from lm_eval_takeover.forward.caches import LONGEST, RaggedCache
 from lm_eval_takeover.kernels import operations as kernels
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")

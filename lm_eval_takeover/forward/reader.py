@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.forward.caches import RaggedCache, copy_cache, create_cache, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass, GraphedPass, StatePass
-from lm_eval_takeover.forward.padded_cache import copy_cache, create_cache
-from lm_eval_takeover.forward.ragged_cache import RaggedCache, round_up
 from lm_eval_takeover.forward.transfers import choose_device, pad_right, upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows

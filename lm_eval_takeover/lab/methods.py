@@ -24,11 +24,11 @@ from torch import Tensor
 
 from lm_eval_takeover import BudgetParameter, Policy, register_policy, register_score
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import Block
 from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import Score, scores
+from lm_eval_takeover.method.request import Generation
 
 
 @register_score("margin", needs_donor=False)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.kernels.operations import ModelRead
-from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.reading import Distribution, PairReading, gather
 from lm_eval_takeover.method.registry import Score
+from lm_eval_takeover.method.request import OBSERVED
 
 SHARED = (5, 10)  # sizes of the sets of likeliest tokens whose overlap is counted
 COMPARED = (

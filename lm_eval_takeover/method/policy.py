@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lm_eval_takeover.method.gate import Gate
-    from lm_eval_takeover.method.generation import Generation
+    from lm_eval_takeover.method.request import Generation
 
     Asked = Tensor | None  # None of a model that is not asked
 

@@ -28,7 +28,6 @@ Dtype = str | torch.dtype
 _BOS_FAMILIES = ("gemma",)  # by the beginning of their model types
 _OTHERS = {"base", "guide", "dtype", *TWINS.values()}
 _TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
-_BITSANDBYTES = [name for name in KINDS if name.startswith("bnb_")]
 
 
 class LoadedAs(NamedTuple):
@@ -145,7 +144,7 @@ class Member:
         complete_weights.check_checkpoint(f"{self.role}='{self.path}'", self.folder, model, found)
         if "device_map" not in placed:
             model = model.to(self.device)
-        elif find_device_map(self.given) is not None:
+        elif self.given.device_map is not None:
             self.device = next((p.device for p in model.parameters() if p.device.type != "meta"), self.device)
         if self.given.peft is not None:
             model = self._adapt(model, self.given.peft)
@@ -289,29 +288,14 @@ def repository_options(arguments: ModelArguments) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def find_device_map(arguments: ModelArguments) -> str | dict[str, Any] | None:
-    """How the layers are spread over devices; None where the model is on one."""
-    return "auto" if arguments.device_map is None and arguments.parallelize else arguments.device_map
-
-
 def model_options(arguments: ModelArguments, device: torch.device) -> dict[str, Any]:
     """For the weights alone. Raises ArgumentError for a quantization that cannot be had."""
     options: dict[str, Any] = {"attn_implementation": arguments.attn_implementation}
     if (quantization := _find_quantization(arguments)) is not None:
         options |= {"quantization_config": quantization, "device_map": {"": str(device)}}
-    if (spread := find_device_map(arguments)) is not None:
-        options |= {"device_map": spread, "offload_folder": arguments.offload_folder, "max_memory": _limit_memory(arguments)}
+    if arguments.device_map is not None:
+        options |= {"device_map": arguments.device_map, "offload_folder": "./offload"}
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _limit_memory(arguments: ModelArguments) -> dict[int | str, int | str] | None:
-    """Bytes, or a text such as `10GiB`, by device; None where accelerate may take all that is free."""
-    limits: dict[int | str, int | str] = {}
-    if arguments.max_memory_per_gpu is not None:
-        limits |= dict.fromkeys(range(torch.cuda.device_count()), arguments.max_memory_per_gpu)
-    if arguments.max_cpu_memory is not None:
-        limits["cpu"] = arguments.max_cpu_memory
-    return limits or None
 
 
 def _find_quantization(arguments: ModelArguments) -> Any:
@@ -321,7 +305,6 @@ def _find_quantization(arguments: ModelArguments) -> Any:
             return AutoQuantizationConfig.from_dict(dict(arguments.quantization_config))
         if not (arguments.load_in_4bit or arguments.load_in_8bit):
             return None
-        settings = {name: value for name in _BITSANDBYTES if (value := getattr(arguments, name)) is not None}
-        return BitsAndBytesConfig(load_in_4bit=arguments.load_in_4bit, load_in_8bit=arguments.load_in_8bit, **settings)
+        return BitsAndBytesConfig(load_in_4bit=arguments.load_in_4bit, load_in_8bit=arguments.load_in_8bit)
     except (AttributeError, KeyError, TypeError, ValueError, ImportError) as error:
         raise ArgumentError(f"the quantization cannot be set up: {error} (expected what transformers takes)") from error

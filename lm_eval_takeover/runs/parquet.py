@@ -39,8 +39,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.method.generation import OBSERVED, Generation
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import OBSERVED, Generation, Request
 from lm_eval_takeover.runs.journal import Sample, finding_damage
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.storage.digests import digest_of

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import OBSERVED, Generation, Request
 from lm_eval_takeover.runs.facts import list_versions
 from lm_eval_takeover.runs.identity import sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Sample

@@ -171,7 +171,7 @@ class RunReader:
         """
         from lm_eval_takeover.demo import DEMO
         from lm_eval_takeover.pair.ids import find_folder, locate
-        from lm_eval_takeover.pair.pieces import BytesTokenizer
+        from lm_eval_takeover.pair.vocabulary import BytesTokenizer
 
         path, revision = locate(str(given or self.arguments.get("guide") or self.arguments.get("base") or DEMO["guide"]))
         try:

@@ -25,9 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lm_eval_takeover.decoding.emission import COLUMNS, REST, SCORE, TAKEN
 from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts
-from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.method.request import OBSERVED
+from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.serve.client_request import OneSample
 from lm_eval_takeover.vllm.settings import EngineSettings, build_policy
 

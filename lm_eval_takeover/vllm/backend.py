@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.emission import REST, SCORE, TAKEN
-from lm_eval_takeover.decoding.engine import write_after_donor
-from lm_eval_takeover.decoding.failures import Failures
+from lm_eval_takeover.decoding.engine import Failures, write_after_donor
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.method.generation import OBSERVED, CountTokens, Generation
 from lm_eval_takeover.method.observations import COMPARED, COUNTED
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import OBSERVED, CountTokens, Generation, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import make_empty
 from lm_eval_takeover.vllm.data_parallel import Engines

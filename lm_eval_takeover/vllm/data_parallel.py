@@ -9,9 +9,9 @@ from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins
+from lm_eval_takeover.method.request import CountTokens
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.launch import count_engines

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.rows import StopStrings
-from lm_eval_takeover.method.generation import CountTokens
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.request import GREEDY, Request
+from lm_eval_takeover.method.request import GREEDY, CountTokens, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import Choice
 from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_drafts, start_engine

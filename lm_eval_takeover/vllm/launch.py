@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from lm_eval_takeover.arguments import VLLM_INSTEAD, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.forward.ragged_cache import list_layer_kinds
+from lm_eval_takeover.forward.caches import list_layer_kinds
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair

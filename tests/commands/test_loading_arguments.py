@@ -6,7 +6,7 @@ from typing import get_type_hints
 import pytest
 from helpers.stock import value_of
 
-from lm_eval_takeover.arguments import KINDS, READ_WITH, ModelArguments
+from lm_eval_takeover.arguments import KINDS, ModelArguments
 from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
 from lm_eval_takeover.commands.compare import calls
 from lm_eval_takeover.commands.compare.calls import plan_rows, read_workload
@@ -25,12 +25,6 @@ def choose_value(name):
     if bool in (kinds := getattr(HINTS[name], "__args__", (HINTS[name],))):
         return True
     return {"quant_method": "bitsandbytes", "load_in_4bit": True} if "quantization" in name and str not in kinds else "float32"
-
-
-def choose_values(name):
-    """The same, with an argument that it is read with."""
-    readers = next((readers for names, readers in READ_WITH.items() if name in names), ())
-    return {each: choose_value(each) for each in (name, *readers[:1])}
 
 
 class Loaded(Exception):
@@ -60,10 +54,11 @@ def loads(tmp_path_factory, parse):
 
 @pytest.mark.parametrize("name", LOADS)
 def test_an_argument_reaches_the_models_of_calibrate_score_effects_and_serve(name, parse, stop_at_loading):
-    value, words = choose_value(name), ["--model_args", json.dumps(choose_values(name))]
+    value = choose_value(name)
+    words = ["--model_args", json.dumps({name: value})]
     calibrate = ["calibrate", "--prompts", "p", "--out", "o.json"]
     check(read_loading(parse(*calibrate, *words)), name, value)
-    if name in LOADING and len(choose_values(name)) == 1:
+    if name in LOADING:
         option = [f"--{name}", *([] if value is True else [value])]
         check(read_loading(parse(*calibrate, *option)), name, value)
         check(read_stored_pair(parse("score", "run", *option)), name, value)
@@ -84,7 +79,9 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, par
     value, loaded = choose_value(name), []
     words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), "--rows", "guided", "--target_rate", "0.07"]
     words += ["--base", str(DEMO["base"]), "--guide", str(DEMO["guide"])]
-    given = {each: json.dumps(value) if isinstance(value, dict) else value for each, value in choose_values(name).items()}
+    given = {
+        each: json.dumps(value) if isinstance(value, dict) else value for each, value in {name: choose_value(name)}.items()
+    }
     asked = read_comparison(parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items())))
     (row,) = plan_rows(asked)
     monkeypatch.setattr(calls, "load_pair", lambda given: loaded.append(given) or demo_pair)

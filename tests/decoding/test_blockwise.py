@@ -14,9 +14,8 @@ from lm_eval_takeover.decoding import blockwise, engine, lockstep, stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.policies import Disagreement, Early, GuideAlone, Random
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import OBSERVED, Request, Sampling
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 

@@ -19,9 +19,8 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Entropy, GuideAlone, Random
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import Generation, Request, Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -158,7 +157,7 @@ def test_a_thinking_budget_forces_the_end_tag_in_every_engine(demo_pair, prompts
 @pytest.mark.parametrize(("tags", "budget", "told"), [(["<think>"], 5, "the guide has no tokens <think> and </think>; leave"),
                                                       ([], -1, "thinking_budget=-1 is negative")])  # fmt: skip
 def test_a_thinking_budget_that_cannot_be_kept_is_refused(demo_pair, monkeypatch, tags, budget, told):
-    monkeypatch.setattr("lm_eval_takeover.decoding.thinking.TAGS", (("<think>", "</nothing>"),))
+    monkeypatch.setattr("lm_eval_takeover.decoding.rows.TAGS", (("<think>", "</nothing>"),))
     with pytest.raises(ArgumentError, match=told.replace("</think>", "</nothing>")):
         list(engine.generate(demo_pair, GuideAlone(thinking_budget=budget), [Request((1,))]))
 

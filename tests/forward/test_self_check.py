@@ -13,7 +13,7 @@ from helpers.simulated_gpu import CUDA, simulated_gpu
 
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward import forward_pass, padded_cache, reader
+from lm_eval_takeover.forward import caches, forward_pass, reader
 from lm_eval_takeover.forward.forward_pass import ForwardPass, GraphedPass, prepare_pass
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.self_check import Reading, check_member, choose_reading, verify_pass
@@ -68,12 +68,12 @@ def test_states_that_samples_share_are_found(member, monkeypatch, caplog, dtype)
     """As they were shared once: convolution and recurrent states in one dictionary, written in place."""
 
     def select_attention_only(cache, rows):
-        selected = padded_cache.copy.copy(cache)
-        selected.layers = [padded_cache.copy.copy(layer) for layer in cache.layers]
+        selected = caches.copy.copy(cache)
+        selected.layers = [caches.copy.copy(layer) for layer in cache.layers]
         selected.batch_select_indices(rows)
         return selected
 
-    monkeypatch.setattr(padded_cache, "select_rows", select_attention_only)
+    monkeypatch.setattr(caches, "select_rows", select_attention_only)
     assert choose_reading(member("falcon_h1", dtype=dtype)) == Reading(padded=False, cached=False, chunked=False)
     assert "so its cache is not used and each token reads its whole text again" in caplog.text
 

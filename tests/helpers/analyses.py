@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.lab.measures.catalogue import SCORED, Measuring
-from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.request import Generation
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace, write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pandas as pd
 
-from lm_eval_takeover.method.generation import OBSERVED, Generation
+from lm_eval_takeover.method.request import OBSERVED, Generation
 from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm_eval_takeover.forward.forward_pass import CudaGraphs
-from lm_eval_takeover.forward.kernel_check import check_kernels
+from lm_eval_takeover.forward.self_check import check_kernels
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.kernels.operations import ModelRead
 from lm_eval_takeover.method.reading import PairReading

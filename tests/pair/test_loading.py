@@ -91,8 +91,6 @@ def test_an_argument_of_another_policy_is_refused_by_the_name_of_those_that_read
         ({"policy": "random", "rate": 0.05, "target_rate": 0.05}, "give target_rate=0.05 or rate=0.05, not both"),
         ({"policy": "lossy", "leniency": 0.5, "target_rate": 0.05}, "give target_rate=0.05 or leniency=0.5, not both"),
         ({"policy": "random", "rate": 0.05, "calibration": "demo"}, "calibration='demo' is read with target_rate=…"),
-        ({"bnb_4bit_quant_type": "nf4"}, "bnb_4bit_quant_type=nf4 is read with load_in_4bit or guide_load_in_4bit; "),
-        ({"max_cpu_memory": "9GiB"}, "max_cpu_memory=9GiB is read with device_map, guide_device_map or parallelize; "),
     ],
 )
 def test_what_nothing_reads_is_refused(arguments, text):

@@ -11,8 +11,7 @@ from transformers import AutoTokenizer
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import VocabularyError
 from lm_eval_takeover.lab.measures.planning import classify_vocabulary
-from lm_eval_takeover.pair.pieces import BytesTokenizer, Pieces
-from lm_eval_takeover.pair.vocabulary import Vocabulary, share
+from lm_eval_takeover.pair.vocabulary import BytesTokenizer, Pieces, Vocabulary, share
 from lm_eval_takeover.runs.run_reader import RunReader
 
 

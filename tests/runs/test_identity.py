@@ -56,10 +56,6 @@ LOADING = {
     "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True},
 }  # fmt: skip
 CHANGES |= {prefix + name: (HAND, {prefix + name: value}) for name, value in LOADING.items() for prefix in ("", "guide_")}
-BITS = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_use_double_quant": True}
-MAP = {"parallelize": True, "max_memory_per_gpu": "9GiB", "max_cpu_memory": "9GiB", "offload_folder": "x"}
-CHANGES |= {name: (HAND | {"load_in_4bit": True}, {name: value}) for name, value in BITS.items()}
-CHANGES |= {name: (HAND | {"device_map": "auto"}, {name: value}) for name, value in MAP.items()}
 SETTING_CHANGES = {"until": ["\n"], "max_gen_toks": 29, "do_sample": False, "temperature": 0.7, "top_p": 0.9, "min_p": 0.1}
 SETTING_CHANGES |= {"top_k": 5, "max_new_tokens": 29, "max_tokens": 29, "max_completion_tokens": 29}
 

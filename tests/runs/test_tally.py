@@ -13,9 +13,8 @@ from lm_eval.api.instance import Instance
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.demo import problems
 from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
-from lm_eval_takeover.method.generation import OBSERVED, Generation
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import OBSERVED, Generation, Request, Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.recorder import count_asked, count_changed

@@ -12,9 +12,8 @@ from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
 from helpers.run_dirs import HEADER, make_sample
 
 from lm_eval_takeover.decoding import engine
-from lm_eval_takeover.method.generation import OBSERVED
 from lm_eval_takeover.method.registry import scores
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import OBSERVED, Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.runs.parquet import TRACE_SCHEMA, pack_trace, tabulate, window_means, write_parquet
 

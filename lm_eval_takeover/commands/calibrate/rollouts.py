@@ -36,12 +36,11 @@ from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.decoding.rows import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, RunDirError, run_in_batches
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import Score
-from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Generation, Request, Sampling
 from lm_eval_takeover.pair.member import text_settings
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.journal import Sample

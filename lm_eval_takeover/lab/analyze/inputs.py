@@ -13,7 +13,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.measures.catalogue import find_step
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
 from lm_eval_takeover.lab.score_files import SampleTokens, find_scored, list_score_files, make_sample, read_header
-from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader
 

@@ -20,11 +20,10 @@ from lm_eval_takeover.lab.effects.positions import Candidates, Form, Position
 from lm_eval_takeover.lab.measures import effects
 from lm_eval_takeover.lab.measures.effects import CONTROL, TAKEOVER, measure_position
 from lm_eval_takeover.lab.score.scoring import Readers, restore_arguments
-from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import Generation, Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key

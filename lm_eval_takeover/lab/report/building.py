@@ -37,7 +37,7 @@ from lm_eval_takeover.lab.score_files import (
     read_header,
     read_scored_samples,
 )
-from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.problems import derive_pass_at_k
 from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, within_shares
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct

@@ -15,7 +15,7 @@ from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures.figures import SIZE, draw, draw_places
 from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.lab.report.inputs import Analysis, clean_figure
-from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.summary import Summary
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.storage.files import read_bounded

@@ -21,7 +21,7 @@ from lm_eval_takeover.lab.analyze.tables import SHOWN, Words, count_words, draw_
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
 from lm_eval_takeover.lab.score_files import SampleTokens, list_score_files, read_scored_samples
-from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import PROMPT_SCHEMA, write_parquet

@@ -124,7 +124,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": [None, "evil.Tokenizer"]}
     (evil / "config.json").write_text(json.dumps(config | {"auto_map": classes, "model_type": "evil"}))
     (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    changed = {"trust_remote_code": True, "device_map": "auto", "offload_folder": "/elsewhere", "guide_device": "meta"}
+    changed = {"trust_remote_code": True, "device_map": "auto", "guide_device": "meta"}
     plant_facts(run, arguments=changed | {"base": str(evil), "guide": str(evil)})
     with pytest.raises(ArgumentError, match="contains custom code which must be executed"):
         main(["score", str(run)])
