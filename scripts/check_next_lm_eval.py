@@ -146,7 +146,7 @@ def main() -> int:
             broken += outcome != "ok"
             print(f"  {name}: {outcome}", flush=True)
         if options.tests:
-            tests = [str(python), "-m", "pytest", "-q", "-p", "no:randomly", "tests/test_lm_eval_command.py"]
+            tests = [str(python), "-m", "pytest", "-q", "-p", "no:randomly", "tests/test_lm_eval.py"]
             broken += subprocess.run(tests, cwd=ROOT).returncode
     return int(bool(broken))
 

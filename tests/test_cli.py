@@ -1,13 +1,16 @@
-"""The command `lm-eval-takeover` finds the folders of its subcommands, knows none of their options, and starts fast."""
+"""The command `lm-eval-takeover` finds the folders of its subcommands, knows none of their options, and imports what it needs."""
 
+import ast
 import os
+import shutil
 import subprocess
+import sys
 
 import pytest
+from helpers.pairs import ROOT
 from helpers.processes import TAKEOVER, environment, run
 
 from lm_eval_takeover import cli, commands, stopping
-from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.storage.files import write_text
 
@@ -39,18 +42,13 @@ def greet(tmp_path):
 
 
 def test_a_folder_in_the_folder_of_commands_is_a_subcommand(greet, capsys):
-    assert cli.main(["greet", "--word_to_say", "hello"]) == 0
-    assert capsys.readouterr().out == "hello\n"
     assert cli.main(["greet", "--word_to_say", "hello", "--status", "1"]) == 1
+    for words in (["--word-to-say", "a-b"], ["--word-to-say=a-b"], ["--word_to_say=--a-b"]):  # only names lose their dashes
+        assert cli.main(["greet", *words]) == 0
+    assert capsys.readouterr().out == "hello\na-b\na-b\n--a-b\n"
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main(["--help"])
     assert "say a word" in capsys.readouterr().out
-
-
-def test_dashes_in_the_name_of_an_option_are_underscores_and_values_stay_what_they_are(greet, capsys):
-    for words in (["--word-to-say", "a-b"], ["--word-to-say=a-b"], ["--word_to_say=--a-b"]):
-        assert cli.main(["greet", *words]) == 0
-    assert capsys.readouterr().out == "a-b\na-b\n--a-b\n"
 
 
 def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
@@ -66,16 +64,14 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
             cli.main(words)
         assert caught.value.code == 2
         printed = capsys.readouterr().err
-        assert printed.startswith(text)
-        assert printed.count("\n") == 1
+        assert printed.startswith(text) and printed.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", [name for name, _ in cli.find_commands()])
 def test_every_command_has_a_help_with_an_example(name, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([name, "--help"])
-    printed = capsys.readouterr().out
-    assert f"\n  lm-eval-takeover {name} " in printed
+    assert f"\n  lm-eval-takeover {name} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("stop", "status"), [(KeyboardInterrupt, 130), (stopping.Terminated, 143)])
@@ -126,7 +122,7 @@ def test_names_are_utf8_in_the_c_locale_too(tmp_path):
 
 
 def test_every_kind_of_name_is_listed(capsys):
-    assert main(["list"]) == 0
+    assert cli.main(["list"]) == 0
     printed = capsys.readouterr().out
     names = {kind: [line.split()[0] for line in lines.splitlines() if line[2:3].strip()]
              for kind, _, lines in (part.partition("\n") for part in printed.split("\n\n"))}  # fmt: skip
@@ -134,3 +130,68 @@ def test_every_kind_of_name_is_listed(capsys):
     assert {"disagreement", "random", "early", "base", "guide"} <= set(names["policies"])
     assert "demo" in names["calibrations"] and {"takeover_demo", "takeover_paper"} <= set(names["tasks"])
     assert max(map(len, printed.splitlines())) <= 80
+
+
+# What every start, task files under any model type, and commands that read runs import
+
+MODELS = ("torch", "transformers")
+HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
+READERS = (
+    "commands.show.rollout",
+    "lab.analyze.tables",
+    "lab.frontier.output",
+    "lab.report.building",
+)  # of files that are there
+LOGS = str(ROOT / "tests" / "results" / "data" / "hf")
+CALLS = """
+import contextlib, io
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import TakeoverError
+for words in {!r}:
+    with contextlib.suppress(SystemExit, TakeoverError), contextlib.redirect_stdout(io.StringIO()):
+        main(words)
+"""
+
+
+def list_loaded(*stages):
+    """After each code those of its modules that are loaded, all in one process."""
+    script = f"""
+import sys
+found = []
+for code, forbidden in {stages!r}:
+    exec(code)
+    found.append([name for name in forbidden if name in sys.modules])
+print(found)
+"""
+    done = run([sys.executable, "-c", script], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout)
+
+
+def test_imports_are_light():
+    """In one process, where each step may load more than the one before."""
+    starts = "import lm_eval_takeover, lm_eval_takeover.lm_eval_hooks; lm_eval_takeover.register_score"
+    helps = [["--help"], ["calibrate", "--help"]]
+    reads = [["leaderboard", LOGS], ["regress", LOGS, "--baseline", LOGS], ["score", "no/run.json"]]
+    reads += [["effects", "no/run.json", "--dry_run", "--out", "no"]]
+    package = ROOT / "lm_eval_takeover"
+    light = [path for folder in ("answers", "tasks", "storage", "results") for path in (package / folder).glob("*.py")]
+    names = ", ".join(".".join(path.with_suffix("").relative_to(ROOT).parts) for path in light if path.stem != "__init__")
+    stages = [
+        (starts + CALLS.format(helps), HARNESS),
+        (f"import {', '.join(f'lm_eval_takeover.{name}' for name in READERS)}", (*MODELS, "datasets", "lm_eval")),
+        (CALLS.format(reads), (*MODELS, "datasets", "lm_eval", "scipy.stats")),
+        (f"import {names}", MODELS),
+    ]
+    assert list_loaded(*stages) == [[]] * len(stages)
+
+
+def test_commands_that_read_a_run_load_no_torch(demo_runs, tmp_path):
+    shutil.copytree(demo_runs["guided"].parent, tmp_path / "runs")
+    runs, analysis = [str(tmp_path / "runs" / name) for name in ("base", "guided")], str(tmp_path / "analysis")
+    calls = [["show", runs[1]], ["analyze", *runs, "--only", "budget,flips,planning", "--out", analysis]]
+    calls += [["report", analysis, "--out", str(tmp_path / "report.html")]]
+    dry = [["effects", runs[1], "--dry_run", "--out", str(tmp_path / "effects")]]
+    heavy = (*MODELS, "lm_eval", "sklearn", "scipy.stats")
+    assert list_loaded((CALLS.format(calls), heavy), (CALLS.format(dry), MODELS)) == [[], []]
+    assert (tmp_path / "analysis" / "planning.json").exists() and (tmp_path / "report.html").exists()

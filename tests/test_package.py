@@ -1,14 +1,17 @@
-"""What the package offers at its top, what it asks for and locks, and how it is checked."""
+"""What the package offers, asks for and locks; and that a wheel in a fresh environment makes the stock lm-eval find it."""
 
 import ast
+import json
+import os
 import re
-import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 from importlib.metadata import packages_distributions
 from inspect import ismodule
-from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from helpers.pairs import ROOT
@@ -17,21 +20,14 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from lm_eval_takeover import __version__
 from lm_eval_takeover.vllm.launch import SUPPORTED
 
-BROUGHT = {
-    "lm_eval_takeover",
-    "vllm",
-    "ray",
-    "starlette",
-    "uvicorn",
-    "prometheus_client",
-    "triton",
-    "inspect_ai",
-    "peft",
-    "gguf",
-}
+BROUGHT = {"lm_eval_takeover", "vllm", "ray", "starlette", "uvicorn", "prometheus_client", "triton", "inspect_ai", "peft",
+           "gguf"}  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+DATA = ROOT / "tests" / "results" / "data"
 
 
 def test_all_is_complete():
@@ -41,22 +37,18 @@ def test_all_is_complete():
     assert set(package.__all__) == public | {"__version__"}
 
 
-def test_the_next_lm_eval_is_kept_out_until_it_is_known_to_fit():
+def test_the_next_lm_eval_and_vllm_are_kept_out_until_they_are_known_to_fit():
     (wanted,) = (one for one in map(Requirement, PROJECT["dependencies"]) if one.name == "lm-eval")
     versions = ("0.4.13", "0.4.14", "0.5.0.dev1", "0.5")
     assert [wanted.specifier.contains(one, prereleases=True) for one in versions] == [True, True, False, False]
-
-
-def test_the_bound_of_vllm_is_that_which_is_checked_at_the_start():
-    (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["vllm"])
-    major, minor = map(int, SUPPORTED.split("."))
+    (wanted,) = map(Requirement, EXTRAS["vllm"])
+    major, minor = map(int, SUPPORTED.split("."))  # which is checked at the start
     assert wanted.specifier == SpecifierSet(f">={SUPPORTED},<{major}.{minor + 1}")
 
 
 def test_every_direct_dependency_is_locked_with_hashes_at_a_version_that_fits():
-    extras = PROJECT["optional-dependencies"]
-    named = [*PROJECT["dependencies"], *extras["lab"], *extras["check"]]
-    named += [one for one in extras["test"] if not one.startswith(PROJECT["name"])]
+    named = [*PROJECT["dependencies"], *EXTRAS["lab"], *EXTRAS["check"]]
+    named += [one for one in EXTRAS["test"] if not one.startswith(PROJECT["name"])]
     text = (ROOT / "requirements.lock").read_text()
     locked = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
     assert len(locked) == len(re.findall("==", text))
@@ -69,9 +61,8 @@ def test_every_direct_dependency_is_locked_with_hashes_at_a_version_that_fits():
 
 def test_every_import_is_declared():
     """By the core and by the lab; what an option or a plug-in of others brings is imported where it is used."""
-    extras = PROJECT["optional-dependencies"]
     core, lab = (
-        {canonicalize_name(Requirement(one).name) for one in ones} for ones in (PROJECT["dependencies"], extras["lab"])
+        {canonicalize_name(Requirement(one).name) for one in ones} for ones in (PROJECT["dependencies"], EXTRAS["lab"])
     )
     owners = packages_distributions()
     for file in (ROOT / "lm_eval_takeover").rglob("*.py"):
@@ -84,31 +75,15 @@ def test_every_import_is_declared():
 
 
 @pytest.mark.slow
-def test_a_core_that_imports_the_lab_or_its_libraries_fails(tmp_path):
-    shutil.copytree(ROOT / "lm_eval_takeover", tmp_path / "lm_eval_takeover", ignore=shutil.ignore_patterns("*.safetensors"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name, line in (("results/summary", "import lm_eval_takeover.lab.extra"), ("runs/facts", "import polars")):
-        with (tmp_path / "lm_eval_takeover" / f"{name}.py").open("a") as file:
-            file.write(f"\n\ndef planted():\n    {line}\n")
-    call = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
-    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, env=environment() | {"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 1
-    assert "lm_eval_takeover.results.summary -> lm_eval_takeover.lab.extra" in " ".join(done.stdout.split())
-    assert "lm_eval_takeover.runs.facts -> polars" in " ".join(done.stdout.split())
-
-
-@pytest.mark.slow
 def test_core_commands_run_without_the_lab_s_libraries_and_studies_name_what_is_missing(tmp_path):
-    data = ROOT / "tests" / "results" / "data"
     code = f"""
 import sys
 sys.modules |= dict.fromkeys(("matplotlib", "polars", "sklearn"))
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
-for words in ("list", "leaderboard {data}", "regress {data}/guided --baseline b.json --update",
-              "regress {data}/guided --baseline b.json"):
+for words in ("list", "leaderboard {DATA}", "regress {DATA}/guided --baseline b.json --update"):
     assert main(words.split()) == 0, words
-for name, words in (("analyze", "{data} --out out"), ("effects", "run --out out"), ("frontier", "run --out out"),
+for name, words in (("analyze", "{DATA} --out out"), ("effects", "run --out out"), ("frontier", "run --out out"),
                     ("report", "run --out out"), ("paper", "--run_dir out")):
     try:
         main([name, *words.split()])
@@ -129,3 +104,97 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["suite runs", "check runs", "test-vllm runs", "make test: FAILED: suite"]
     assert done.returncode == 2
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel made from an sdist, as `python -m build` makes it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(build, check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
+
+
+# What lm-eval knows of us, and where our files are: by each way from lm-eval's entry point to a folder, by the folders that
+# the hook gives to lm-eval, by our own lists.
+FOUND = """
+import importlib.resources, json, pickle, sys
+ours = [name for name in sys.modules if "takeover" in name]
+import lm_eval.evaluator, lm_eval.models.dummy, lm_eval.tasks.manager as tasks
+from importlib.metadata import entry_points
+from pathlib import Path
+import lm_eval_takeover
+from lm_eval_takeover.calibration.files import packaged_calibrations
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
+from lm_eval_takeover.tasks.known_problems import DIGESTS
+(entry,) = entry_points(group="lm_eval.tasks", name="takeover")
+named = entry.load()
+(folder,) = named.__path__
+ways = Path(named.__file__).parent, importlib.resources.files(entry.value), *named.__spec__.submodule_search_locations
+weights = [role / "model.safetensors" for role in DEMO.values()]
+data = *packaged_calibrations().values(), *weights, CALIBRATION_PROMPTS, PROBLEMS, DIGESTS
+asked = []
+tasks.TaskIndex.build = staticmethod(lambda paths, **_: asked.extend(map(str, paths)) or {})
+tasks.TaskManager()
+specs = pickle.loads(pickle.dumps([module.__spec__ for module in (lm_eval.evaluator, lm_eval.models, tasks)]))
+print(json.dumps({
+    "at the start": ours,
+    "model": {"guided-takeover", "hf"} <= {*lm_eval.api.registry.model_registry},
+    "target": entry_points(group="lm_eval.models", name="guided-takeover")["guided-takeover"].value,
+    "folders": [*(str(way) == folder for way in ways), folder in asked],
+    "loaders": [one.loader.path == one.origin for one in specs],
+    "tasks": sorted(file.stem for file in Path(folder).glob("takeover_*.yaml")),
+    "calibrations": sorted(packaged_calibrations()),
+    "missing": [str(path) for path in data if not path.is_file() or Path(lm_eval_takeover.__file__).parent not in path.parents],
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["checkout", "editable", "wheel"])
+def test_lm_eval_finds_model_tasks_and_data_however_it_is_installed(way, wheel, tmp_path):
+    """In a fresh environment; lm-eval and the rest are seen through one path entry, inside which no path files are read."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "zz_dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    pip = [sys.executable, "-m", "pip", "-q", "--python", python, "install", "--no-deps", "--no-index", "--no-build-isolation"]
+    if way != "checkout":
+        subprocess.run([*pip, *(["-e", ROOT] if way == "editable" else [wheel])], check=True)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LM_EVAL_TAKEOVER"))}
+
+    def run(program, *words, **given):
+        done = subprocess.run([program, *words], env=clean | given, capture_output=True, text=True, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    path = {"PYTHONPATH": str(ROOT)} if way == "checkout" else {}
+    found = json.loads(run(python, "-c", FOUND, **path))
+    hooked = way != "checkout"
+    assert found == {
+        "at the start": ["_lm_eval_takeover_autoload"] * hooked, "model": hooked, "folders": [True] * 3 + [hooked],
+        "target": "lm_eval_takeover.model:GuidedTakeover", "loaders": [True] * 3, "missing": [],
+        "tasks": sorted(file.stem for file in (ROOT / "task_configs").glob("takeover_*.yaml")),
+        "calibrations": sorted(file.stem for file in (ROOT / "calibration").glob("*.json")),
+    }  # fmt: skip
+    if way == "wheel":
+        assert run(python.with_name("lm-eval-takeover"), "--version") == f"{__version__}\n"
+        assert not json.loads(run(python, "-c", FOUND, LM_EVAL_TAKEOVER_AUTOLOAD="0"))["model"]
+
+
+@pytest.mark.slow
+def test_an_sdist_and_its_wheel_lose_no_file(wheel):
+    names = {*ZipFile(wheel).namelist()}
+    for place, folder, pattern in (
+        ("", "lm_eval_takeover", "*.py"),
+        ("lm_eval_takeover/", "task_configs", "*.*"),
+        ("lm_eval_takeover/data/", "calibration", "*.json"),
+    ):
+        files = (file.relative_to(ROOT) for file in (ROOT / folder).rglob(pattern) if "__pycache__" not in file.parts)
+        assert {f"{place}{file}" for file in files if (ROOT / file).is_file()} <= names
+
+
+def test_a_path_file_that_outlives_the_package_says_nothing(tmp_path):
+    line = (ROOT / "lm_eval_takeover_autoload.pth").read_text()
+    done = subprocess.run([sys.executable, "-S", "-c", line], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
