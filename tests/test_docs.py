@@ -14,7 +14,7 @@ import write_docs_tables
 import yaml
 from helpers.pairs import ROOT
 from helpers.results import takeover, write_results
-from lm_eval.utils import simple_parse_args_string
+from helpers.stock import parse_stock
 
 from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands.compare.comparison import read_comparison
@@ -88,30 +88,24 @@ def test_the_picture_shows_the_figures_that_the_tables_have():
         assert f">{row['acc']:.1%}<" in picture
 
 
-def test_the_tasks_page_names_every_task_group_and_metric_and_no_other():
-    text = page_text("tasks.md")
-    files = TASK_CONFIGS.glob("*.yaml")
-    configs = [yaml.safe_load(path.read_text().replace("!function", "")) for path in files]
-    tasks = {config["task"] for config in configs if isinstance(config.get("task"), str)}
-    draws = {task for task in tasks if re.search(r"_\d+0$", task)}
-    groups = {config["group"] for config in configs if "group" in config}
-    assert sorted(first_cells(text, "task")) == sorted(tasks - draws)
-    assert sorted(first_cells(text, "group")) == sorted(groups)
-    assert first_cells(text, "metric") == [metric["metric"] for metric in list_metrics(8)]
-    assert draws == set(re.findall(r"`(takeover_\w+_\d+0)`", text))
-
-
 def test_tables_of_pages_name_all_that_there_is_and_no_more():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
     package = ROOT / "lm_eval_takeover"
     modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
+    configs = [yaml.safe_load(path.read_text().replace("!function", "")) for path in TASK_CONFIGS.glob("*.yaml")]
+    tasks = {config["task"] for config in configs if isinstance(config.get("task"), str)}
+    draws = {task for task in tasks if re.search(r"_\d+0$", task)}
     for page, header, names in (
+        ("tasks.md", "task", tasks - draws),
+        ("tasks.md", "group", {config["group"] for config in configs if "group" in config}),
+        ("tasks.md", "metric", [metric["metric"] for metric in list_metrics(8)]),
         ("runs.md", "column", TRACE_SCHEMA.names),
         ("install.md", "dependency", {re.match(r"[\w-]+", one)[0] for one in wanted} - {project["name"]}),
         ("contributing.md", "source folder", [*modules, *(f"{path.parent.name}/" for path in package.glob("*/__init__.py"))]),
     ):
         assert sorted(first_cells(page_text(page), header)) == sorted(names), page
+    assert draws == set(re.findall(r"`(takeover_\w+_\d+0)`", page_text("tasks.md")))
 
 
 def test_every_page_is_in_both_indexes():
@@ -136,48 +130,23 @@ def test_links_lead_somewhere(page):
 
 
 @of_every_page
-def test_names_that_a_page_finds_in_a_file_are_defined_there(page):
-    text = page.read_text()
-    found = re.findall(r"`([\w.]+)`(?: and `([\w.]+)`)? in \[`[^`]+`\]\(([^)]+\.(?:py|yaml))\)", text)
-    for *names, target in found:
-        source = (page.parent / target).read_text()
-        for name in filter(None, names):
-            word = re.escape(name.rpartition(".")[2])
-            assert re.search(rf"(?:^task: |\b(?:def|class) |^){word}\b", source, re.MULTILINE), f"{name} in {target}"
-    assert page.name != "contributing.md" or len(found) >= 7
-
-
-@of_every_page
-def test_scripts_and_make_targets_that_are_named_are_there(page):
+def test_scripts_make_targets_and_names_in_files_are_there(page):
     text = page.read_text()
     for file in re.findall(r"\b(?:benchmarks|scripts|tests|lm_eval_takeover)/[\w/]+\.\w+", text):
         assert (ROOT / file).exists(), file
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    for words in commands(text, "make"):
-        assert set(words[1:]) <= set(targets), words
+    assert {word for words in commands(text, "make") for word in words[1:]} <= {*targets}
+    found = re.findall(r"`([\w.]+)`(?: and `([\w.]+)`)? in \[`[^`]+`\]\(([^)]+\.(?:py|yaml))\)", text)
+    for *names, target in found:
+        for name in filter(None, names):
+            defined = rf"(?:^task: |\b(?:def|class) |^){re.escape(name.rpartition('.')[2])}\b"
+            assert re.search(defined, (page.parent / target).read_text(), re.MULTILINE), f"{name} in {target}"
+    assert page.name != "contributing.md" or len(found) >= 7
 
 
 @of_every_page
-def test_options_of_lm_eval_in_commands_exist(page):
-    from lm_eval._cli.harness import HarnessCLI
-
-    tasks = {path.stem for path in TASK_CONFIGS.glob("*.yaml")}
-    tasks |= set(re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE))  # those that the page shows
-    tasks |= {"gpqa_diamond_zeroshot"}  # of lm-eval
-    for words in commands(page.read_text(), "lm_eval"):
-        sys.argv = list(words)
-        options = HarnessCLI().parse_args()
-        assert set(options.tasks.split(",") if isinstance(options.tasks, str) else options.tasks) <= tasks, words
-        arguments = options.model_args or {}
-        if options.model == "guided-takeover" and "plugins" not in arguments:  # with plug-ins: run below
-            parse_arguments(arguments)
-
-
-@of_every_page
-def test_runs_ask_as_their_calibration_was_measured(page):
-    """Options of our command exist. A file that a page's `calibrate` writes is used for the same pair, form of prompts and
-    rates, on its page or the README.
-    """
+def test_options_in_commands_exist_and_runs_ask_as_their_calibration_was_measured(page):
+    """A file that a page's `calibrate` writes is used for the same pair, form of prompts and rates, on its page or the README."""
     made, parser = {}, one_parser()
     for source in dict.fromkeys([README, page]):
         for words in commands(source.read_text(), "lm-eval-takeover"):
@@ -186,8 +155,14 @@ def test_runs_ask_as_their_calibration_was_measured(page):
                 made[str(options.out)] = options
             if words[1] == "compare" and source == page:
                 check_rows(read_comparison(options))
+    tasks = {path.stem for path in TASK_CONFIGS.glob("*.yaml")} | {"gpqa_diamond_zeroshot"}  # of lm-eval
+    tasks |= set(re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE))  # those that the page shows
     for words in commands(page.read_text(), "lm_eval"):
-        given = simple_parse_args_string(words[words.index("--model_args") + 1]) if "--model_args" in words else {}
+        read = parse_stock(words)
+        assert set(read.tasks.split(",") if isinstance(read.tasks, str) else read.tasks) <= tasks, words
+        given = read.model_args or {}
+        if read.model == "guided-takeover" and "plugins" not in given:  # with plug-ins: run below
+            parse_arguments(given)
         if str(given.get("calibration", "")).endswith(".json"):
             options = made[given["calibration"]]
             assert (given["base"], given["guide"]) == (options.base, options.guide), words
@@ -219,12 +194,11 @@ def test_commands_on_the_demo_pair_run_as_they_stand(page, forked, tmp_path):
 
 ELSEWHERE = (
     r"Qwen/|--pair qwen|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|^frontier |my_gate\.py"
-    r"|--after gate|org/|results/new|runs/paper/"
+    r"|--after gate|org/|results/new|runs/paper/|^analyze runs/base runs/guided runs/guide"
 )
 SMALL = {"effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"]}
 NUMBER = re.compile(r"[-+]?\d[\d,.]*%?")
-RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "runs/math500": "guided",
-        "runs/demo/guided/samples": "guided"}  # fmt: skip
+RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/math500": "guided", "runs/demo/guided/samples": "guided"}
 # A configuration of vLLM's lm-eval-harness, for the results below.
 FIXED = """\
 model_name: small
