@@ -22,8 +22,8 @@ import torch
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model, save_small_pair
 from helpers.process_state import given_back
-from helpers.processes import HELPERS, ForkServer, environment, pointed_at
-from helpers.read_once import made_once, read_harness_once
+from helpers.processes import HELPERS, ForkServer, environment
+from helpers.read_once import lighten_harness, made_once
 from hypothesis import settings
 
 from lm_eval_takeover.cli import main
@@ -31,6 +31,7 @@ from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
+HUB = SHARED / "hub" / "serve_hub.py"
 settings.register_profile("any machine", deadline=None)  # time is no property of a rule
 settings.load_profile("any machine")
 torch.set_num_threads(1)
@@ -51,8 +52,8 @@ def shared_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _harness_is_read_once(shared_folder):
-    read_harness_once(shared_folder)
+def _process_is_light():
+    lighten_harness()
     gc.freeze()  # what is imported stays: `compare` collects after each row
     gc.set_threshold(20_000)  # what is new is collected less often
 
@@ -139,9 +140,9 @@ def demo_runs(shared_folder):
 @pytest.fixture(scope="session")
 def hub(random_pair):
     """A stand-in for the hub: the real data sets, two with rows of our own, the random pair as `acme/base`, `acme/guide`."""
-    if not (SHARED / "hub" / "serve_hub.py").exists():
+    if not HUB.exists():
         pytest.skip("needs the stand-in for the hub in ../shared/hub, which is not here")
-    sys.path.insert(0, str(SHARED / "hub"))
+    sys.path.insert(0, str(HUB.parent))
     from serve_hub import Server
 
     models = random_pair["base"].parent.parent / "models"
@@ -156,17 +157,20 @@ def hub(random_pair):
 
 
 @pytest.fixture(scope="session")
-def forked(tmp_path_factory, shared_folder):
-    """Runs commands whose start is not what is tested."""
-    server = ForkServer(tmp_path_factory.mktemp("commands"), shared_folder, environment())
+def forked(request, tmp_path_factory):
+    """Runs commands whose start is not what is tested. They read the stand-in for the hub, where there is one."""
+    folder, env = tmp_path_factory.mktemp("commands"), environment()
+    if HUB.exists():
+        hub = request.getfixturevalue("hub")
+        from serve_hub import environment as at_hub
+
+        env = at_hub(hub.url, str(folder / "hf-home")) | {"OMP_NUM_THREADS": "1"}
+    server = ForkServer(folder, env)
     yield server
     server.close()
 
 
 @pytest.fixture(scope="session")
-def forked_at_hub(hub, tmp_path_factory, shared_folder):
-    """The same for commands that read models and data of the stand-in for the hub."""
-    folder = tmp_path_factory.mktemp("hub-commands")
-    server = ForkServer(folder, shared_folder, pointed_at(hub, folder / "hf-home"))
-    yield server
-    server.close()
+def forked_at_hub(hub, forked):
+    """The same for commands that need the stand-in."""
+    return forked

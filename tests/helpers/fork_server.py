@@ -1,6 +1,6 @@
 """Processes that are forked off this one, which has imported what they need: that takes longer than most of what they do.
 
-`fork_server.py FOLDER` reads one JSON object a line: the `program` ("lm_eval", "lm-eval-takeover" or the path of a script), its
+`fork_server.py` reads one JSON object a line: the `program` ("lm_eval", "lm-eval-takeover" or the path of a script), its
 `arguments`, `cwd`, `environment`, the files `stdout`, `stderr` and `status` to write to, and perhaps `mounts`, a process in whose
 mount namespace it is to run. Answers with the pid. What a command does at its own start (its options before slow imports, finding
 our model type, signals) is for tests of the real command.
@@ -20,8 +20,7 @@ import torch
 from lm_eval import evaluator, simple_evaluate
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.tasks import TaskManager
-from read_once import read_harness_once
-from torch.utils import collect_env
+from read_once import lighten_harness
 from tqdm import tqdm
 
 from lm_eval_takeover import cli, model
@@ -77,9 +76,8 @@ def become(program, arguments, cwd, environment, stdout, stderr, mounts, status)
 
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
-    read_harness_once(Path(sys.argv[1]))
+    lighten_harness()
     TaskManager()
-    collect_env.get_pretty_env_info()
     torch.set_num_threads(1)
     assert evaluator and simple_evaluate  # which are imported when they are asked for
     # A bar's own lock is one of all forks, and a child that is killed while it holds it would stop all others.

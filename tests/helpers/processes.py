@@ -19,13 +19,6 @@ def environment(**extra):
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | extra
 
 
-def pointed_at(server, home):
-    """The environment of a process that reads the stand-in for the hub, which is on the path where there is one."""
-    from serve_hub import environment as at_hub
-
-    return at_hub(server.url, str(home)) | {"OMP_NUM_THREADS": "1"}
-
-
 def run(command, **options):
     return subprocess.run(command, capture_output=True, text=True, **({"env": environment()} | options))
 
@@ -57,13 +50,12 @@ def mounted(command):
 class ForkServer:
     """Runs `lm_eval`, `lm-eval-takeover` and scripts of Python where starting them is not what is tested: see `fork_server.py`.
 
-    `shared` is a folder for what servers of several workers read. The environment is that of the server and of its processes:
-    libraries read some of it when they are imported.
+    The environment is that of the server and of its processes: libraries read some of it when they are imported.
     """
 
-    def __init__(self, folder, shared, env):
+    def __init__(self, folder, env):
         self.folder, self.env, self._count = folder, env, 0
-        command, pipe = [sys.executable, HELPERS / "fork_server.py", shared], subprocess.PIPE
+        command, pipe = [sys.executable, HELPERS / "fork_server.py"], subprocess.PIPE
         self._server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env, start_new_session=True)
         assert self._server.stdout.readline() == "ready\n"
 

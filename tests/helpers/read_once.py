@@ -1,9 +1,6 @@
-"""What costs lm-eval seconds in every process and is the same in all of them: the index of its own tasks, 14,000 files, and what
-it says of the machine, for which it runs pip and a dozen other programs at every evaluation.
-"""
+"""What one process makes for all that run beside it; and lm-eval without what costs it seconds in every process."""
 
 import fcntl
-import functools
 import pickle
 from pathlib import Path
 
@@ -28,19 +25,12 @@ def value_once(path, make):
     return pickle.loads(made_once(path, lambda new: new.write_bytes(pickle.dumps(make()))).read_bytes())
 
 
-def read_harness_once(folder):
-    """Have processes that share this folder read lm-eval's tasks once, and describe the machine once."""
-    own, build, describe = Path(tasks.__file__).parent, TaskIndex.build, collect_env.get_pretty_env_info
-
-    @functools.cache
-    def index_own():
-        return value_once(folder / "lm-eval-tasks.pickle", lambda: build([own]))
+def lighten_harness():
+    """Of lm-eval's own tasks, 14,000 files, one folder is read. It asks pip and a dozen other programs nothing of the machine."""
+    own, build = Path(tasks.__file__).parent, TaskIndex.build
 
     def build_index(paths, **options):
-        index = {}
-        for path in paths:
-            index |= index_own() if path == own and not options else build([path], **options)
-        return index
+        return build([path / "gsm8k" if path == own else path for path in paths], **options)
 
     TaskIndex.build = staticmethod(build_index)
-    collect_env.get_pretty_env_info = functools.cache(lambda: value_once(folder / "machine.pickle", describe))
+    collect_env.get_pretty_env_info = lambda: "a machine"
