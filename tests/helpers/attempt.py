@@ -13,16 +13,14 @@ import sys
 import time
 from pathlib import Path
 
-from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
+from helpers.demo_runs import evaluate_demo
 from lm_eval_takeover import cli
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.lab.score import scoring
 from lm_eval_takeover.runs import journal, run_writer
 from lm_eval_takeover.storage import files
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 
@@ -81,15 +79,7 @@ def attempt(spec):
     if "command" in spec:
         scoring.FILE_TOKENS = spec["part"]
         sys.exit(cli.main(spec["command"]))
-    found = simple_evaluate(
-        model="guided-takeover",
-        model_args=spec["arguments"],
-        tasks=["takeover_demo"],
-        limit=spec["limit"],
-        task_manager=TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False),
-        bootstrap_iters=0,
-        log_samples=True,
-    )
+    found = evaluate_demo("guided-takeover", spec["arguments"], spec["limit"])
     outcome = {"takeover": found["config"]["takeover"]} | {name: found[name] for name in ("results", "samples")}
     files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))
 

@@ -1,9 +1,9 @@
 """Processes that are forked off this one, which has imported what they need: that takes longer than most of what they do.
 
-`fork_server.py` reads one JSON object a line: the `program` ("lm_eval", "lm-eval-takeover" or the path of a script), its
-`arguments`, `cwd`, `environment`, the files `stdout`, `stderr` and `status` to write to, and perhaps `mounts`, a process in whose
-mount namespace it is to run. Answers with the pid. What a command does at its own start (its options before slow imports, finding
-our model type, signals) is for tests of the real command.
+It reads one JSON object a line: the `program` ("lm_eval", "lm-eval-takeover" or the path of a script), its `arguments`, `cwd`,
+`environment`, the files `stdout`, `stderr` and `status` to write to, and perhaps `mounts`, a process in whose mount namespace it
+is to run. Answers with the pid. What a command does at its own start (its options before slow imports, finding our model type,
+signals) is for tests of the real command.
 """
 
 import ctypes
@@ -20,9 +20,11 @@ import torch
 from lm_eval import evaluator, simple_evaluate
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.tasks import TaskManager
-from read_once import lighten_harness
 from tqdm import tqdm
 
+from helpers.read_once import lighten_harness
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from lm_eval_takeover import cli, model
 
 _MOUNTS = 0x00020000  # CLONE_NEWNS of sched.h

@@ -55,8 +55,8 @@ class ForkServer:
 
     def __init__(self, folder, env):
         self.folder, self.env, self._count = folder, env, 0
-        command, pipe = [sys.executable, HELPERS / "fork_server.py"], subprocess.PIPE
-        self._server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env, start_new_session=True)
+        command, pipes = [sys.executable, "-m", "helpers.fork_server"], dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        self._server = subprocess.Popen(command, text=True, env=env, cwd=HELPERS.parent, start_new_session=True, **pipes)
         assert self._server.stdout.readline() == "ready\n"
 
     def start(self, program, *arguments, cwd=None, mounts=None, **extra):

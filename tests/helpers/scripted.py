@@ -6,12 +6,10 @@ The fourth sample of every problem has no answer; all others are `\\boxed{gold}`
 import json
 import sys
 
-from lm_eval import simple_evaluate
 from lm_eval.models.dummy import DummyLM
-from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from helpers import demo_runs
 
 
 class Scripted(DummyLM):
@@ -29,17 +27,11 @@ class Scripted(DummyLM):
 
 
 def evaluate(model, tasks, metadata=None, limit=None):
-    """lm-eval's results; its own tasks, whose index takes longer than all of this, are left out."""
-    ours = TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False, metadata=metadata)
-    return simple_evaluate(model, tasks=tasks, task_manager=ours, bootstrap_iters=1000, metadata=metadata, limit=limit)
+    return demo_runs.evaluate(model, tasks, limit=limit, metadata=metadata, bootstrap_iters=1000)
 
 
-def main():
+if __name__ == "__main__":
     metadata, limit = (*map(json.loads, sys.argv[2:]), None, None)[:2]
     results = evaluate(Scripted(), sys.argv[1].split(","), metadata, limit)
     names = ("results", "groups", "group_subtasks", "n-samples", "versions", "samples")
     print(json.dumps({name: results.get(name) for name in names}, default=handle_non_serializable))
-
-
-if __name__ == "__main__":
-    main()
