@@ -3,9 +3,9 @@
     python benchmarks/doubtful_answers.py [--show N]
 
 Hedges: each form of words below with several gold numbers or letters, which it doubts, denies, or offers beside another.
-Copies: real problems of MATH-500 and GSM8K (`../shared/hub`) whose text holds a number or product; the gold answer is the same
-value in another form, as "Write 0.75 as a fraction" has it, and the response gives what stands in the problem. None of them is
-correct. Prints how many are accepted, by form.
+Copies: real problems of MATH-500 and GSM8K (`../shared/hub`) whose words hold a number or calculation; the gold answer is the
+same value in another form, as "Write 0.75 as a fraction" has it, and the response gives what stands in the problem. None of them
+is correct. Prints how many are accepted, by form.
 """
 
 import argparse
@@ -17,10 +17,21 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from lm_eval_takeover.answers.extraction import PICTURE
 from lm_eval_takeover.answers.samples import Question, judge_samples
 
 HUB = Path(__file__).parents[2] / "shared/hub/datasets"
-COPIES = 64
+COPIES = 16  # of each kind
+PATTERNS = {
+    "decimal": r"(?<![\d.])(\d{0,2}\.\d{1,3})(?!\d)",
+    "percentage": r"(?<![\d.])(\d{1,2})\\?%",
+    "fraction": r"\\frac\{(\d{1,3})\}\{(\d{1,3})\}",
+    "slashed": r"(?<![\d/])(\d)/(\d)(?![\d/])",
+    "product": r"(?<![\d.])(\d{1,3}) ?(?:\\times|\\cdot) ?(\d{1,3})(?!\d)",
+    "power": r"(?<![\d.])(\d{1,2})\^(\d)(?!\d)",
+    "sum": r"(?<![\d.])(\d{1,3}) ?\+ ?(\d{1,3})(?!\d)",
+}
+RESPONSES = ("The answer is \\boxed{{{}}}.", "So it is ${}$.", "Answer: {}")
 NUMBERS = (("7", "9"), ("12", "15"), ("0.5", "0.75"), ("36", "63"), ("140", "104"), ("3/4", "4/5"))
 LETTERS = (("A", "B"), ("C", "D"), ("D", "A"))
 # `{gold}` is the right answer, `{other}` a wrong one.
@@ -55,28 +66,25 @@ def list_hedges() -> list[tuple[str, Question]]:
 
 
 def list_copies() -> list[tuple[str, Question]]:
-    """Decimals, percentages, fractions and products of the problem; the gold is their value in another form."""
+    """Numbers and calculations of the problem's words, not of its pictures; the gold is their value in another form."""
     rows = [json.loads(line)["problem"] for line in (HUB / "HuggingFaceH4/MATH-500/test.jsonl").read_text().splitlines()]
     rows += pq.read_table(HUB / "openai/gsm8k/main/test-00000-of-00001.parquet")["question"].to_pylist()
     found: dict[str, list[tuple[str, Question]]] = {}
     for problem in rows:
-        for name, pattern in (
-            ("decimal", r"(?<![\d.])(\d{0,2}\.\d{1,3})(?!\d)"), ("percentage", r"(?<!\d)(\d{1,2})\\?%"),
-            ("fraction", r"\\frac\{(\d{1,3})\}\{(\d{1,3})\}"), ("product", r"(\d{1,3}) ?(?:\\times|\\cdot) ?(\d{1,3})(?!\d)"),
-        ):  # fmt: skip
-            if (match := re.search(pattern, problem)) is None:
+        for name, pattern in PATTERNS.items():
+            if (match := re.search(pattern, PICTURE.sub(" ", problem))) is None:
                 continue
-            if name == "product":
-                gold = str(int(match[1]) * int(match[2]))
-            elif name == "fraction":
-                value = Fraction(int(match[1]), int(match[2]))
-                gold = str(float(value)) if value.denominator in (2, 4, 5, 8, 10, 20, 25) else ""
+            first, last = (Fraction(number) for number in (match[1], match[match.lastindex or 1]))
+            if name in ("product", "power", "sum"):
+                gold = str(first * last if name == "product" else first**last if name == "power" else first + last)
+            elif name in ("fraction", "slashed"):
+                gold = str(float(first / last)) if 10**4 % (first / last).denominator == 0 else ""
             else:
-                value = Fraction(match[1]) / (100 if name == "percentage" else 1)
+                value = first / (100 if name == "percentage" else 1)
                 gold = rf"\frac{{{value.numerator}}}{{{value.denominator}}}" if value.denominator > 1 else ""
-            if gold and len(listed := found.setdefault(name, [])) < COPIES // 4:
-                question = Question(gold, [rf"The answer is \boxed{{{match[0]}}}."], [False], problem=problem)
-                listed.append((name, question))
+            if gold and len(listed := found.setdefault(name, [])) < COPIES:
+                response = RESPONSES[len(listed) % len(RESPONSES)].format(match[0])
+                listed.append((name, Question(gold, [response], [False], problem=problem)))
     return [copy for listed in found.values() for copy in listed]
 
 

@@ -145,7 +145,7 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
                 difference = abs((left - right).doit().evalf(20))
         except Exception:  # relations, values out of range
             return bool(left == right)
-        if difference is sympy.nan or (number % 2 and not (whole or (a.is_real and b.is_real))):
+        if difference is sympy.nan or a.is_real != b.is_real or (number % 2 and not (whole or a.is_real)):
             continue  # roots and logarithms of negative numbers
         allowed = EXACT * size if letters else max(tolerance, (PRECISION if rounded else EXACT) * min(1, size))
         if difference > max(allowed, _ZERO):
@@ -161,7 +161,7 @@ def _evaluate(expression: Any, number: int, whole: bool) -> Any:
     point = {}
     for letter in expression.free_symbols:
         code = int.from_bytes(letter.name.encode()) * (number + 1) % 997
-        integer = whole and letter.name in "ijklmnNpqr"  # x may be any number
+        integer = whole and (letter.name in "ijklmnNpqr" or number % 4 == 3)  # x may be any number
         value = sympy.Integer(number + 1 + code % 17) if integer else sympy.Rational((-1) ** number * (code + 3), 101)
         point[letter] = value * (1 + sympy.I) if letter.is_real is False else value
     # Sums and floors need exact values: rounding puts a value near 2 on either side of its floor.

@@ -22,9 +22,10 @@ TAIL = 10_000  # characters at the end of a response in which an answer without 
 HEADERS = ("Problem:", "Question:")
 
 # What begins an invented problem or turn: anywhere, or (`next`) only behind an answer, since steps may have such names.
-_NAMED = "problem|question|exercise|example|instruction|input|task|q|student|prompt|follow-up|问题|題目|题目|問題|질문"
+_NAMED = "problem|question|exercise|example|instruction|input|task|q|student|user|prompt|follow-up"
+_NAMED += "|aufgabe|frage|problème|problema|exercice|ejercicio|pregunta|задача|вопрос|问题|題目|题目|問題|질문|문제"
 _HEADER = re.compile(
-    r"(?im)<(?:/s>|(?:end_of_turn|eos)>|[|｜](?:im_end|im_start\|>user|eot_id|eot|end|endoftext|user)[|｜]>?)|\[INST\]"
+    r"(?im)<(?:/s>|(?:end_of_turn|eos)>|[|｜](?:im_end|eot_id|eot|end|endoftext|user)[|｜]>?|\|im_start\|>user)|\[INST\]"
     r"|\n(?!####)[ \t#*>-]*+(?:(?:problem|question|q|human|user)\**:"
     rf"|(?P<next>(?:[a-z-]++\s|\d\.\s)?(?:{_NAMED})(?:\s?+(?:no\.\s?|[#(])?\d++|\**\s?[:：]|(?<=#\s)(?=problem)|[ \t*]*+$)))"
 )
@@ -89,7 +90,7 @@ def read_answer(response: str, truncated: bool = False) -> ExtractedAnswer:
         return ExtractedAnswer(join_last(text, boxes), boxed=True)
     if boxes or find_tags(text):
         return ExtractedAnswer(None)
-    tail = _PICTURE.sub(" ", text[-TAIL:]).strip()
+    tail = PICTURE.sub(" ", text[-TAIL:]).strip()
     tail = _EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
     masked = _MATHS.sub(lambda match: "x" * len(match[0]), tail)  # full stops within mathematics end no sentence
     ends = [*(match.start() for match in _SENTENCE_END.finditer(masked)), len(tail)]
@@ -116,7 +117,7 @@ _BOX = re.compile(r"(?:\\(?:[bB]oxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
 _LEAD = re.compile(r",?\s++(?>so|thus|hence|therefore|or|)[\s$:,]*+$")
 _HOLE = r"(?>(?:[\s.…?]|\\[cl]?dots)*)"
 _EMPTY_BOX = re.compile(rf"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{{{_HOLE}\}}")
-_PICTURE = re.compile(  # also calculations of GSM8K, tags of HTML, ends of proofs: what says nothing
+PICTURE = re.compile(  # also calculations of GSM8K, tags of HTML, ends of proofs: what says nothing
     r"(?s)\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>|</?(?:b|i|u|em|strong)>|∎|■|«|»"
     r"|\$\\(?:blacks|s)quare\s*+(?:\$|$)|\\(?:blacks|s)quare\s*+(?:\$|$)"
 )
@@ -215,14 +216,15 @@ def _read_leading(text: str) -> str | None:
 # 3. Nothing but an answer
 
 # Words behind a value: those that conclude with another one (`so he has 36`, `which is 36`), and asides.
-_VERBS = r"\b(?:is|are|was|were|equals?|means?|makes?|gives?|leaves?|brings?|rounds?|has|have|needs?|left with|thus|so)\b"
+_VERBS = r"\b(?:is|are|was|were|(?:equal|mean|make|give|leave|bring|round|need)s?|comes? to|has|have|left with|thus|so)\b"
 _SO = (
     r"(?:so(?! that)|thus|hence|therefore|then|leaving|making|giving|meaning|bringing|for a total|and(?! not)|but"
     rf"|which\s{_VERBS}(?! (?:not|more|less|\W?\d++ (?:more|less))\b)(?=\D{{0,25}}\d))\b"
 )
 _ASIDE = re.compile(
-    r"\s\((?!mod\b|(?:in )?base\b)(?=[^()\\]*[A-Za-z]{2}|=)|\s(?:rather than|instead of|because|since|in (?=\d)|for (?=\d))"
-    rf"|,\s(?!{_SO}|(?:or|no|wait)\b(?! so\b)|respectively\b)(?:and not\b|(?=[A-Za-z]{{2}}|I\b|i\.e))"
+    r"\s\((?!mod\b|(?:in )?base\b)(?=[^()\\]*[A-Za-z]{2}|=)|\s\[(?=[A-Za-z]{2})"
+    r"|\s(?:rather than|instead of|because|since|as (?:there|we|it|required|expected|desired|shown)|when|in (?=\d)|for (?=\d))\b"
+    rf"|[,;]\s(?!{_SO}|(?:or|no|wait)\b(?! so\b)|respectively\b)(?:and not\b|(?=[A-Za-z]{{2}}|I\b|i\.e|e\.g))"
 )
 _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 
@@ -320,9 +322,10 @@ _RESULT = re.compile(
 _DOUBTED = re.compile(r", (?:but|though|although|yet) (?:that|this|it) (?:is|was|would be) (?:wrong|incorrect|impossible)\b")
 _VALUE = rf"(?:\$[^$\n]{{1,40}}\$|{_NUMBER.pattern})"
 _DENIED = re.compile(
-    r"(?i)(?:\b(?:not|never|nor|(?<!\d\s)(?:more|less|fewer|greater|larger|smaller) than|rule out|cannot|over"
-    rf"|(?:either|between|neither)\s{_VALUE}\s(?:and|or|nor))|n['’]t)\s(?:be\s)?{_VALUE}"
-    rf"|{_VALUE}\s(?:(?:is|was)(?:(?:\snot|n['’]t)\s(?:the|right|correct)|\s(?:too|wrong|incorrect|impossible))|does not work)\b"
+    r"(?i)(?:\b(?:not|never|nor|(?<!\d\s)(?:more|less|fewer|greater|larger|smaller) than|rule out|exclude|exceeds?|cannot|over"
+    rf"|doubt (?:that )?it is|(?:either|between|neither)\s{_VALUE}\s(?:and|or|nor))|n['’]t)\s(?:be\s)?{_VALUE}"
+    rf"|{_VALUE}\s(?:(?:is|was)(?:(?:\snot|n['’]t)\s(?:the|right|correct)|\s(?:too|wrong|incorrect|impossible))"
+    r"|does not work|cannot be)\b"
     rf"|{_VALUE}{_DOUBTED.pattern}"
 )
 _REFUSED = re.compile(rf"[$\s)\]]*+(?:(?:is|was)\s(?:not|wrong|incorrect|impossible)\b|{_DOUBTED.pattern})")

@@ -9,10 +9,13 @@ from lm_eval_takeover.answers import extraction
 from lm_eval_takeover.answers.extraction import ExtractedAnswer
 from lm_eval_takeover.answers.normalisation import FULL_WIDTH
 
-_WRAP = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal)?|mbox|bf|rm)\b\s*+|\\[,;:! ]|\\q?quad\b|~|[选選](?=\W*+[A-Z])")
+_WRAP = re.compile(
+    r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal)?|boldsymbol|underline|large|mbox|bf|bm|rm|q?quad)\b\s*+"
+    r"|\\[,;:! ]|~|[选選](?=\W*+[A-Z])"
+)
 _BOXED = re.compile(
     r"\A[\W_]*+(?>(?i:option|choice|answer|graph)\b\W*+|)"
-    r"(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]}$\\]*+(?:[.:,、\n]|$)|[}\\]*+\s++(?=\d|[-–—]\s))|([a-z])(?:[.)]\s|\W*+$))"
+    r"(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]{}$\\]*+(?:[.:,、\n]|$)|[}\\]*+\s++(?=[\d(]|[-–—]\s))|([a-z])(?:[.)]\s|\W*+$))"
     r"|\A\d[^()]*\(([A-Z])\)\W*+\Z"
 )
 _FIRST = re.compile(r"\A\W*+([A-Z])\W*?(?:\n|\Z)")
@@ -20,21 +23,21 @@ _CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z])
 _OPEN = r"[\s*_:\"“$(\[{\\]*+(?>(?:text|textbf|mathrm|mathbf)\{\(?+|)"
 _LETTER = rf"{_OPEN}(?:{_CAPITAL}|(?<=\()([a-z])(?=\))|([a-z])(?=\W*+(?:$|\n)))"
 _MARKER = re.compile(
-    r"\b(?i:answer(?>\s++(?:is|should be|would be|must be|will be)\b|)(?>\s++(?:therefore|thus|clearly|simply)\b|)[\s*_:]*+"
-    r"(?>not\b|)\s*+(?>(?:option|choice|letter)\b|)|(?:答案|正解|答え|选|選)[是为為は：择擇项項应]*+|정?답[은:]?"
-    rf"|(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b){_LETTER}"
+    r"(?i:\banswer(?>\s++(?:is|should be|would be|must be|will be)\b|)(?>\s++(?:therefore|thus|clearly|simply)\b|)[\s*_:]*+"
+    r"(?>not\b|)\s*+(?>(?:option|choice|letter)\b|)|(?:答案|正解|答え|\b[选選])[是为為は：选選择擇项項应]*+|정?답[은:]?"
+    rf"|\b(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b|\bactually,?\s++it(?:['’]s|\s++is)\b){_LETTER}"
     r"|(?<![A-Za-z'’-])([A-Z])\b[)*_$}]*+\s++(?:is|must be)\s++(?>the\s++|)(?:correct|right|best)\b"
 )
 _SECOND = re.compile(
-    rf"[(\s*$}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/或和、])\s*+(?>(?i:option|choice|possibly|maybe)\s++|){_LETTER}"
+    rf"[(\s*${{}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/或和、])\s*+(?>(?i:option|choice|possibly|maybe)\s++|){_LETTER}"
 )
 _DENIED_BEFORE = re.compile(
     r"(?i)(?:不是|不选|非|排除[A-Z、,，和]*+"
-    r"|\b(?:not|never|incorrect|wrong)|\b(?:cannot be|rule out)|n['’]t(?: be)?|\\neq?|≠)[\s({}$*]*+$"
+    r"|\b(?:not|never|incorrect|wrong)|\b(?:cannot be|rule out|anything but)|n['’]t(?: be)?|\\neq?|≠)[\s({}$*]*+$"
 )
 _DENIED_BEHIND = re.compile(
     r"(?i)[)\]}\s*_$]*+(?:\?|ではない|不|가 아니|\(?(?:incorrect|wrong|false)\b"
-    r"|(?:is|are|was)(?:n['’]t|\s++(?:not|incorrect|wrong|false))\b)"
+    r"|(?:is|are|was)(?:n['’]t|\s++(?:not|incorrect|wrong|false|ruled out|impossible))\b)"
 )
 _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 

@@ -108,9 +108,9 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each patte
     (r"(?<=\d)\s*+\((\w{1,3})\)\s*+$", lambda match: match[0] if match[1].isascii() else match[1]),  # 12(个)
 ]
 _REWRITTEN = [(re.compile(pattern), replacement) for pattern, replacement in _RULES]
-_TEXT = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|normal|sf|tt)?|mbox|operatorname|emph|bf|rm)\*?\s*+\{([^{}]*)\}")
+_TEXT = re.compile(r"\\(?:(?:text|math)(?:bf|it|rm|normal|sf|tt)?|[mh]box|operatorname|emph|bf|rm)\*?\s*+\{([^{}]*)\}")
 _AND = re.compile(
-    r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])|[和或与及]"
+    r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or|[和或与及])\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])|[和或与及]"
 )
 _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
 _COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
@@ -140,7 +140,7 @@ _COUNTED = re.compile(
 )  # 18 eggs, 18元
 # Words after a number that change its value, make it more than a number, or doubt it.
 _MEANT = re.compile(
-    r"n['’]t\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
+    r"n['’]t\b|\bcannot\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)th|fail|root)s?|hal(?:f|ves)|over|"
     r"more|less|fewer|greater|larger|smaller|least|most|below|above|short|shy|failed|negative|fold|am|pm|th|"
     r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|wrong|incorrect|error|invalid|impossible|"

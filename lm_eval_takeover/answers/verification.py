@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from lm_eval_takeover.answers import values
 from lm_eval_takeover.answers.expressions import find_factor, is_same_value, lower_letters, parse_expressions
+from lm_eval_takeover.answers.extraction import PICTURE
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import (
     MAX_LENGTH,
@@ -34,9 +35,8 @@ _LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*+){{{MAX_NESTING + 1}
 _OPERATOR = re.compile(
     r"[+*/^!]|(?<=[\w)}])-|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|sqrt|frac|d?binom|sum|prod|int|lim|lfloor|lceil|[bp]?mod|gcd|lcm)"
 )
+_BRACES_OR_UNIT = re.compile(r"[{}]|(?<=[\d%])[a-z]+$")
 _SLASHED = re.compile(r"\\frac\{?(-?\d+)\}?\{?(\d+)\}?")
-_DELIMITER = re.compile(r"\[asy\](?s:.*?)\[/asy\]|[?:;=\n]|[.,](?=\s|$)|\$|\\[()\[\]]|\\(?:[gln]e|text)(?![a-z])")
-_PROSE = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 # What an answer may add about its letters: for all x; k an integer; x at least 2; only.
 _CONDITION = re.compile(
     r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
@@ -72,14 +72,17 @@ def is_too_large(answer: str) -> bool:
 
 def restates(answer: str, gold: str, problem: str) -> bool:
     """Whether an answer is a calculation or number of the problem as it stands there, and the gold has another form."""
-    parts = [part for piece in _DELIMITER.split(problem) for part in (piece, *_PROSE.split(piece))]
-    words, given, *written = (_SLASHED.sub(r"\1/\2", normalise(text)) for text in (answer[:MAX_LENGTH], gold, *parts))
+    texts = answer[:MAX_LENGTH], gold, PICTURE.sub(" ", problem)
+    words, given, written = (_BRACES_OR_UNIT.sub("", _SLASHED.sub(r"\1/\2", normalise(text))) for text in texts)
+    if words == given or re.search(rf"(?<![\d.]){re.escape(words)}(?!\d|\.\d)", written) is None:
+        return False
     value, other = (parse_rational(text.rstrip("%")) for text in (words, given))
-    if value is not None and other is not None:
-        same = value == other * Fraction(100) ** (("%" in words) - ("%" in given)) and re.search("[/%]", words + given)
-        stands = re.compile(rf"(?<![\w./]){re.escape(words)}(?![\w/%]|\.\d|\\)").search  # alone, or in a calculation
-        return bool(same) and words != given and any(map(stands, written))
-    return value is None and words != given and words in written and _OPERATOR.search(words) is not None
+    if value is None:
+        return _OPERATOR.search(words) is not None
+    if other is None or words.isdigit() or not re.search("[/%]", words + given):
+        return False
+    scaled = other * Fraction(100) ** (("%" in words) - ("%" in given))
+    return value == scaled or (value == other and "percent" not in problem)
 
 
 def verify(gold: str, answer: str, tolerance: float = 0.0) -> Outcome:
