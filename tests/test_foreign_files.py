@@ -6,10 +6,7 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from helpers.foreign_files import KINDS, make_sound, try_one
-from helpers.mixed_runs import make_runs, try_mix
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from helpers.foreign_files import KINDS, make_runs, make_sound, try_mix, try_one
 
 from lm_eval_takeover.errors import RunDirError, TakeoverError
 from lm_eval_takeover.runs import parquet
@@ -26,16 +23,14 @@ def sound(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=8, derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**32))
-def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound, seed):
-    try:
-        try_one(kind, sound, sound.with_name("changed"), seed)
-    except TakeoverError as error:
-        text = str(error)
-    else:
-        text = "it was read"
-    assert len(text.splitlines()) == 1
+def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound):
+    said = []
+    for seed in range(8):
+        try:
+            try_one(kind, sound, sound.with_name("changed"), seed)
+        except TakeoverError as error:
+            said.append(str(error))
+    assert all(len(text.splitlines()) == 1 for text in said), said
 
 
 def test_a_flipped_bit_is_never_read_as_data(sound):

@@ -7,8 +7,10 @@
 Checksums are made to fit again, as a stranger can do: else nothing behind them would be tried.
 """
 
+import collections
 import contextlib
 import io
+import itertools
 import json
 import random
 import shutil
@@ -23,10 +25,12 @@ import pyarrow.parquet as pq
 
 from helpers.analyses import write_analysis, write_run
 from helpers.calibrations import small_calibration
+from helpers.foreign_bodies import spoil_bytes, spoil_json
 from helpers.results import takeover, write_results
-from helpers.spoiling import spoil_bytes, spoil_json
+from helpers.run_dirs import kill_run, make_sample
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab import score_files as scored
 from lm_eval_takeover.lab.analyze.inputs import Inputs
 from lm_eval_takeover.lab.analyze.tables import make_tables
@@ -36,8 +40,7 @@ from lm_eval_takeover.lab.report.building import list_rows, read_scores, summari
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.score_files import make_schema
 from lm_eval_takeover.runs import journal
-from lm_eval_takeover.runs.parquet import DIGEST, seal
-from lm_eval_takeover.runs.parquet import TRACE_SCHEMA as TRACED
+from lm_eval_takeover.runs.parquet import DIGEST, TRACE_SCHEMA, seal
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
@@ -53,15 +56,8 @@ def make_sound(folder: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         main(["regress", str(folder / "results"), "--baseline", str(folder / "baseline.json"), "--update"])
         write_calibration(small_calibration(), folder / "calibration.json")
-        rng = random.Random(0)
-        for policy in ("base", "disagreement"):
-            rollouts = {
-                (TASKS[0], doc, sample): ([rng.randrange(50) for _ in range(30)], {} if policy == "base" else {3: 7, 9: 1},
-                                          rng.random() < 0.5, "1")
-                for doc in range(4) for sample in range(2)
-            }  # fmt: skip
-            problems = {(TASKS[0], doc): (f"problem {doc}", "1") for doc in range(4)}
-            write_run(folder / policy, policy, rollouts, problems)
+        for number, policy in enumerate(("base", "disagreement")):
+            _write_random_run(folder / policy, policy, number, docs=4, taken={3: 7, 9: 1} if number else {})
         write_random_scores(folder / "base")
         write_analysis(folder / "analysis", folder / "base", folder / "disagreement")
     (folder / "effects").mkdir()
@@ -75,6 +71,14 @@ def make_sound(folder: Path) -> None:
 
 
 SCORES = ("ce", "rkl", "entropy", "js")
+
+
+def _write_random_run(folder, policy, number, docs, taken=(), rate=None):
+    rng = random.Random(number)
+    rollouts = {(TASKS[0], doc, sample): ([rng.randrange(50) for _ in range(30)], dict(taken), rng.random() < 0.5, str(number))
+                for doc in range(docs) for sample in range(2)}  # fmt: skip
+    problems = {(TASKS[0], doc): (f"problem {doc} of {number}", str(number)) for doc in range(docs)}
+    write_run(folder, policy, rollouts, problems, rate=rate)
 
 
 def write_random_scores(folder: Path, seed: int = 0, files: int = 1) -> None:
@@ -100,7 +104,7 @@ def _spoil_file(path: Path, rng: random.Random, sign=lambda content: content) ->
     """Its bytes; or a value of it, or of one of its lines, signed again."""
     if path.suffix == ".parquet":
         return spoil_parquet(path, rng)
-    if rng.random() < 0.25:
+    if path.suffix == ".svg" or rng.random() < 0.25:
         return path.write_bytes(spoil_bytes(path.read_bytes(), rng))
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     at = rng.randrange(len(lines))
@@ -148,15 +152,10 @@ def _spoil_trace(folder, rng):
         for key, blob in rng.sample(rows, rng.choice((1, len(rows)))):
             line, _, packed = blob[8:].partition(b"\n")
             columns = pa.decompress(packed, 30 * 29, "zstd", asbytes=True)
-            match rng.randrange(4):
-                case 0:
-                    line = spoil_bytes(line, rng)
-                case 1:
-                    line = rng.choice((b"", b"a b c 7", b"s base guide -7", b"s base guide 999999999999", b"s base guide 10 3"))
-                case 2:
-                    columns = spoil_bytes(columns, rng)
-                case 3:
-                    columns = rng.randbytes(len(columns))
+            if rng.random() < 0.5:
+                line = rng.choice((spoil_bytes(line, rng), b"", b"s base guide -7", b"s base guide 999999999999"))
+            else:
+                columns = spoil_bytes(columns, rng)
             packed = spoil_bytes(packed, rng) if rng.random() < 0.2 else pa.compress(columns, "zstd", asbytes=True)
             trace = journal.add_checksum(key, line + b"\n" + packed)
             connection.execute("UPDATE traces SET trace = ? WHERE key = ?", (trace, key))
@@ -183,32 +182,14 @@ def spoil_parquet(path: Path, rng: random.Random) -> None:
         case 4:
             table = table.take(pa.array(rng.sample(range(count), count)))
         case _:
-            new = rng.choice((
-                pa.nulls(count, pa.int32()), pa.nulls(count), pa.array(["\x1b[31m"] * count), pa.array([[1]] * count),
-                pa.array([-1] * count), pa.array([2**31 - 1] * count), pa.array([2**62] * count), pa.array([0] * count),
-                pa.array([float("nan")] * count), pa.array([-3.5] * count), pa.array([float("inf")] * count),
-                pa.array([{"a": 1}] * count), pa.array([b"\xff"] * count), pa.array([True] * count),
-                pa.array([rng.randrange(-5, 5) for _ in range(count)]), pa.array([None if i % 3 else 1 for i in range(count)]),
-            ))  # fmt: skip
+            value = rng.choice((None, "\x1b[31m", [1], {"a": 1}, b"\xff", True, 0, -1, 2**31 - 1, 2**62, -3.5, np.nan, np.inf))
+            new = pa.array([value if rng.random() < 0.9 else None for _ in range(count)])
             table = table.set_column(at, name, new)
-    pq.write_table(
-        table.replace_schema_metadata({**metadata, DIGEST: "0" * 32}), path, row_group_size=rng.choice((7, 100, 10**6))
-    )
+    table = table.replace_schema_metadata({**metadata, DIGEST: "0" * 32})
+    pq.write_table(table, path, row_group_size=rng.choice((7, 100, 10**6)))
     content = bytearray(path.read_bytes())
     seal(content)
     path.write_bytes(content)
-
-
-def _spoil_svg(folder, rng):
-    path = folder / "analysis" / "budget.svg"
-    text = path.read_text()
-    at = rng.randrange(len(text))
-    piece = rng.choice((
-        "<g>" * 3000, "<!-- -->", "<script>x</script>", '<!DOCTYPE svg [<!ENTITY a "b">]>', "&a;", "&#0;", "<svg", "]]>",
-        "<?x y?>", ' style="font: 3e9px x"', ' id="', 'xmlns="x"', "\x00", "\ud7ff", "<use href='#a'/>", "<a:b/>",
-    ))  # fmt: skip
-    changed = text[:at] + piece + text[at:]
-    path.write_bytes(spoil_bytes(path.read_bytes(), rng) if rng.random() < 0.5 else changed.encode())
 
 
 # How our commands read
@@ -234,7 +215,7 @@ def _read_runs(folder):
 
 def _read_traces(folder):
     _read_runs(folder)
-    for _, table in read_run_folder(folder / "disagreement").read_traces(TRACED.names):
+    for _, table in read_run_folder(folder / "disagreement").read_traces(TRACE_SCHEMA.names):
         table.to_pylist()
     for path in (folder / "disagreement" / "traces").iterdir():
         path.unlink()
@@ -263,7 +244,7 @@ KINDS = {
             ["regress", str(folder / "results"), "--baseline", str(folder / "baseline.json"), "--format", "json"]
         ),
     ),
-    "svg": (_spoil_svg, lambda folder: read_figure(folder / "analysis" / "budget.svg")),
+    "svg": (_any_of("analysis/budget.svg"), lambda folder: read_figure(folder / "analysis" / "budget.svg")),
     "effects": (_any_of(f"effects/{EXAMPLES}"), lambda folder: read_effects(folder / "effects")),
     "analysis": (_any_of("analysis/*.json"), _read_analysis),
 }
@@ -279,3 +260,71 @@ def try_one(kind: str, sound: Path, scratch: Path, seed: int) -> None:
     with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         read(scratch)
+
+
+# Two runs, of which files of one are copied over those of the other
+
+SIDES = {"ours": None, "theirs": 0.3}  # the rate makes it another run
+
+
+def make_runs(folder: Path) -> list[dict[tuple, set[str]]]:
+    """Each run twice: finished, and killed, with a log of its journal. Of each what readers may find."""
+    for number, (side, rate) in enumerate(SIDES.items()):
+        _write_random_run(folder / side, "base", number, docs=2, rate=rate)
+        write_random_scores(folder / side, number, files=number + 1)
+        killed = RunWriter(shutil.copytree(folder / side, folder / f"{side}, killed"))
+        (command,) = killed.journal.commands()
+        killed.begin(command, killed.journal.attempts(command)[0][0], [])
+        killed.add(make_sample(number))
+        kill_run(killed)
+    truth = [collections.defaultdict(set) for _ in SIDES]
+    for known, side in zip(truth, SIDES, strict=True):
+        for key, value in itertools.chain(*(read_all(path).items() for path in folder.glob(f"{side}*"))):
+            known[key].add(value)
+    return truth
+
+
+def read_all(folder: Path) -> dict:
+    """What readers find of a run. The keys say whose it is: the digest of a sample's settings, or the settings."""
+    run = read_run_folder(folder)
+    texts, found = {one.stored.key: one for one in run.stored_samples()}, {}
+    found["run", repr(run.settings)] = repr((run.arguments, run.takeover, run.tasks, run.decoding))
+    for key, one in texts.items():
+        found["text", key] = repr(one)
+        with contextlib.suppress(TakeoverError):
+            found["prompt", key] = repr(run.find_prompt(one))
+    for name, rows in run.prompts.items():
+        found["problem", repr(run.settings), name] = repr(rows)
+    with contextlib.suppress(TakeoverError):
+        for one, table in run.read_traces(TRACE_SCHEMA.names):
+            found["trace", one.stored.key] = repr(table.to_pydict())
+    with contextlib.suppress(TakeoverError):
+        for key, scored in read_scores(run, texts, "ce").items():
+            found["scores", key] = repr({name: list(column) for name, column in scored.columns.items()})
+    with contextlib.suppress(TakeoverError):
+        found["score files", repr(run.settings)] = len(Inputs.name([run], None).score_files)
+    return found
+
+
+def try_mix(sound: Path, truth: list[dict[tuple, set[str]]], scratch: Path, seed: int) -> str:
+    """Copy some files of one run over those of the other. `refused`, `read` as one of the two, or `silent`: read as a mixture."""
+    rng = random.Random(seed)
+    ours, theirs = rng.sample(sorted(path.name for path in sound.iterdir()), 2)
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(sound / ours, scratch)
+    files = sorted(path.relative_to(sound / theirs) for path in (sound / theirs).rglob("*") if path.is_file())
+    for name in rng.sample(files, rng.randint(1, len(files))):
+        (scratch / name).parent.mkdir(exist_ok=True)
+        shutil.copy(sound / theirs / name, scratch / name)
+    outcome = "refused"
+    with contextlib.suppress(TakeoverError):
+        outcome = _judge(read_all(scratch), truth)
+    with contextlib.suppress(TakeoverError):  # its own command, which repairs it
+        RunWriter(scratch).close()
+        if _judge(read_all(scratch), truth) == "silent":
+            outcome = "silent"
+    return outcome
+
+
+def _judge(found: dict, truth: list[dict[tuple, set[str]]]) -> str:
+    return "read" if any(all(value in known[key] for key, value in found.items()) for known in truth) else "silent"
