@@ -17,7 +17,6 @@ from lm_eval.utils import handle_non_serializable
 
 from helpers.demo_runs import evaluate_demo
 from lm_eval_takeover import cli
-from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.lab.score import scoring
 from lm_eval_takeover.runs import journal, run_writer
 from lm_eval_takeover.storage import files
@@ -46,25 +45,12 @@ def die_inside(number, method):
     at_call(number, journal.Journal, method, lambda written, *_: setattr(written, "update_attempt", die))
 
 
-def raising(number):
-    """A model that raises whenever it reads a text with this token."""
-    plain = ForwardPass.__call__
-
-    def call(self, cache, slots, lengths, ids, *rest):
-        if (ids == number).any():
-            raise RuntimeError("no kernel for this token")
-        return plain(self, cache, slots, lengths, ids, *rest)
-
-    ForwardPass.__call__ = call
-
-
 FAULTS = {
     "in a commit": lambda n: die_inside(n, "add"),
     "as a part is written": lambda n: at_call(n, files.os, "fsync"),
     "after a part is renamed": lambda n: at_call(n, files, "sync_folder"),
     "in the commit of verdicts": lambda n: die_inside(n, "add_verdicts"),
     "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda *_: 1 / 0),
-    "a token that raises": raising,
 }
 
 

@@ -1,7 +1,4 @@
-"""Results folders as lm-eval 0.4.13 writes them, of runs that never were: given how many samples of each problem are correct.
-
-`tests/results/test_files.py` compares their shape with files that lm-eval wrote.
-"""
+"""Results folders as lm-eval 0.4.13 writes them, of runs that never were: given how many samples of each problem are correct."""
 
 import hashlib
 import json

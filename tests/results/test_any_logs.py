@@ -13,7 +13,7 @@ from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
-from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.results.problems import ReadOptions
 
@@ -103,21 +103,19 @@ def test_two_samples_files_are_compared_by_problem_with_and_without_their_result
     assert versus["acc"]["texts"]["difference"] == pytest.approx(alone[1]["tasks"]["texts"]["difference"])
 
 
-@pytest.mark.parametrize("lost", ["crashed", "missing"])
-def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path, lost):
+def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path):
     folder = Path(shutil.copytree(logs / "guide", tmp_path / "guide"))
     samples, results = find(folder, "samples_choices_*"), find(folder, "results_*")
-    first, *rest = map(json.loads, samples.read_text().splitlines())
-    rows = [first | {"resps": [None]} if lost == "crashed" else None, *rest]
-    samples.write_text("".join(json.dumps(row) + "\n" for row in rows if row))
+    crashed, _, *rest = map(json.loads, samples.read_text().splitlines())
+    samples.write_text("".join(json.dumps(row) + "\n" for row in (crashed | {"resps": [None]}, *rest)))
     with pytest.raises(ResultsError, match="--max_missing"):
         read_run(results)
-    run = read_run(results, ReadOptions(max_missing=0.05))
+    run = read_run(results, ReadOptions(max_missing=0.1))
     problems = run.tasks["choices"].problems
-    assert (len(problems), problems.missing) == (COUNT - 1, 1)
+    assert (len(problems), problems.missing) == (COUNT - 2, 2)
     assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
     (line,) = run.left_out
-    assert "choices of" in line and f"1 of {COUNT} problems have no response, and are in no figure" in line
+    assert "choices of" in line and f"2 of {COUNT} problems have no response, and are in no figure" in line
 
 
 INSPECT = """
@@ -176,10 +174,3 @@ def test_logs_of_inspect_are_compared_as_those_of_lm_eval_are(tmp_path, capsys):
     assert run.tasks["numbers"].means["acc"] == 14 / 19 and run.tasks["numbers"].problems.missing == 1
     status, found = regress(capsys, torn, "--baseline", good, "--max_missing", "0.05")
     assert (status, found["tasks"]["numbers"]["difference"]) == (0, 0)
-
-
-def test_without_the_reader_of_inspect_its_log_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
-    (tmp_path / "x.eval").write_bytes(b"PK")
-    with pytest.raises(ArgumentError, match=r"x.eval' is a log of inspect_ai, whose reader is not installed: pip"):
-        read_run(tmp_path / "x.eval")

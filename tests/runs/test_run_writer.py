@@ -4,8 +4,6 @@ Parts are copies of the journal's traces: what is none is written again, as what
 """
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import shutil
@@ -21,7 +19,6 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.parquet import TraceHeader
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import PART_TOKENS, RunWriter
-from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock
 
 
@@ -34,13 +31,11 @@ def test_another_process_is_sent_away_and_told_who_is_there(folder):
     open_run(folder).close()
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_later_model_of_the_same_process_takes_over(folder, linked):
-    """By whatever links it names the folder."""
+def test_a_later_model_of_the_same_process_takes_over_by_whatever_links_it_names_the_folder(folder):
     first = open_run(folder)
     first.add(make_sample(1))
     (folder.parent / "link").symlink_to(folder)
-    second = open_run(folder.parent / "link" if linked else folder)
+    second = open_run(folder.parent / "link")
     assert len(second.find([make_sample(1).key])) == 1
     with pytest.raises(RunDirError, match="was closed"):
         first.add(make_sample(2))
@@ -87,25 +82,15 @@ def test_an_interrupted_attempt_counts_until_its_last_sample(folder):
     run.close()
 
 
-def test_a_file_system_without_locks_is_told_from_one_that_cannot_be_written(folder, monkeypatch):
-    def flock(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(RunDirError, match=r"opening it failed: .*; give a run_dir on a local file system$"):
-        RunWriter(folder)
-
-
-@pytest.mark.parametrize("place", ["/proc/takeover", "/dev/null/run"])
-def test_a_folder_that_cannot_be_written_is_named(place, tmp_path):
-    message = rf"run_dir='{place}': opening it failed: .*; make it writable, or give another run_dir$"
-    with pytest.raises(RunDirError, match=message):
-        RunWriter(Path(place))
-    with pytest.raises(RunDirError, match="is a file; give a folder"):
-        RunWriter(Path(__file__))
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    with pytest.raises(RunDirError, match=r"/link' is a link to '.*/gone', which is not there; make that folder"):
-        RunWriter(tmp_path / "link")
+    for place, told in (
+        ("/proc/takeover", "opening it failed: .*; make it writable, or give another run_dir$"),
+        (__file__, "is a file; give a folder"),
+        (tmp_path / "link", "is a link to '.*/gone', which is not there; make that folder"),
+    ):
+        with pytest.raises(RunDirError, match=f"run_dir='{place}'.* {told}"):
+            RunWriter(Path(place))
 
 
 # Parts
@@ -126,11 +111,10 @@ def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
         open_run(folder).close()
         assert {path.name: path.read_bytes() for path in (folder / "traces").iterdir()} == parts
     metadata = pq.read_schema(folder / "traces" / "000-000001.parquet").metadata
-    assert metadata[b"command"] == b"s" and metadata[b"identity"].decode() == digest_of({"seed": 0})
     assert json.loads(metadata[b"takeover"])["settings"] == {"seed": 0}
 
 
-@pytest.mark.parametrize("kind", ["another run's", "changed", "a link to another's", "unknown"])
+@pytest.mark.parametrize("kind", ["another run's", "changed", "unknown"])
 def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path, caplog, kind):
     for place, text in ((folder, "ours"), (tmp_path / "other", "theirs")):
         run = open_run(place)
@@ -143,18 +127,13 @@ def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path
             shutil.copy(theirs, part)
         case "changed":
             part.write_bytes(ours.replace(b"x", b"y", 1) if b"x" in ours else ours[:-9] + b"?" + ours[-8:])
-        case "a link to another's":
-            part.unlink()
-            part.symlink_to(theirs)
         case "unknown":
             shutil.copy(part, part.with_name("000-000009.parquet"))
-    read_theirs = theirs.read_bytes()
     part.with_name(".000-000010.parquet.abc").write_bytes(b"half")  # of a kill
     open_run(folder).close()
     assert {path.name: path.read_bytes() for path in (folder / "traces").iterdir()} == {part.name: ours}
     assert [path.name for path in folder.glob("damaged-1/*")] == ["000-000009.parquet"] * (kind == "unknown")
     assert ("trace files that are not of this run were moved to" in caplog.text) == (kind == "unknown")
-    assert read_theirs == theirs.read_bytes()
     ((_, table),) = list(read_run_folder(folder).read_traces(["token_id"]))
     assert table["token_id"].to_pylist() == [0, 1, 2, 3]
 

@@ -4,17 +4,15 @@ import math
 import re
 from array import array
 
-import numpy as np
 import pandas as pd
 import pytest
 from helpers.run_dirs import make_sample
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.demo import problems
 from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
-from lm_eval_takeover.method.request import OBSERVED, Generation, Request, Sampling
+from lm_eval_takeover.method.request import OBSERVED, Generation
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.recorder import count_asked, count_changed
@@ -139,16 +137,3 @@ def test_the_bar_has_tokens_of_unfinished_texts_their_rate_and_samples_from_befo
         assert "/s, realized rate 40.0% of finished samples, 4 samples from before" in bar.describe()
     shown = capsys.readouterr().err
     assert "4/10" in shown and "5/10" in shown.rpartition("\r")[2]
-
-
-@pytest.mark.parametrize("block_size", [1, "auto"])
-def test_every_engine_counts_each_token_as_it_is_emitted(block_size, demo_pair, prompts):
-    requests = [Request(prompt, 0, 20, Sampling(0.6, 0.95)) for prompt in prompts]
-    counted, at_first = [], None
-    made = []
-    options = {"batch_size": 4, "block_size": block_size, "count_tokens": lambda *counts: counted.append(counts)}
-    for _, generation in generate(demo_pair, Random(rate=0.3), requests, **options):
-        at_first = sum(count for count, _ in counted) if at_first is None else at_first
-        made.append((len(generation.tokens), generation.takeovers))
-    assert np.sum(counted, axis=0).tolist() == np.sum(made, axis=0).tolist()
-    assert at_first > made[0][0]  # others were under way when the first one finished

@@ -51,18 +51,14 @@ def paper(forked_at_hub, shared_folder):
     return value_once(shared_folder / "paper.pickle", lambda: evaluate(forked_at_hub, "takeover_paper_all"))
 
 
-def test_every_benchmark_has_its_documents_and_its_metrics(everything):
+def test_every_benchmark_has_its_documents_and_metrics_and_right_answers_are_right(everything):
     sizes = {task: count["original"] for task, count in everything["n-samples"].items()}
     assert {task: sizes[task] for task in COUNTS} == COUNTS
     for task in COUNTS:
-        names = [key.partition(",") for key in everything["results"][task] if "stderr" not in key]
-        assert {name for name, _, kind in names if kind == "all"} == METRICS
-
-
-def test_right_answers_are_right_and_logged_samples_show_it(everything):
-    for task in COUNTS:
-        assert {sample["acc"] for sample in everything["samples"][task]} == {7 / 8}
         results = everything["results"][task]
+        names = [key.partition(",") for key in results if "stderr" not in key]
+        assert {name for name, _, kind in names if kind == "all"} == METRICS
+        assert {sample["acc"] for sample in everything["samples"][task]} == {7 / 8}
         assert (results["pass@8,all"], results["maj@8,all"], results["no_answer,all"]) == (1.0, 1.0, 0.125)
     sample = everything["samples"]["takeover_math500"][0]
     (record,) = sample["filtered_resps"]
@@ -104,19 +100,6 @@ DRAWN = {
         "A candle melts by 2 centimeters every ho", "John buys twice as many red ties as blue",
         "Jean has 30 lollipops. Jean eats 2 of th", "Every day Charisma meditates for 15 minu"]),
 }  # fmt: skip
-
-
-def test_recent_sets_are_read_by_the_columns_that_the_hub_has(forked_at_hub):
-    """The stand-in has three rows of our own for each of the two newest."""
-    recent = evaluate(forked_at_hub, "takeover_recent")
-    sizes = {task: count["original"] for task, count in recent["n-samples"].items()}
-    assert sizes == {"takeover_aime25": 30, "takeover_aime26": 3, "takeover_hmmt_feb26": 3}
-    assert {metric: recent["results"]["takeover_recent"][f"{metric},all"] for metric in ("acc", "pass@8", "maj@8")} == {
-        "acc": pytest.approx(7 / 8), "pass@8": 1.0, "maj@8": 1.0
-    }  # fmt: skip
-    docs = [sample["doc"] for sample in recent["samples"]["takeover_hmmt_feb26"]]
-    assert [(doc["id"], doc["answer"]) for doc in docs] == [("1", r"\frac{41}{42}"), ("2", r"2\sqrt{6}"), ("3", "1, 2")]
-    assert [sample["doc"]["answer"] for sample in recent["samples"]["takeover_aime26"]] == ["40", "29", "401"]
 
 
 def test_the_papers_sizes_and_draws(paper):
@@ -178,13 +161,6 @@ def test_gpqa_questions_are_withheld_from_logged_samples_on_request(forked_at_hu
     assert sample["filtered_resps"][0][0][0] in "ABCD"
 
 
-def test_choices_are_shuffled_by_their_question_alone(everything):
-    samples = everything["samples"]["takeover_gpqa_diamond"]
-    assert {sample["target"] for sample in samples} == set("ABCD")
-    (doc,) = benchmarks.process_gpqa(datasets.Dataset.from_list([MADE_UP["gpqa_diamond"][0]]))
-    assert doc["choices"] == ["no", "yes", "maybe", "never"]
-
-
 @pytest.fixture
 def gated(forked_at_hub, monkeypatch):
     """The hub refuses GPQA, as it does without access, and nothing of it is cached."""
@@ -231,6 +207,8 @@ MADE_UP = {
     "aime25": ({"id": "1", "problem": "What is 30 + 3?", "answer": "033"}, "33"),
     "olympiadbench": ({"id": 1, "context": "A square of area 9.", "question": "Its side?", "final_answer": ["$3$"], "unit": "cm",
                        "is_multiple_answer": False, "error": None, "subfield": "Geometry"}, r"3\text{ cm}"),
+    "aime26": ({"id": "1", "problem": "What is 30 + 3?", "answer": "33.0"}, "33"),
+    "hmmt_feb26": ({"problem": "Half of 3?", "answer": " \\frac{3}{2}", "problem_idx": 1}, r"\frac{3}{2}"),
     "gpqa_diamond": ({"Question": "Which?", "Correct Answer": "yes", "Incorrect Answer 1": "no", "Incorrect Answer 2": "maybe",
                       "Incorrect Answer 3": "never", "Record ID": "1", "Canary String": "c"}, "B"),
 }  # fmt: skip

@@ -1,9 +1,6 @@
 """Tasks of one's own: any number of samples and their metrics, what is refused, greedy texts, stop strings, cut-off texts."""
 
-import json
-import logging
 import math
-import pickle
 from itertools import combinations, product
 
 import datasets
@@ -16,7 +13,6 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.tasks.sampled import GPQA, SampledTask
 from lm_eval_takeover.tasks.verdicts import (
     Response,
-    accuracy_of_completed,
     get_think_end,
     get_verdict_log,
     get_verifier,
@@ -199,15 +195,6 @@ def test_texts_that_are_cut_off_are_counted_and_do_not_break_the_means():
     assert math.isnan(results["acc_completed,all"])
 
 
-def test_output_without_metrics(caplog):
-    """lm-eval's `--predict_only`."""
-    task = make_task(repeats=2)
-    with caplog.at_level(logging.ERROR):
-        task.override_metric("bypass")
-    _, logged, _ = score(task, lambda doc, sample: BOXED[doc])
-    assert [row["resps"] for row in logged] == [[[BOXED[0]] * 2], [[BOXED[1]] * 2]]
-
-
 def test_pass_at_k_equals_enumeration():
     for n, correct, k in product(range(1, 9), range(9), range(1, 9)):
         if correct <= n and k <= n:
@@ -248,16 +235,6 @@ def test_thinking_ends_at_the_token_of_its_model():
     response = "maybe \\boxed{41} [END] So it is 42."
     for end, outcome in (("[END]", "correct"), ("", "incorrect")):
         assert score_samples("42", [response], think_end=end)[0][0].outcome == outcome
-
-
-def test_problems_without_a_completed_sample_count_for_nothing():
-    assert accuracy_of_completed([(0, 0), (3, 4), (0, 2)]) == 0.5
-    assert math.isnan(accuracy_of_completed([(0, 0), (0, 0)]))
-
-
-def test_a_response_is_its_text_and_survives_pickling():
-    response = pickle.loads(pickle.dumps(Response("text", truncated=True)))
-    assert (response, response.truncated, json.dumps([response])) == ("text", True, '["text"]')
 
 
 def test_verdicts_are_not_logged_inside_of_the_block_only():
