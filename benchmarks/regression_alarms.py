@@ -14,7 +14,7 @@ import numpy as np
 from difficulties import Beta, table3
 
 from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores
-from lm_eval_takeover.commands.regress.plans import Design, draw_scores, lower, plan
+from lm_eval_takeover.commands.regress.verdicts import Design, draw_scores, lower, plan
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.statistics import Values, as_values, average_differences
 

@@ -259,13 +259,6 @@ class _MeasuredFields(TypedDict):
     tokens: Positive
 
 
-class _MethodFields(TypedDict):
-    policy: str
-    score: NotRequired[str]
-    kappa_rule: NotRequired[Literal["threshold_to_mean", "tail_to_mean"]]
-    window: NotRequired[Positive]
-
-
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
     content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
@@ -318,23 +311,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     for score, rows in calibration.columns.items():
         if (calibration.default_row or next(iter(rows), None)) not in rows:
             raise ValueError(f"field 'columns.{score}' has no row '{calibration.default_row}'")
-    for at, target in enumerate(calibration.targets):
-        check(target.method, _MethodFields, f"targets[{at}].method")
-    for score, measured in calibration.scores.items():
-        _check_table(f"scores.{score}.table", measured)
     return calibration
-
-
-def _check_table(path: str, score: ScoreCalibration) -> None:
-    """Raises ValueError where the table, which is for people, and the sketch, which a run uses, do not agree."""
-    if [row.get("rho") for row in score.table] != list(TABLE):
-        raise ValueError(f"field '{path}' has other spike ratios than {', '.join(map(str, TABLE))}")
-    for row in score.table:
-        for key, expected in asdict(score.threshold(row["rho"])).items():
-            if not math.isclose(row.get(key, math.nan), expected, rel_tol=1e-6):
-                raise ValueError(f"field '{path}' has another {key} at rho={row['rho']} than its sketch")
-        for share in (key for key in row if key.startswith("share_")):
-            check(row[share], Share, f"{path}[rho={row['rho']}].{share}")
 
 
 Model = str | None  # as an argument names it

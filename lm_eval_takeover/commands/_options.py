@@ -73,8 +73,6 @@ _SHARED: Mapping[str, dict[str, Any]] = {
 
 def add_shared(parser: Parser, *names: str, **changes: Mapping[str, Any]) -> None:
     """Add the shared options of these names, in this order. `changes`: by name, what one has otherwise here."""
-    if unknown := changes.keys() - set(names):
-        raise ValueError(f"no such option is added: {', '.join(sorted(unknown))}")
     for name in names:
         parser.add_argument(f"--{name}", **{**_SHARED[name], **changes.get(name, {})})
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -21,9 +20,7 @@ COMMANDS = {
     "score": ["score", "guide"],
     "analyze": ["analyze", "base", "guided", "--out", "analysis", "--only", "budget,rates"],
     "report": ["report", "analysis", "--out", "report.html"],
-    "effects": ["effects", "guided", "--takeovers", "2", "--controls", "0", "--continuations", "1", "--out", "effects"],
     "baseline": ["regress", "results", "--baseline", "baseline.json", "--update"],
-    "junit": ["regress", "results", "--baseline", "baseline.json", "--junit", "junit.xml"],
     "calibrate": ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "2", "--max_gen_toks", "8",
                   "--out", "pair.json", "--overwrite"],
     "compare": ["compare", "--tasks", "takeover_demo", "--limit", "1", "--rows", "base,guide", "--run_dir", "compared",
@@ -64,15 +61,9 @@ def full(folder):
 
 
 def read_files(folder):
-    """Every file but locks; of a journal its rows, wherever SQLite keeps them."""
+    """Every file but locks and journals, which have tests of their own."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "filler"]
-    files = [path for path in files if path.suffix not in (".lock", ".sqlite-shm", ".sqlite-wal")]
-    return {path: read_rows(path) if path.suffix == ".sqlite" else path.read_bytes() for path in files}
-
-
-def read_rows(journal):
-    with contextlib.closing(sqlite3.connect(journal)) as connection:
-        return [*connection.iterdump()]
+    return {path: path.read_bytes() for path in files if not path.suffix.startswith((".lock", ".sqlite"))}
 
 
 def attempt(words):

@@ -12,9 +12,6 @@ from lm_eval_takeover.commands.compare import calls
 from lm_eval_takeover.commands.compare.calls import plan_rows, read_workload
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.pair import loading
-from lm_eval_takeover.vllm import launch
 
 LOADS = [name for name, kind in KINDS.items() if kind.loads and name not in PAIR]
 HINTS = get_type_hints(ModelArguments)
@@ -25,19 +22,6 @@ def choose_value(name):
     if bool in (kinds := getattr(HINTS[name], "__args__", (HINTS[name],))):
         return True
     return {"quant_method": "bitsandbytes", "load_in_4bit": True} if "quantization" in name and str not in kinds else "float32"
-
-
-class Loaded(Exception):
-    """Instead of loading: the arguments with which a pair would be loaded."""
-
-
-@pytest.fixture
-def stop_at_loading(monkeypatch):
-    def stop(given):
-        raise Loaded(given)
-
-    monkeypatch.setattr(loading, "load_pair", stop)
-    monkeypatch.setattr(launch, "check_version", lambda: None)
 
 
 def check(parsed, name, value):
@@ -53,7 +37,7 @@ def loads(tmp_path_factory, parse):
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_an_argument_reaches_the_models_of_calibrate_score_effects_and_serve(name, parse, stop_at_loading):
+def test_an_argument_reaches_the_models_of_calibrate_score_and_effects(name, parse):
     value = choose_value(name)
     words = ["--model_args", json.dumps({name: value})]
     calibrate = ["calibrate", "--prompts", "p", "--out", "o.json"]
@@ -64,14 +48,6 @@ def test_an_argument_reaches_the_models_of_calibrate_score_effects_and_serve(nam
         check(read_stored_pair(parse("score", "run", *option)), name, value)
     for stored in (["score", "run"], ["effects", "run", "--out", "o"]):
         check(read_stored_pair(parse(*stored, *words)), name, value)
-    options = parse("serve", *words)
-    if name.endswith("add_bos_token"):
-        with pytest.raises(ArgumentError, match=f"^{name}=True: the server encodes prompts by its tokenizer's file"):
-            options.run(options)
-        return
-    with pytest.raises(Loaded) as caught:
-        options.run(options)
-    check(caught.value.args[0], name, value)
 
 
 @pytest.mark.parametrize("name", LOADS)

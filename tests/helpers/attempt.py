@@ -1,8 +1,7 @@
 """An attempt at a run on the demo task: `attempt.py SPEC`, which ends as the lm_eval command would.
 
 The spec is a JSON object: `arguments` of the model, `limit`, `out` for results and samples, `log` for what is printed, and
-perhaps `fault`, the name of one below, its `number`, and `part`, the size of a part in tokens. With `command`, the words of one
-of our commands, that is attempted instead, with files of `part` tokens.
+perhaps `fault`, the name of one below, its `number`, and `part`, the size of a part in tokens.
 """
 
 import itertools
@@ -16,8 +15,6 @@ from pathlib import Path
 from lm_eval.utils import handle_non_serializable
 
 from helpers.demo_runs import evaluate_demo
-from lm_eval_takeover import cli
-from lm_eval_takeover.lab.score import scoring
 from lm_eval_takeover.runs import journal, run_writer
 from lm_eval_takeover.storage import files
 from lm_eval_takeover.tasks import benchmarks
@@ -62,9 +59,6 @@ def attempt(spec):
     run_writer.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
-    if "command" in spec:
-        scoring.FILE_TOKENS = spec["part"]
-        sys.exit(cli.main(spec["command"]))
     found = evaluate_demo("guided-takeover", spec["arguments"], spec["limit"])
     outcome = {"takeover": found["config"]["takeover"]} | {name: found[name] for name in ("results", "samples")}
     files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))

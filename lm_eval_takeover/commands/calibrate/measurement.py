@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace) -> int:
             f"prompts; the nearest one, {target.value:.4g}, realizes {target.nearest_rate:.2%}"
         )
     print(f"{describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
-    print("\n".join([describe_pair(calibration), *list_limits(calibration)]))
+    print("".join(f"{line}\n" for line in list_limits(calibration)), end="")
     return 0
 
 
@@ -283,13 +283,6 @@ def peak_share(calibration: Calibration) -> float:
     """The share of all ce at the tenth of the tokens where it is highest: 1.00 of the demo pair; 1 where there is no ce."""
     held = calibration.scores.get("ce")
     return 0.1 * held.threshold(0.1).kappa_tail_to_mean if held is not None and held.mean else 1.0
-
-
-def describe_pair(calibration: Calibration) -> str:
-    parts = [f"the tenth of the tokens with the highest ce holds {peak_share(calibration):.0%} of it"]
-    if (differ := calibration.scores.get("top1")) is not None:
-        parts.append(f"base and guide have the same first choice at {1 - differ.mean:.1%} of the tokens")
-    return "; ".join(parts)
 
 
 def render_page(calibration: Calibration, path: str | None = None, scores: Sequence[str] | None = None) -> str:

@@ -83,7 +83,7 @@ def build_board(
     thinkers, more = read_runs(thinking, reading)
     sources = {run.source for run in thinkers}
     runs = [run for run in ours if run.source not in sources] + [replace(run, kind="thinking") for run in thinkers]
-    named, more_differences = name_runs(runs, places)
+    named = name_runs(runs, places)
     if not named and (results or thinking):
         reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
         paths = ", ".join(f"'{path}'" for path in [*results, *thinking])
@@ -95,13 +95,7 @@ def build_board(
         for row in rows
         if row.missed_rate is not None
     ]
-    warnings = [
-        *notes,
-        *more,
-        *more_differences,
-        *missed,
-        *_list_warnings(named, averaged),
-    ]
+    warnings = [*notes, *more, *missed, *_list_warnings(named, averaged)]
     unknown = [row.name for row in named if not row.takeover]
     if unknown and (len(named) > 1 or notes):
         why = "other model types record no digest of a run, so runs were told apart by the settings that their files state"
@@ -185,8 +179,8 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     return lines
 
 
-def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> tuple[list[Run], list[str]]:
-    """Order the runs and name them. Returns also lines on what names leave out. The order is that of `compare`, else of Table 3.
+def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> list[Run]:
+    """Order the runs and name them. The order is that of `compare`, else of Table 3.
 
     given                        name
     a row of `compare`, `model=` its label
@@ -213,14 +207,12 @@ def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> tuple[list[R
         label = place.row.label if place else run.given_label or _name_method(run)
         rows.append(replace(run, kind=kind, name=", ".join([label, *verifiers])))
     names = [row.name for row in rows]
-    lines = []
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             equal = [i for i, row in enumerate(rows) if row.name == name]
-            for i, (words, more) in zip(equal, _tell_apart([rows[i] for i in equal]), strict=True):
+            for i, words in zip(equal, _tell_apart([rows[i] for i in equal]), strict=True):
                 rows[i] = replace(rows[i], name=f"{name} ({words})")
-                lines += [f"{rows[i].name}: {more}"] if more else []
-    return rows, lines
+    return rows
 
 
 def _name_method(run: Run) -> str:
@@ -236,19 +228,17 @@ def _name_method(run: Run) -> str:
     return " ".join([run.model, "+ Guided", *([f"({', '.join(parts)})"] if parts else [])])
 
 
-def _tell_apart(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Of each run as many differences as tell all of them apart, else the date; and the other differences."""
+def _tell_apart(runs: Sequence[Run]) -> list[str]:
+    """Of each run as many differences as tell all of them apart, else the date."""
     shared = set.intersection(*(set(run.tasks) for run in runs))
     settings = [_list_settings(run, sorted(shared)) for run in runs]
     names = sorted({name for each in settings for name in each if name not in _FIRST}, key=lambda name: (name in _LAST, name))
     varying = [name for name in (*_FIRST, *names) if len({each.get(name, "none") for each in settings}) > 1]
-    described = [[f"{name} {each.get(name, 'none')}" for name in varying] for each in settings]
     for count in range(1, len(varying) + 1):
-        words = [", ".join(each[:count]) for each in described]
+        words = [", ".join(f"{name} {each.get(name, 'none')}" for name in varying[:count]) for each in settings]
         if len(set(words)) == len(runs):
-            left = [place for place in range(count, len(varying)) if varying[place] not in _LAST]
-            return [(word, ", ".join(each[place] for place in left)) for word, each in zip(words, described, strict=True)]
-    return [(f"results of {file_date(run.source)}", ", ".join(each)) for run, each in zip(runs, described, strict=True)]
+            return words
+    return [f"results of {file_date(run.source)}" for run in runs]
 
 
 def _list_settings(run: Run, tasks: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """A baseline: what a run scored on each problem, with all that texts depend on, as small JSON."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -71,21 +70,6 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Scor
         differences = "; ".join(list_differences(runs[0].settings, runs[1].settings)) or "the seed"
         reasons = [f"give one of {sources}; they differ in {differences}"]
     raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
-
-
-def list_other_settings(old: Scores, new: Scores, allowed: Sequence[str] = ()) -> list[str]:
-    """A line for each setting that differs, beside those allowed, and for each task without the same problems."""
-    lines = list_differences(old.settings, new.settings, allowed)
-    for task in sorted(old.tasks.keys() | new.tasks.keys()):
-        before, now = old.tasks.get(task), new.tasks.get(task)
-        if before is None or now is None or set(before.problems.ids) != set(now.problems.ids):
-            lines.append(f"{task}: other problems")
-        else:
-            lines += [f"{task} {line}" for line in list_differences(before.settings, now.settings, allowed)]
-            prompts = [dict(zip(side.problems.ids, side.problems.prompts, strict=False)) for side in (before, now)]
-            if all(prompts) and prompts[0] != prompts[1] and before.settings == now.settings and "prompts" not in allowed:
-                lines.append(f"{task} prompts: others, though all settings are the same; other examples?")
-    return list(dict.fromkeys(lines))
 
 
 def _read_task(run: Run, task: str) -> TaskScores:

@@ -11,11 +11,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p_value, write_file, write_json
-from lm_eval_takeover.commands.regress import plans, verdicts
+from lm_eval_takeover.commands.regress import verdicts
 from lm_eval_takeover.commands.regress.baseline import Scores, read_baseline, read_single_run, write_baseline
 from lm_eval_takeover.commands.regress.fixed_values import ENDINGS, compare_fixed, plan_fixed, read_fixed_values
-from lm_eval_takeover.commands.regress.plans import MOST_PROBLEMS, Design, Power
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGED, CHANGES, TaskVerdict
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGED, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.results.problems import ACC, ReadOptions
@@ -88,7 +87,7 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {counts}"))
     design = Design(options.max_drop, options.confidence)
     wanted = next((drop for drop in sorted(options.drop) if drop > options.max_drop), 2 * options.max_drop)
-    for name, (least, whole, needed) in plans.find_smallest_drop(new, design, wanted).items():
+    for name, (least, whole, needed) in verdicts.find_smallest_drop(new, design, wanted).items():
         found = f"finds a drop of {100 * least:.1f} points ({100 * whole:.1f} if whole problems are lost)"
         more = f"about {needed:,} problems" if needed else f"more than {MOST_PROBLEMS:,} problems"
         line = f"{name}: at --max_drop {options.max_drop:g} it {found} in {verdicts.POWER:.0%} of runs"
@@ -102,9 +101,7 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
         raise ArgumentError(f"--max_changed needs the answers of the baseline, and '{options.baseline}' has none")
     fixed = read_fixed_values(options.baseline, options.metric or [], options.tasks)
     if options.plan:
-        design = Design(options.max_drop, options.confidence)
-        rows, lines = plan_fixed(fixed, design, options.drop)
-        return _print_plan(options, rows, lines)
+        return _print_plan(options, plan_fixed(fixed, Design(options.max_drop, options.confidence), options.drop))
     how = options.max_drop, options.confidence, options.allow
     judged, run, notes = compare_fixed(fixed, options.results, reading, *how)
     checks = [Check(metric, options.max_drop, tasks) for metric, tasks in judged.items()]
@@ -117,14 +114,14 @@ def _plan(options: argparse.Namespace, chosen: Scores) -> int:
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     design = Design(options.max_drop, options.confidence, options.samples)
-    return _print_plan(options, plans.plan(chosen, design, options.drop), [])
+    return _print_plan(options, verdicts.plan(chosen, design, options.drop))
 
 
-def _print_plan(options: argparse.Namespace, rows: Sequence[Power], lines: Sequence[str]) -> int:
+def _print_plan(options: argparse.Namespace, rows: Sequence[Power]) -> int:
     if options.format == "json":
         sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
     else:
-        sys.stdout.write(WRITERS[options.format](_lay_out_plan(rows, options.max_drop, lines)))
+        sys.stdout.write(WRITERS[options.format](_lay_out_plan(rows, options.max_drop)))
     return 0
 
 
@@ -239,7 +236,7 @@ def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def _lay_out_plan(rows: Sequence[Power], limit: float, lines: Sequence[str]) -> Table:
+def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
     heading = ["Task", "Problems", "Samples", "Drop", "Power", "Whole", "Problems for 80 %"]
     table = []
     for row in rows:
@@ -251,4 +248,4 @@ def _lay_out_plan(rows: Sequence[Power], limit: float, lines: Sequence[str]) -> 
     if any(row.problems_for_80 is None for row in rows):
         notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
     notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
-    return Table(heading, table, [*notes, *lines])
+    return Table(heading, table, notes)

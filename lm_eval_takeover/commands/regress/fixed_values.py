@@ -8,11 +8,19 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 import yaml  # type: ignore[import-untyped]
-from scipy.special import bdtr, ndtri
+from scipy.special import ndtri
 
 from lm_eval_takeover.commands.regress.baseline import Scores, read_single_run
-from lm_eval_takeover.commands.regress.plans import MOST_PROBLEMS, Design, Power
-from lm_eval_takeover.commands.regress.verdicts import POWER, TaskVerdict, correct, find_metric, judge_fixed
+from lm_eval_takeover.commands.regress.verdicts import (
+    MOST_PROBLEMS,
+    POWER,
+    Design,
+    Power,
+    TaskVerdict,
+    correct,
+    find_metric,
+    judge_fixed,
+)
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.results.statistics import as_values, by_cluster
@@ -37,19 +45,17 @@ class _File(TypedDict):
     tasks: list[_Task]
     limit: NotRequired[float | None]
     num_fewshot: NotRequired[int | None]
-    rtol: NotRequired[Share]
 
 
 @dataclass(frozen=True)
 class FixedValues:
-    """The values by metric and task; `limit` are the problems of each task, `rtol` what vLLM's own rule allows."""
+    """The values by metric and task; `limit` are the problems of each task."""
 
     path: Path
     model: str
     values: dict[str, dict[str, float]]
     limit: int | None
     num_fewshot: int | None
-    rtol: float
 
 
 def read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]) -> FixedValues:
@@ -70,8 +76,7 @@ def read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]
         known = [f"{task['name']}: {metric['name']}" for task in file["tasks"] for metric in task["metrics"]]
         raise ArgumentError(f"'{path}' has no value of these --tasks and --metric; it has {'; '.join(known)}")
     limit = file.get("limit") or 0
-    how = int(limit) if limit >= 1 else None, file.get("num_fewshot"), file.get("rtol", 0.08)
-    return FixedValues(path, file["model_name"], values, *how)
+    return FixedValues(path, file["model_name"], values, int(limit) if limit >= 1 else None, file.get("num_fewshot"))
 
 
 def compare_fixed(
@@ -105,27 +110,22 @@ def compare_fixed(
     return verdicts, run, notes
 
 
-def plan_fixed(fixed: FixedValues, design: Design, drops: Sequence[float]) -> tuple[list[Power], list[str]]:
-    """Plan by task and drop, for its first metric, by exact binomials; and what vLLM's own rule finds. Raises ArgumentError."""
+def plan_fixed(fixed: FixedValues, design: Design, drops: Sequence[float]) -> list[Power]:
+    """Plan by task and drop, for its first metric, by exact binomials. Raises ArgumentError."""
     from scipy.stats import binom  # slow to import, and for the plan alone
 
-    if fixed.limit is None:
+    if (count := fixed.limit) is None:
         raise ArgumentError(f"--plan: '{fixed.path}' has no number of problems in its field 'limit'")
-    rows, notes, count = [], list[str](), fixed.limit
+    rows = []
     of_task = {task: (name, value) for name, values in reversed(fixed.values.items()) for task, value in values.items()}
     for task, (name, value) in of_task.items():
         runs = (judge_fixed(name, as_values(np.arange(count) < right), value, design.limit, design.confidence)
                 for right in range(count + 1))  # fmt: skip
         alarms = as_values([run.verdict == "regressed" for run in runs])
-        lowest = value * (1 - fixed.rtol)
         for drop in drops:
-            true = max(value - drop, 0.0)
-            power = round(float(binom.pmf(np.arange(count + 1), count, true) @ alarms), 4)
+            power = round(float(binom.pmf(np.arange(count + 1), count, max(value - drop, 0.0)) @ alarms), 4)
             rows.append(Power(task, count, 1, drop, power, power, _count(value, design, drop)))
-        own = [f"{bdtr(ceil(lowest * count) - 1, count, value - drop):.0%} of drops of {drop:g}" for drop in drops]
-        unchanged = f"{bdtr(ceil(lowest * count) - 1, count, value):.0%} of unchanged runs"
-        notes.append(f"{task}: vLLM's rule (below {lowest:.3f}) fails {', '.join(own)}, and {unchanged}.")
-    return rows, notes
+    return rows
 
 
 def _count(value: float, design: Design, drop: float) -> int | None:

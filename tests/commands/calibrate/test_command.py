@@ -1,7 +1,6 @@
 """`lm-eval-takeover calibrate` as a user calls it: what it writes, prints and survives; the command of an error works."""
 
 import contextlib
-import contextvars
 import json
 import os
 import random
@@ -9,7 +8,6 @@ import re
 import shlex
 import signal
 import sqlite3
-from pathlib import Path
 
 import pytest
 from helpers.pairs import ROOT
@@ -18,8 +16,8 @@ from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from puzzle import make_puzzle
 
-from lm_eval_takeover.calibration.files import calibration_command, note_tasks, read_calibration
-from lm_eval_takeover.cli import build_parser, main
+from lm_eval_takeover.calibration.files import read_calibration
+from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROMPT
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.registry import scores
@@ -119,12 +117,9 @@ def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked
         ("--prompts WRONG", "--prompts 'WRONG': no row has text in field 'prompt' (its fields: text)"),
         ("--prompts LONG", "--prompts: all 1 are empty or exceed the context of 2048 tokens"),
         ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
-        ("--task takeover_demo", "--prompts is missing"),
         ("--prompts WRONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
         ("--prompts WRONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
         ("--prompts WRONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),
-        ("--prompts WRONG --include_path .", "--include_path goes with --task"),
-        ("--prompts WRONG --num_prompts 0", "--num_prompts 0 is not at least 1"),
         ("--prompts WRONG --model_args polcy=random", "--model_args polcy=… loads no model; "),
     ],
 )
@@ -228,17 +223,3 @@ def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, mo
     assert main([*words, *FEW]) == 0
     (text,) = write(GuidedTakeover(calibration="my-pair.json", **arguments), **settings)
     assert isinstance(text, str)
-
-
-def test_the_command_of_an_error_writes_a_new_file_and_names_the_task(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("my-pair.json").touch()
-
-    def advise():
-        note_tasks(["my_sums", "other"], "my tasks")
-        return calibration_command("some/base", "some/guide", "forward", Path("prompts.jsonl"))
-
-    words = shlex.split(contextvars.copy_context().run(advise))
-    assert words[words.index("--out") + 1] == "my-pair-2.json" and "--overwrite" not in words
-    options = build_parser().parse_args(words[1:])
-    assert (options.task, options.include_path) == ("my_sums", Path("my tasks"))

@@ -1,20 +1,25 @@
-"""Measuring a calibration against an independent slow computation: every score in numpy, the gate in a Python loop."""
+"""Measuring a calibration against an independent slow computation; the solver of rates, which stops at the noise of prompts."""
+
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from helpers import reference
+from helpers.calibrations import calibrate_values, small_calibration
 from helpers.pairs import look_before_passes
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import KAPPA_RULES
+from lm_eval_takeover.calibration.files import KAPPA_RULES, TABLE
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Setup
+from lm_eval_takeover.commands.calibrate.rollouts import Measured, Rollouts, Setup, check_target, solve
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.lab.methods import Lossy
 from lm_eval_takeover.method.policies import Disagreement, Random
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
@@ -82,7 +87,7 @@ def slow_fires(scores, tau, kappa, window=10):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_tau_and_kappa_equal_numpy_on_all_scores(made, trajectories, score):
+def test_tau_and_kappa_equal_numpy_on_all_scores_and_shares_the_rule_in_a_loop(made, trajectories, score):
     values = np.array([one for row in trajectories[score] for one in row])
     assert made.tokens == len(values)
     assert made.cut == sum(len(row) == TOKENS for row in trajectories[score])
@@ -99,15 +104,10 @@ def test_tau_and_kappa_equal_numpy_on_all_scores(made, trajectories, score):
         assert threshold.kappa_threshold_to_mean == pytest.approx(tau / mean, rel=5e-4, abs=noise / mean)
         tail = values[values > tau].mean() if (values > tau).any() else tau
         assert threshold.kappa_tail_to_mean == pytest.approx(tail / mean, rel=1e-3)
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_replayed_shares_equal_the_rule_in_a_loop(made, trajectories, score):
-    for row in made.scores[score].table:
-        for rule in KAPPA_RULES:
-            fired = sum(slow_fires(one, row["tau"], row[f"kappa_{rule}"]) for one in trajectories[score])
-            # A score within float noise of the threshold may stand on either side of it.
-            assert abs(row[f"share_{rule}"] - fired / made.tokens) <= 2 / made.tokens
+    for row, rule in itertools.product(made.scores[score].table, KAPPA_RULES):
+        fired = sum(slow_fires(one, row["tau"], row[f"kappa_{rule}"]) for one in trajectories[score])
+        # A score within float noise of the threshold may stand on either side of it.
+        assert abs(row[f"share_{rule}"] - fired / made.tokens) <= 2 / made.tokens
 
 
 def test_other_batches_change_nothing_but_noise_also_where_memory_runs_out(pair, prompts, made, monkeypatch, caplog):
@@ -147,3 +147,68 @@ def test_an_infinite_score_names_the_prompt(pair, prompts):
     told = r"calibration prompt \d+: ce is inf.*load both models with --dtype float32"
     with pair.guide.model.register_forward_hook(rule_out), pytest.raises(CalibrationError, match=told):
         calibrate(short_setup(pair, prompts, max_gen_toks=5))
+
+
+class HeldOut:
+    """40 prompts whose rate of takeovers is a function of the parameter. With a seed it is drawn: 50 tokens a prompt, prompts
+    that lean to more or fewer takeovers, and a quarter of the tokens that change with the parameter."""
+
+    name, requests = "held out", range(40)
+
+    def __init__(self, rate, seed=None, policy=None):
+        self.rate, self.seed, self.method, self.asked = rate, seed, Method(policy or Disagreement()), []
+        held = calibrate_values(np.random.default_rng(0).random(1000))
+        held = held.with_shares({(rho, rule): rho for rho in TABLE for rule in KAPPA_RULES})
+        self.calibration = replace(small_calibration(), scores={"ce": held})
+
+    def measure(self, value, label):
+        self.asked.append(value)
+        if self.seed is None:
+            return Measured(round(self.rate(value) * 10**6), 10**6, 0.0)
+        common, own = np.random.default_rng(self.seed), np.random.default_rng([self.seed, int(value * 1e9)])
+        leaning, lengths = common.gamma(4, 0.25, 40), common.poisson(50, 40)
+        chance, changed, other = common.random((40, 100)), common.random((40, 100)) < 0.25, own.random((40, 100))
+        fires = np.where(changed, other, chance) < (self.rate(value) * leaning)[:, None]
+        taken = (fires & (np.arange(100) < lengths[:, None])).sum(-1)
+        return Measured.of(list(zip(taken.tolist(), lengths.tolist(), strict=True)))
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda rho: rho,
+        lambda rho: rho / 3,
+        lambda rho: 3 * rho / (1 + 2 * rho),
+        lambda rho: 0.2 * rho + (0.03 if rho > 0.07 else 0.0),
+        lambda rho: min(rho, 0.12),
+    ],
+)
+@pytest.mark.parametrize("wanted", [0.01, 0.02, 0.05, 0.08, 0.1])
+def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, wanted):
+    gated, again = HeldOut(rate), HeldOut(rate)
+    (target,) = solve(gated, [wanted], Rollouts([], tmp_path))
+    grid = np.exp(np.linspace(np.log(0.001), np.log(0.5), 20_000))
+    best = min(abs(rate(rho) - wanted) for rho in grid)
+    assert abs(target.realized_rate - wanted) <= best + 0.0012
+    assert len(gated.asked) <= 12
+    assert list(solve(again, [wanted], Rollouts([], tmp_path))) == [target] and not again.asked  # remembered
+
+
+def test_a_rate_below_all_that_a_budget_parameter_can_reach_takes_few_measurements():
+    """As of `lossy` where the donor all but rules out many of the host's tokens: no leniency lets these pass."""
+    lossy = HeldOut(lambda leniency: 0.015 + 0.2 / (1 + leniency) ** 2, policy=Lossy())
+    (target,) = solve(lossy, [0.005], Rollouts([]))
+    assert target.realized_rate == pytest.approx(0.015, abs=1e-6) and not target.is_reached
+    assert len(lossy.asked) <= 8
+
+
+def test_a_rate_is_measured_on_other_prompts_than_it_was_solved_on_and_the_interval_holds_the_true_one():
+    held = []
+    for seed in range(60):
+        (target,) = solve(HeldOut(lambda rho: rho, 2 * seed), [0.05], Rollouts([]))
+        others = HeldOut(lambda rho: rho, 2 * seed + 1)
+        found = check_target(target, others, Rollouts([]))
+        assert (found.solved_rate, others.asked, found.prompts) == (target.realized_rate, [target.value], 40)
+        held.append(found.low <= target.value <= found.high)  # each rho is its own rate
+    assert np.mean(held) >= 0.85
+    assert Measured(1, 100, 0.0).find_reach(1) == 1  # one prompt says nothing

@@ -1,9 +1,12 @@
 """The calls of a comparison: rows at rates, rows that follow, the calibration that they read; and what is refused before them."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import worlds
 from helpers.one_line import one_line
 from helpers.stock import arguments_of, value_of
 
@@ -86,21 +89,81 @@ def test_what_was_measured_is_used_again_and_extended(plan):
     assert "--extend" in more.words and more.calibration == str(out)
 
 
+CODE = {
+    "judging.py": "from words import RIGHT\n\n\ndef judge(doc, results):\n    return {'acc': float(results[0] == RIGHT)}\n",
+    "words.py": "RIGHT = '7'\n",
+}
+PLUGIN = """\
+from lm_eval_takeover import register_score
+
+
+@register_score("mine", needs_donor=False)
+def mine(logits):
+    return logits.amax(-1)
+"""
+
+
+def edit(path):
+    """One byte more or another one, as long as it stays readable."""
+    if path.suffix == ".safetensors":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    elif path.suffix == ".jsonl":
+        path.write_text(path.read_text().replace("7", "8"))
+    elif path.suffix == ".yaml":
+        path.write_text(path.read_text().replace("max_gen_toks: 4", "max_gen_toks: 5"))
+    else:
+        path.write_text(path.read_text() + (" \n" if path.suffix == ".json" else "\n# changed\n"))
+
+
+def test_every_file_that_a_calibration_reads_makes_it_anew_and_no_other(plan, tmp_path, monkeypatch):
+    for role in DEMO:
+        shutil.copytree(DEMO[role], tmp_path / role)
+    data, tasks, score, prompts = (tmp_path / name for name in ("data.jsonl", "tasks", "score.py", "prompts.jsonl"))
+    tasks.mkdir()
+    for file in (data, prompts):
+        file.write_text(json.dumps({"problem": "3 + 4 =", "answer": "7"}) + "\n")
+    score.write_text(PLUGIN)
+    for name, code in {**CODE, "mine.yaml": worlds.TASK.format(task="mine", judge="judging.judge", data=data)}.items():
+        (tasks / name).write_text(code)
+    monkeypatch.syspath_prepend(tasks)
+    words = ["--tasks", "mine", "--include_path", str(tasks), "--prompts", str(prompts), "--plugins", str(score)]
+    words += [word for role in DEMO for word in (f"--{role}", str(tmp_path / role))]
+
+    def name(*more):
+        return plan(*words, "--rows", "guided,mine", *more).calibration
+
+    before = name()
+    (tmp_path / "base" / ".hidden").write_text("not read")
+    (tasks / "notes.txt").write_text("not read")
+    edit(data)  # the problems of the task are none of a calibration
+    assert name() == name("--rates", "0.2,0.3") == before
+    for path in (
+        tmp_path / "base" / "model.safetensors",
+        tmp_path / "guide" / "tokenizer.json",
+        score,
+        prompts,
+        *(tasks / file for file in (*CODE, "mine.yaml")),
+    ):
+        edit(path)
+        assert name() != before, path
+        before = name()
+    assert name("--direction", "reverse") != before
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
-        (["--rows", "ce@0.1:2"], "--rows 'ce@0.1:2': '2' is no rate"),
         (["--rows", "ce:tau=1@0.1"], "its arguments set already how many tokens are taken over"),
         (["--rows", "ce,ce"], "--rows names ce twice"),
-        (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
         (["--rows", "js:score_top_p=0.95:spike_ratio=0.1"], "score_top_p=0.95 needs target_rate=…"),
         (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
         (["--model_args", "tau=1"], "--model_args tau=… belongs to a row, as in --rows js,ce:tau=1.5"),
         (["--base", str(DEMO["base"])], "--base and --guide go together"),
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
         (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
-        (["--calibration", "demo", "--rows", "base,lossy@0.02"], "calibrate --prompts "),
         (["--limit", "0"], "--limit 0 is not a number above 0"),
         (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
     ],

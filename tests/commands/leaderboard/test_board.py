@@ -122,8 +122,7 @@ def test_cells_have_intervals_averages_leave_gpqa_out_and_a_row_that_lacks_a_tas
 
 
 @pytest.mark.parametrize(("given", "realized", "missed"), [
-    ({"target_rate": 0.05}, 0.0706, True), ({"target_rate": 0.05}, 0.0594, False), ({"target_rate": 0.2}, 0.235, False),
-    ({"rate": 0.2}, 0.155, True), ({"target_rate": 0.05, "rate": 0.062}, 0.062, True),  # solved for the target
+    ({"target_rate": 0.05}, 0.0706, True), ({"target_rate": 0.05}, 0.0594, False), ({"rate": 0.2}, 0.155, True),
     ({"spike_ratio": 0.03}, 0.2, False),  # no rate of the run
 ])  # fmt: skip
 def test_a_missed_rate_is_marked_and_explained(tmp_path, board, printed, given, realized, missed):
@@ -134,8 +133,7 @@ def test_a_missed_rate_is_marked_and_explained(tmp_path, board, printed, given, 
     assert (row["nominal"], row["missed_rate"]) == (asked, asked if missed else None)
     line = f"{name}: {asked:.1%} of the tokens were to be taken over, and {realized:.1%} were"
     assert warnings == ([line] if missed else [])
-    assert (f"{realized:.1%} †" in printed(tmp_path)) == missed
-    assert ("† off the rate that was asked for" in printed(tmp_path)) == missed
+    assert (f"{realized:.1%} †" in printed(tmp_path)) == ("† off the rate that was" in printed(tmp_path)) == missed
 
 
 def test_published_rows_bear_their_tables_and_the_names_of_the_source(printed):
@@ -151,19 +149,15 @@ def test_published_rows_bear_their_tables_and_the_names_of_the_source(printed):
     assert first["recovery"]["acc"] is None and "lost" in first["recovery"]["acc_why"]
 
 
-@pytest.mark.parametrize(("result", "said"), [
-    ({"bleu,none": 27.5}, "metric 'bleu' is 27.5, expected a share"),
-    ({"bypass,none": 999}, "this run has no metrics; run lm_eval without --predict_only"),
-])  # fmt: skip
-def test_what_cannot_be_shown_is_a_line(tmp_path, result, said):
-    folder = write_results(tmp_path, {"sums": [0, 1]}, model="hf", model_args="pretrained=acme/x")
+def test_what_cannot_be_shown_or_read_is_one_error(tmp_path):
+    folder = write_results(tmp_path / "x", {"sums": [0, 1]}, model="hf", model_args="pretrained=acme/x")
     (path,) = folder.glob("results_*.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"results": {"sums": result}}))
-    with pytest.raises(ArgumentError, match=f"nothing can be shown of .*{said}"):
-        main(["leaderboard", str(tmp_path)])
-
-
-def test_all_files_that_cannot_be_read_are_one_error(tmp_path):
+    cases = [({"bleu,none": 27.5}, "'bleu' is 27.5, expected a share"), ({"bypass,none": 9}, "has no metrics; run lm_eval")]
+    for result, said in cases:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"results": {"sums": result}}))
+        with pytest.raises(ArgumentError, match=f"nothing can be shown of .*{said}"):
+            main(["leaderboard", str(folder)])
+    path.unlink()
     with pytest.raises(ResultsError, match=r"demo.json' is no results file of lm_eval; give results_"):
         main(["leaderboard", str(packaged_calibrations()["demo"])])
     for name in ("cut", "empty"):
@@ -181,40 +175,28 @@ def test_logs_of_other_models_say_how_they_are_read(tmp_path, printed):
         path.write_text(path.read_text().replace('"acc', '"exact_match'))
     shown = " ".join(printed(folder).split())
     assert "sums: Acc is its exact_match." in shown and "2 problems x 1 sample." in shown
-    single = write_results(tmp_path / "y", {"sums": [1]}, samples=1, model="hf")
-    assert "1 problem x 1 sample." in " ".join(printed(single).split())
-    assert (
-        "other model types record no digest of a run, so runs were told apart by the settings that their files state" in shown
-    )
+    assert "record no digest of a run, so runs were told apart by the settings that their files state" in shown
     assert shown.count("left out") == 1 and "so are 2 more copies with an older run or fewer problems" in shown
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "names", "left_out"),
+    ("first", "second", "names"),
     [
-        ({}, {"chat_template_sha": "0a1b2c3d"}, ["(chat_template off)", "(chat_template on (0a1b2c))"], []),
-        ({"run": {"target_rate": 0.02, "tau": 3.0}}, {"run": {"target_rate": 0.05}}, ["(rate 0.02)", "(rate 0.05)"], []),
-        ({"run": {"tau": 3.0}}, {}, ["(tau 3.0)", "(tau 1.5)"], []),
-        (
-            {},
-            {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}},
-            ["(seed 0)", "(seed 1)"],
-            ["(seed 0): backend hf, temperature 0.6", "(seed 1): backend vllm, temperature 1.0"],
-        ),
-        ({"run": {"label": "short"}}, {"run": {"label": "long", "seed": 1}}, ["short", "long"], []),
-        ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"], []),
-        ({}, {"verifier": "math_verify"}, [GUIDED, f"{GUIDED}, math_verify"], []),
+        ({}, {"chat_template_sha": "0a1b2c3d"}, ["(chat_template off)", "(chat_template on (0a1b2c))"]),
+        ({"run": {"target_rate": 0.02, "tau": 3.0}}, {"run": {"target_rate": 0.05}}, ["(rate 0.02)", "(rate 0.05)"]),
+        ({"run": {"tau": 3.0}}, {}, ["(tau 3.0)", "(tau 1.5)"]),
+        ({}, {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}}, ["(seed 0)", "(seed 1)"]),
+        ({"run": {"label": "short"}}, {"run": {"label": "long", "seed": 1}}, ["short", "long"]),
+        ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"]),
+        ({}, {"verifier": "math_verify"}, [GUIDED, f"{GUIDED}, math_verify"]),
     ],
-    ids=["template", "rate", "tau alone", "more", "labels", "a label that every such run has", "verifier"],
 )
-def test_a_name_is_the_label_or_what_differs_and_the_rest_is_a_warning(tmp_path, first, second, names, left_out):
+def test_a_name_is_the_label_or_what_differs(tmp_path, first, second, names):
     for place, written in enumerate((first, second)):
         run = takeover(**{"seed": 0, **written.get("run", {})})
         write_results(tmp_path / str(place), {"takeover_amc23": [4] * 20}, **{**written, "run": run})
     board = build_board([tmp_path], [], None)
     assert [row.name for row in board.rows] == [f"{GUIDED} {name}" if name[0] == "(" else name for name in names]
-    lines = [line for line in board.warnings if line.startswith(f"{GUIDED} (seed")]
-    assert lines == [f"{GUIDED} {line}" for line in left_out]
 
 
 def test_columns_stand_in_each_cell(tmp_path, board, printed):
@@ -229,7 +211,6 @@ def test_columns_stand_in_each_cell(tmp_path, board, printed):
     words = [folder, "--format", "md", "--columns"]
     said = printed(*words, "task_rate")
     assert "Acc 37.5 / Pass@8 100.0 / realized rate 4.0" in said and "Acc / Pass@8 / realized rate" in said
-    assert "Acc 12.5 / Pass@8 100.0 / realized rate 10.0" in said
     labelled = "with truncated [37.5, 87.5] / Acc of boxes alone 25.0 / read without a box 30.0 / no answer 12.5"
     assert labelled in printed(*words, "truncated", "reading").replace("\\", "")  # Markdown escapes brackets
 
@@ -248,10 +229,6 @@ def test_markdown_latex_and_csv_have_the_same_figures(results, board, printed):
     cell = board(results / "base")[0]["Small-Base"]["tasks"]["takeover_amc23"]
     assert heads[:6] == ["Model", "Rate", "AMC23 Acc", r"95 \%", "AMC23 Pass@8", r"95 \%"]
     assert line[2:4] == [f"{100 * cell['acc']:.1f}", f"{100 * cell['acc_low']:.1f}--{100 * cell['acc_high']:.1f}"]
-    lines = [line for line in said["md"].splitlines() if line.startswith("|")]
-    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 5
-    assert said["latex"].count(r"\\") == 4
-    assert all(rf"\{rule}rule" in said["latex"] for rule in ("top", "mid", "bottom"))
     averages = [line for line in csv.DictReader(io.StringIO(said["csv"])) if line["task"] == "average"]
     assert float(averages[1]["acc"]) == row["average"]["acc"]
     assert float(averages[1]["recovery_acc"]) == row["recovery"]["acc"]
@@ -276,14 +253,12 @@ def test_of_several_seeds_and_templates_base_and_reference_are_the_rows_own(tmp_
             assert row["recovery"]["acc"] == pytest.approx((accuracies[0] - accuracies[1]) / (accuracies[2] - accuracies[1]))
 
 
-_BLANK = [("guided guide", "", "no row is the base alone"), ("base guided", "", "no reference")]
-
-
-@pytest.mark.parametrize(("names", "thinking", "why"), [*_BLANK, ("base guided", "random", "beyond noise")])
-def test_recovery_is_blank_with_the_reason(results, board, names, thinking, why):
-    words = ["--thinking", results / thinking] if thinking else []
-    recovery = board(*(results / name for name in names.split()), *words)[0]["Small-Base + Guided"]["recovery"]
-    assert recovery["pass8"] is None and why in recovery["pass8_why"]
+def test_recovery_is_blank_with_the_reason(results, board):
+    base, guided, guide, random = (results / name for name in ("base", "guided", "guide", "random"))
+    cases = [([guided, guide], "no row is the base alone"), ([base, guided], "no reference")]
+    for words, why in [*cases, ([base, guided, "--thinking", random], "beyond noise")]:
+        recovery = board(*words)[0][GUIDED]["recovery"]
+        assert recovery["pass8"] is None and why in recovery["pass8_why"]
 
 
 def test_a_recovery_with_a_wide_interval_bears_a_mark_and_its_interval(tmp_path, board, printed):

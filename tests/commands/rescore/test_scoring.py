@@ -14,7 +14,7 @@ from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
-from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import read_stored_runs
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
@@ -40,13 +40,9 @@ def test_the_same_tasks_give_the_same_results(finished):
     folder, original = finished
     (run,), verdicts = read_stored_runs(folder)
     done = rescore(run, verdicts, [], None)
-    assert done.changes == []
-    assert done.compared == LIMIT * 8
-    assert done.left_out == 0
-    stable = [key for key in original["results"]["takeover_demo"] if "stderr" not in key]
-    assert {key: done.results["results"]["takeover_demo"][key] for key in stable} == {
-        key: original["results"]["takeover_demo"][key] for key in stable
-    }
+    assert (done.changes, done.compared, done.left_out) == ([], LIMIT * 8, 0)
+    of_task, expected = (found["results"]["takeover_demo"] for found in (done.results, original))
+    assert of_task.items() >= {key: value for key, value in expected.items() if "stderr" not in key}.items()
     of_the_call = ("run_dir", "seconds", "attempts", "differs_from_calibration")
     now, then = (
         {name: value for name, value in found["config"]["takeover"].items() if name not in of_the_call}
@@ -94,16 +90,6 @@ def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypa
     assert len(samples.read_text().splitlines()) == LIMIT
 
 
-def test_several_commands_say_what_each_was_given(finished, tmp_path, capsys):
-    folder = shutil.copytree(finished[0], tmp_path / "run")
-    run_demo(folder, 1, {"policy": "random", "rate": 0.1})
-    assert main(["rescore", str(folder)]) == 0
-    printed = capsys.readouterr().out
-    assert "command 1: takeover_demo; spike_ratio=0.03,seed=0,batch_size=64," in printed
-    assert "\ncommand 2: takeover_demo; policy=random,rate=0.1,seed=0,batch_size=64," in printed
-    assert "{" not in printed
-
-
 def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "a" / "run")
     plant_facts(folder, takeover={"label": "../../out\nb\x1b[2J\u202e"})
@@ -130,7 +116,7 @@ def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, 
     assert [row["doc_id"] for row in done.results["samples"]["takeover_demo"]] == [0, 1]
 
 
-def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
+def test_what_cannot_be_rescored_is_one_line(finished, capsys):
     (run,), verdicts = read_stored_runs(finished[0])
     with pytest.raises(ArgumentError, match="--tasks 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
         rescore(run, verdicts, ["takeover_dmo"], None)
@@ -142,13 +128,6 @@ def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["rescore", str(finished[0]), "--verifier", "boxed,last_numbr"])
     assert "'last_numbr' is no verifier; did you mean 'last_number'?" in capsys.readouterr().err
-    with pytest.raises(ArgumentError, match="is not a folder of task files"):
-        main(["rescore", str(finished[0]), "--include_path", str(tmp_path / "none")])
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "journal-000.sqlite").write_bytes(b"")
-    with pytest.raises(RunDirError, match="cannot be read: it is no SQLite file"):
-        read_stored_runs(broken)
 
 
 def test_other_verifiers_judge_the_same_texts_and_leave_the_verdicts_of_the_run(finished, tmp_path, capsys):
