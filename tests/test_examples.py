@@ -1,4 +1,4 @@
-"""examples/: the steps of the action and of the workflow run in a shell as GitHub runs them; commands of pages exist."""
+"""What runs elsewhere: examples/ in a shell as GitHub runs them, and `scripts/gpu_check.sh` with a Python that stands in."""
 
 import importlib.util
 import itertools
@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -85,12 +86,16 @@ def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
         read_comparison(build_parser().parse_args(call.split()))
 
 
-def test_the_workflow_gates_what_the_demo_writes():
+def test_the_workflow_gates_what_the_demo_writes_may_read_only_and_names_its_actions_by_commit():
     gate = WORKFLOW["jobs"]["demo"]["steps"][-1]
     assert (ROOT / gate["uses"] / "action.yml").exists() and set(gate["with"]) <= set(ACTION["inputs"])
     task = read_baseline(ROOT / gate["with"]["baseline"]).tasks["takeover_demo"]
     (run,) = [step["run"] for step in WORKFLOW["jobs"]["demo"]["steps"] if "compare" in step.get("run", "")]
     assert f"--limit {len(task.problems)} " in run and f"{gate['with']['results']}".startswith("runs/demo/guided")
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    text = (EXAMPLES / "takeover-workflow.yml").read_text()
+    assert all(one.startswith("./") or re.search(r"@[0-9a-f]{40}$", one) for one in re.findall(r"uses: (\S+)", text))
+    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
 
 
 @pytest.mark.parametrize(
@@ -107,23 +112,10 @@ def test_the_action_compares_the_metrics_that_it_is_given(shell, metrics, status
         assert words[words.index("--metric") + 1 : words.index("--max_drop")] == asked
 
 
-def test_the_workflow_may_read_only_and_names_its_actions_by_commit():
-    text = (ROOT / "examples" / "takeover-workflow.yml").read_text()
-    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
-    used = re.findall(r"uses: (\S+)", text)
-    assert all(one.startswith("./") or re.search(r"@[0-9a-f]{40}$", one) for one in used)
-    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
-
-
-def load_real_model_problems():
-    spec = importlib.util.spec_from_file_location("real_model_problems", EXAMPLES / "real-model" / "problems.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_another(tmp_path):
-    made = load_real_model_problems()
+    spec = importlib.util.spec_from_file_location("real_model_problems", EXAMPLES / "real-model" / "problems.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
     made.main(tmp_path)
     files = [tmp_path / f"{name}.jsonl" for name in made.SIZES]
     rows = {path.stem.rstrip("12"): [] for path in files} | {"test": list(made.load_test()["test"])}
@@ -143,8 +135,63 @@ def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_anot
     assert kinds == {"train": (old := set(made.KINDS) - {*made.NEW_KINDS}), "calibration": old, "test": set(made.KINDS)}
     numbers = [(row["kind"], *re.findall(r"\d+", row["problem"])) for row in rows["test"]]
     assert len(set(numbers)) == len(numbers) == 80
-
-
-def test_the_real_models_task_is_read():
     words = load_named_tasks(["real_words"], include=EXAMPLES / "real-model")["real_words"]
     assert (len(words.dataset["test"]), words.config.repeats) == (80, 4)
+
+
+# Every limit is 2 seconds.
+STAND_INS = {
+    "python": """#!/usr/bin/env bash
+case "$*" in
+  "-c import torch"*) echo True ;;
+  "-c"*) exit 0 ;;
+  *pip*) echo "torch 2.13.0" ;;
+  *gpu_long*) echo begun; exec sleep 60 ;;
+  *kernels*) echo "no kernels here" >&2; exit 1 ;;
+  *) echo "ran $*" ;;
+esac
+""",
+    "nvidia-smi": "#!/bin/sh\necho 'NVIDIA H200, 580.1, 143771 MiB'\n",
+    "timeout": '#!/bin/sh\nshift 2\nexec /usr/bin/timeout 2 "$@"\n',
+}
+
+
+def check_gpu(folder, call, **more):
+    """What the script said, and the names in its archive."""
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    for name, text in STAND_INS.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    env = {"PATH": f"{tools}:/usr/bin:/bin", "PYTHON": str(tools / "python"), "TMPDIR": str(folder)} | more
+    words = ["bash", str(ROOT / "scripts" / "gpu_check.sh"), call, str(folder / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, env=env)
+    archive = folder / "out" / f"gpu_check_{call}.tgz"
+    if not archive.exists():
+        return done, []
+    with tarfile.open(archive) as packed:
+        return done, sorted(packed.getnames())
+
+
+@pytest.mark.parametrize("call", ["1", "2", "3"])
+def test_every_part_ends_and_the_archive_has_all(tmp_path, call):
+    done, names = check_gpu(tmp_path, call)
+    parts = {"1": ["tests", "demo", "parts", "costs"], "2": ["long", "kernels"], "3": ["batches", "blocks"]}[call]
+    assert [name for name in names if name.endswith(".txt")] == sorted(f"./{part}.txt" for part in ["machine", *parts])
+    assert "NVIDIA H200" in done.stdout
+    failed = {"1": None, "2": "long 124;kernels 1", "3": None}[call]  # it takes too long; it fails
+    assert done.returncode == (0 if failed is None else 1) and (failed is None or f"failed: {failed}" in done.stdout)
+    limits = [int(line.split("at most ")[1].split()[0]) for line in done.stdout.splitlines() if line.startswith("== ")]
+    assert sum(limits) <= 600
+
+
+def test_a_wrong_call_and_a_python_without_torch_or_a_gpu_are_one_line(tmp_path):
+    hidden = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    for call, said, more in (
+        ("4", "1|2|3|vllm", {}),
+        ("1", "'/bin/false' has no torch", {"PYTHON": "/bin/false"}),
+        ("1", "sees no GPU", hidden),
+    ):
+        done, packed = check_gpu(tmp_path, call, **more)
+        assert (done.returncode, done.stderr.count("\n"), packed) == (2, 1, []) and said in done.stderr
+    assert not list((tmp_path / "out").rglob("*.t*"))

@@ -207,18 +207,10 @@ def test_a_missing_chat_template_is_one_line():
 
 
 def test_command_line_values_are_typed():
-    given = {
-        "tau": "1.5",
-        "kappa": 2,
-        "window": "7",
-        "trust_remote_code": "true",
-        "batch_size": "auto:4",
-        "base": 7,
-        "seed": 2**60,
-    }
-    made = ModelArguments.parse(given)
+    made = ModelArguments.parse({"tau": "1.5", "kappa": 2, "window": "7", "trust_remote_code": "true", "batch_size": "auto:4"})
     assert (made.tau, made.kappa, made.window, made.trust_remote_code, made.rows) == (1.5, 2.0, 7, True, 64)
-    assert (made.base, made.seed) == ("7", 2**60)
+    made = ModelArguments.parse({"base": 7, "seed": 2**60 + 1})
+    assert (made.base, made.seed) == ("7", 2**60 + 1)
     assert [ModelArguments.parse({"think_end_token": end}).think_end_token for end in ("</thought>", "7")] == ["</thought>", 7]
 
 
