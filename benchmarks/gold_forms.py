@@ -17,7 +17,7 @@ from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
 from lm_eval_takeover.tasks.benchmarks import Document
-from lm_eval_takeover.tasks.loading import load_named_tasks
+from lm_eval_takeover.tasks.sampled import load_named_tasks
 
 
 def forms(gold: str) -> Iterator[str]:

@@ -88,7 +88,7 @@ def load_table(half: str) -> list[Text]:
 def load_golds(half: str) -> list[Text]:
     from gold_forms import list_cases
 
-    from lm_eval_takeover.tasks.loading import load_named_tasks
+    from lm_eval_takeover.tasks.sampled import load_named_tasks
 
     tasks = load_named_tasks(["takeover_math"]).values()
     cases = (case for task in tasks for case in list_cases(list(task.test_docs())))

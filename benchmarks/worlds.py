@@ -114,9 +114,8 @@ def identify(folder: Path) -> str:
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.pair.ids import identify as identify_model
     from lm_eval_takeover.runs.identity import digest_task
-    from lm_eval_takeover.storage.code import digest_code
-    from lm_eval_takeover.storage.digests import digest_of
-    from lm_eval_takeover.tasks.loading import find_tasks
+    from lm_eval_takeover.storage.digests import digest_code, digest_of
+    from lm_eval_takeover.tasks.sampled import find_tasks
 
     models = [
         identify_model(name := str(folder / role), name, None, ModelArguments(), {}).revision for role in ("base", "guide")
@@ -177,21 +176,23 @@ def run_traced(folder: Path, arguments: str) -> None:
 
 def find_undigested(folder: Path, files: list[str], variables: list[str]) -> list[str]:
     """What is opened or asked for, and neither in a digest nor named above."""
-    from lm_eval_takeover.storage import code
+    from lm_eval_takeover.storage import digests
 
     loaded = ("*.json", "*.jinja", "*.txt", "*.safetensors", "shards/*")
     covered = {str(file) for role in ("base", "guide") for pattern in loaded for file in (folder / role).glob(pattern)}
     roots = [str(folder / "plugin.py"), str(folder / "tasks" / "judging.py")]
-    covered |= {*code.list_files(roots), str(folder / "tasks" / "of_world.yaml"), str(folder / "documents.jsonl")}
+    covered |= {*digests.list_files(roots), str(folder / "tasks" / "of_world.yaml"), str(folder / "documents.jsonl")}
     own = (
         str(folder / "run"),
         str(folder / "out"),
-        str(Path(code.__file__).parents[2]),
+        str(Path(digests.__file__).parents[2]),
         str(Path(__file__).resolve().parents[1]),
     )
     files = [file for file in files if not file.endswith(".pyc")]  # their sources are there, too
-    left = [file for file in files if file not in covered and not file.startswith(own) and not code.is_elsewhere(file)]
-    asked = [f"${name}" for name in variables if not name.startswith(VARIABLES) and name not in code.PLACES | {"WORLD_LIMIT"}]
+    left = [file for file in files if file not in covered and not file.startswith(own) and not digests.is_elsewhere(file)]
+    asked = [
+        f"${name}" for name in variables if not name.startswith(VARIABLES) and name not in digests.PLACES | {"WORLD_LIMIT"}
+    ]
     return left + [name for name in asked if name[1:] in os.environ]
 
 

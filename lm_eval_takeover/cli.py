@@ -1,7 +1,9 @@
 """The command `lm-eval-takeover`: it finds the folders in `commands/` and `lab/`, and `serve/`, and knows none of their options.
 
-A folder with a `command.py` is the subcommand of that name; the module has the attributes of `Command`. All of them are
-imported at each call, so they leave torch, lm-eval and numpy to their `run`.
+A folder with a `command.py` is the subcommand of that name. The module has `HELP` (one line, for the list of commands),
+`DESCRIPTION` and `EXAMPLE` (above and below the options of its own --help), `add_options(parser)` and `run(options)`. It returns
+the exit status, and raises a TakeoverError, status 2, for what the user can put right. All modules are imported at each call,
+so they leave torch, lm-eval and numpy to their `run`.
 """
 
 import argparse
@@ -12,26 +14,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from types import ModuleType
 
 from lm_eval_takeover import __version__, commands, lab, stopping
 from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 from lm_eval_takeover.storage.files import describe_written, written
 from lm_eval_takeover.storage.paths import use_utf8
-
-
-class Command(Protocol):
-    """The attributes of a `command.py`."""
-
-    HELP: str  # one line, for the list of commands
-    DESCRIPTION: str  # above the options of its own --help
-    EXAMPLE: str  # below them
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, options: argparse.Namespace) -> int:
-        """Do it. Returns the exit status; raises a TakeoverError, which is status 2, for what the user can put right."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,12 +31,12 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def find_commands() -> Iterator[tuple[str, Command]]:
+def find_commands() -> Iterator[tuple[str, ModuleType]]:
     """`(name, command)` of every subcommand, in alphabetical order."""
     places = [(f"{room.__name__}.", folder) for room in (commands, lab) for folder in room.__path__]
     found = [(path.parent.name, before) for before, folder in places for path in Path(folder).glob("*/command.py")]
     for name, before in sorted([*found, ("serve", "lm_eval_takeover.")]):
-        yield name, cast(Command, import_module(f"{before}{name}.command"))
+        yield name, import_module(f"{before}{name}.command")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,14 +1,5 @@
 """Errors of a user, each one line that says what was wrong and what to do.
 
-    TakeoverError(ValueError)
-    ├── ArgumentError       a model argument, generation setting or command option is wrong
-    ├── VocabularyError     the two models do not share a vocabulary
-    ├── CalibrationError    a calibration file is missing, broken, or belongs to another pair
-    ├── PluginError         a score or policy of the user's own is broken
-    ├── ModelOutputError    a model could not answer a request: it raised, or its logits are no distribution (NaN)
-    ├── RunDirError         a run_dir cannot be written, or is in use
-    └── ResultsError        a results, samples or baseline file is missing, broken, or of another shape
-
 Python callers get the exception. The two commands print its line and exit with 2. After Ctrl-C and SIGTERM they print what was
 kept (130, 143). Every other exception keeps its traceback.
 """
@@ -54,7 +45,7 @@ class PluginError(TakeoverError):
 
 
 class ModelOutputError(TakeoverError):
-    """A model could not answer a request."""
+    """A model could not answer a request: it raised, or its logits are no distribution (NaN)."""
 
 
 class RunDirError(TakeoverError):

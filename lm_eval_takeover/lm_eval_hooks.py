@@ -29,8 +29,8 @@ from typing import Any
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
 from lm_eval_takeover.escaping import make_notices_visible
-from lm_eval_takeover.runs.facts import find_missed_rate
-from lm_eval_takeover.storage.code import watch_opens
+from lm_eval_takeover.runs.identity import find_missed_rate
+from lm_eval_takeover.storage.digests import watch_opens
 from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
 from lm_eval_takeover.tasks.verdicts import reset_selected, set_selected
 

@@ -26,15 +26,13 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.member import LoadedAs
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
-from lm_eval_takeover.runs.facts import collect_facts, describe_run, summarize_samples
-from lm_eval_takeover.runs.identity import collect_text_settings, describe_identity, describe_loading, identify_task
+from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.storage import code
-from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.digests import digest_code, digest_of
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
@@ -106,8 +104,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def _make_recorder(self, backend: str) -> Recorder:
         trusted = self.arguments.trust_remote_code
-        settings = collect_text_settings(self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted)
-        facts = collect_facts(self.arguments, settings, self._description())
+        settings = identity.collect_text_settings(
+            self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted
+        )
+        facts = identity.collect_facts(self.arguments, settings, self._description())
         return Recorder(self.run, settings, facts, self.policy)
 
     def set_cache_hook(self, cache_hook: Any) -> None:
@@ -163,22 +163,22 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._enter_evaluation()
         run = self.run
         spent = [seconds for _, seconds in run.read_attempts()] if run and run.command else [self._seconds]
-        counts = summarize_samples(self.samples, float(self.policy.host is None))
+        counts = identity.summarize_samples(self.samples, float(self.policy.host is None))
         for task, of_task in counts["per_task"].items():
-            of_task["identity"] = identify_task(self._asked[task])
+            of_task["identity"] = identity.identify_task(self._asked[task])
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
         for source in self.policy.sources:
-            if source.files and code.digest_code(source.files) != source.digest:
+            if source.files and digest_code(source.files) != source.digest:
                 logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
         folder = None if run is None else str(run.folder)
         described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
         was_asked = {"engine", "recorder"} & self.__dict__.keys()
-        identity = describe_identity(self.recorder.settings) if was_asked else {}
-        return {"takeover": {**self._description(), **identity, **counts, **described, "seconds": round(sum(spent), 3)}}
+        texts = identity.describe_identity(self.recorder.settings) if was_asked else {}
+        return {"takeover": {**self._description(), **texts, **counts, **described, "seconds": round(sum(spent), 3)}}
 
     def _description(self) -> dict[str, Any]:
-        return describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
+        return identity.describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
 
     # lm-eval passes its own batch_size and device, too; the user's model arguments win.
 
@@ -242,10 +242,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
         So nothing is loaded where nothing is missing.
         """
-        asked, run = describe_loading(asdict(self.arguments)), self.run
+        asked, run = identity.describe_loading(asdict(self.arguments)), self.run
         for facts in run.list_facts() if run and "engine" not in self.__dict__ else ():
             described = facts["takeover"]
-            if describe_loading(facts["arguments"]) != asked or described["dtypes"].keys() != {*self.policy.roles}:
+            if identity.describe_loading(facts["arguments"]) != asked or described["dtypes"].keys() != {*self.policy.roles}:
                 continue
             for role in self.policy.roles:
                 self.pair.member(role).loaded_as = LoadedAs(described["dtypes"][role], described["parameters"][role])
@@ -271,7 +271,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     ) -> Iterator[tuple[int, Sample]]:
         """`(index, its sample)` for each index into `requests` in `by_key`: of finished samples, then of those that it writes."""
         self.recorder.begin(
-            instances, requests, by_key, asked, {task: identify_task(rows) for task, rows in self._asked.items()}
+            instances, requests, by_key, asked, {task: identity.identify_task(rows) for task, rows in self._asked.items()}
         )
         self._compare_dtypes()
         stored = self.recorder.find(list(by_key))

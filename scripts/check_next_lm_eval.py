@@ -56,12 +56,12 @@ found, files = set(TaskManager().all_tasks), {file.stem for file in TASK_CONFIGS
 assert files <= found, f"missing: {sorted(files - found)}"
 """,
     "the demo task is built": """
-from lm_eval_takeover.tasks.loading import load_named_tasks
+from lm_eval_takeover.tasks.sampled import load_named_tasks
 assert list(load_named_tasks(["takeover_demo"])) == ["takeover_demo"]
 """,
     "process_results gives every metric": _RUN
     + """
-from lm_eval_takeover.tasks.loading import load_named_tasks
+from lm_eval_takeover.tasks.sampled import load_named_tasks
 metrics = {one["metric"] for one in load_named_tasks(["takeover_demo"])["takeover_demo"].config.metric_list}
 names = {name if isinstance(name, str) else name.__name__ for name in metrics}
 scored = {name.partition(",")[0] for name in run()["results"]["takeover_demo"]}

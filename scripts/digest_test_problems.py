@@ -7,7 +7,7 @@ python scripts/digest_test_problems.py        reads the six data sets from the h
 import json
 
 from lm_eval_takeover.tasks.known_problems import DIGESTS, problem_digest
-from lm_eval_takeover.tasks.loading import load_named_tasks
+from lm_eval_takeover.tasks.sampled import load_named_tasks
 
 
 def digests() -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from helpers.results import takeover, write_results
 from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.regress.baseline import read_baseline
-from lm_eval_takeover.tasks.loading import load_named_tasks
+from lm_eval_takeover.tasks.sampled import load_named_tasks
 
 EXAMPLES = ROOT / "examples"
 ACTION = yaml.safe_load((EXAMPLES / "regress-action" / "action.yml").read_text())

@@ -31,8 +31,7 @@ from lm_eval_takeover.results.problems import (
     read_problems,
     read_samples,
 )
-from lm_eval_takeover.runs.facts import COUNTS, make_label
-from lm_eval_takeover.runs.identity import find_row
+from lm_eval_takeover.runs.identity import COUNTS, find_row, make_label
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Positive, Share, show
 

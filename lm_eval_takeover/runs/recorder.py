@@ -11,8 +11,7 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request
-from lm_eval_takeover.runs.facts import list_versions
-from lm_eval_takeover.runs.identity import sample_key
+from lm_eval_takeover.runs.identity import list_versions, sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import TraceHeader, make_prompt, pack_trace
 from lm_eval_takeover.runs.run_writer import RunWriter

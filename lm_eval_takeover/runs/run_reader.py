@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.runs.facts import check_facts
-from lm_eval_takeover.runs.identity import describe_member, identify_task, read_row
+from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
 from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, Prompt, read_prompts, tabulate
@@ -127,7 +126,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class RunReader:
-    """One run. `takeover` is what it says of itself (`facts.describe_run`), `arguments` and `settings` what it was given."""
+    """One run. `takeover` is what it says of itself (`identity.describe_run`), `arguments` and `settings` what it was given."""
 
     folder: Path
     takeover: dict[str, Any]  # None where tasks differ, as the gate of a row of `compare --match task`

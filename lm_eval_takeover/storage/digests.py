@@ -1,20 +1,34 @@
-"""Digests of values, texts, files and folders.
+"""Digests of values, texts, files and folders, and of code with all that it reaches.
 
 A file counts by all its bytes. Those of a large one are read once: its digest is kept in the user's cache folder, under its path,
-size, times and inode, as long as none of them changes.
+size, times and inode, as long as none of them changes. Code reaches:
+
+    imports        wherever they stand in a file, found without running it; of an installed package the version
+    files          that a constant of the code names, or that it has opened for reading
+    environment    the variables that a constant names, where the code asks for the environment
+
+Why not all that lies beside a file: results and run_dirs lie there, too, and each run would have another digest.
 """
 
+import ast
 import contextlib
+import functools
 import hashlib
+import importlib.util
 import json
 import os
 import re
+import sys
+import sysconfig
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from os.path import realpath
+from importlib import metadata
+from importlib.machinery import PathFinder
+from os.path import expanduser, isdir, isfile, join, realpath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_eval_takeover.storage.files import open_input, read_bounded, write_whole
 
@@ -68,3 +82,194 @@ def _digest_file(path: Path) -> str:
         with contextlib.suppress(OSError):  # no folder of the user's, or a full disk: it is read again next time
             write_whole(kept, lambda stream: stream.write(made.encode()))
     return made
+
+
+# Code
+
+PACKAGE = "lm_eval_takeover"
+# Of these a run names the versions itself, in a line: they change how numbers are rounded.
+_TOLD = {PACKAGE, "torch", "numpy", "transformers"}
+# Where something is, or which process this is: never what a text says.
+PLACES = {"HOME", "USER", "PATH", "PWD", "TMPDIR", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
+_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE")
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/run/", "/usr/lib", "/usr/share/")
+_LIBRARIES = tuple(realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_TASKS = f"{os.sep}lm_eval{os.sep}tasks{os.sep}"  # task files of lm-eval count by their bytes, as anyone's
+_WRITING = ("write", "to_", "save", "mkdir", "unlink")  # how functions that write begin
+_MODES = {"w", "a", "x", "wb", "ab", "xb", "w+", "a+", "wt", "at"}
+_opened, _written = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # for reading, by file of code
+
+
+class _Code(NamedTuple):
+    """What a file of code names: imports, short texts, and whether it asks for the environment."""
+
+    imports: tuple[str, ...]
+    texts: tuple[str, ...]
+    asks: bool
+
+
+def digest_code(roots: Iterable[str]) -> str:
+    """32 hexadecimal digits of these files of code and of all that they reach, wherever they lie."""
+    return digest_of(describe_code(roots))
+
+
+def describe_code(roots: Iterable[str]) -> list[tuple[str, str]]:
+    """`(name, digest, version or value)` of all that is reached; our own package is in it by its name alone."""
+    found = set[tuple[str, str]]()
+    for file, packages, variables in _follow(roots):
+        found.add((Path(file).name, digest_path(Path(file))))
+        found |= {(name, "" if name in _TOLD else find_version(name) or "") for name in packages}
+        found |= {(f"${name}", os.environ[name]) for name in variables if name in os.environ}
+    return sorted(found)
+
+
+def list_files(roots: Iterable[str]) -> list[str]:
+    """The files of code and data that are reached, these among them."""
+    return [file for file, *_ in _follow(roots)]
+
+
+def find_version(package: str) -> str | None:
+    """Of what provides this import; None where that is no package of its own."""
+    for name in _list_providers().get(package, [package]):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+_list_providers = functools.cache(metadata.packages_distributions)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is Python's or an installed package's."""
+    path = realpath(file)
+    in_library = path.startswith(_LIBRARIES) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+    return (in_library and _TASKS not in path) or file.startswith("<")
+
+
+def is_ours(file: str) -> bool:
+    return file.startswith(_OURS)
+
+
+@functools.cache
+def watch_opens() -> None:
+    """From now on note which code opens which files."""
+
+    def note(event: str, arguments: Any) -> None:
+        if event != "open" or not isinstance(arguments[0], (str, bytes)):
+            return
+        frame: Any = sys._getframe(1)
+        imports = frame.f_code.co_filename.startswith("<frozen importlib")
+        while frame is not None and is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None or is_ours(opener := frame.f_code.co_filename):
+            return
+        path, opener = os.fsdecode(arguments[0]), realpath(opener)
+        if imports and path.endswith(".pyc"):  # there from the second process on
+            with contextlib.suppress(ValueError):
+                path = importlib.util.source_from_cache(path)
+        path = realpath(path)
+        if (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
+            _written[opener].add(path)
+        elif (imports or not path.endswith((".py", ".pyc"))) and not is_elsewhere(path):
+            _opened[opener].add(path)
+
+    is_library = functools.lru_cache(maxsize=10_000)(is_installed)
+    sys.addaudithook(note)
+
+
+def is_elsewhere(path: str) -> bool:
+    """Whether a file is the system's, a library's, ours, or in a cache: none that a change of the user's makes another one."""
+    caches = [realpath(os.environ[name]) for name in _CACHES if os.environ.get(name)]
+    hidden = any(part[0] == "." for part in Path(path).parts)
+    return hidden or is_installed(path) or path.startswith((*_SYSTEM, *caches, _OURS))
+
+
+def _follow(roots: Iterable[str]) -> Iterator[tuple[str, set[str], set[str]]]:
+    """Each file that is reached, with the installed packages and the variables of the environment that it names."""
+    left, seen = [realpath(root) for root in roots], set[str]()
+    while left:
+        file = left.pop()
+        if file in seen or not isfile(file):
+            continue
+        seen.add(file)
+        files, packages, variables = _resolve(file) if file.endswith(".py") else (set[str](), set[str](), set[str]())
+        left += files | (_opened[file] - _written[file])
+        yield file, packages, variables
+
+
+def _resolve(file: str) -> tuple[set[str], set[str], set[str]]:
+    """What one file of code reaches itself: files, installed packages, variables of the environment."""
+    try:
+        code = _parse(file, os.stat(file).st_mtime_ns)
+    except (OSError, SyntaxError, ValueError, RecursionError):  # who runs it says so
+        return set(), set(), set()
+    folders = [folder := os.path.dirname(file), os.path.dirname(folder), os.getcwd()]
+    for text in code.texts:  # folders that are joined to names, or put on the path of imports
+        folders += [path for start in folders[:20] if text.strip("./") and isdir(path := join(start, text))]
+    named = {join(start, expanduser(text)) for text in code.texts for start in dict.fromkeys(folders)}
+    files = {path for each in named if isfile(each) and not is_elsewhere(path := realpath(each))}
+    packages = set[str]()
+    for name in code.imports:
+        top = name.partition(".")[0]
+        loaded = getattr(sys.modules.get(top), "__file__", None) or "<built in>"
+        if (top in sys.stdlib_module_names and is_installed(loaded)) or top == "__main__":
+            continue
+        origins = [] if top == PACKAGE else list(_find_module(name, [*folders[:2], *folders[3:], *sys.path]))
+        inside = {realpath(origin) for origin in origins if origin.endswith(".py") and not is_installed(origin)}
+        files |= inside
+        packages |= {top} if top and not inside and (origins or top == PACKAGE) else set()
+    return files, packages, {text for text in code.texts if text.isidentifier()} - PLACES if code.asks else set()
+
+
+@functools.lru_cache(maxsize=10_000)
+def _parse(file: str, _: int) -> _Code:
+    nodes = list(ast.walk(tree := ast.parse(Path(file).read_bytes())))
+    asks = any(_name(node) in ("environ", "getenv") for node in nodes)
+    return _Code(tuple(_list_imports(nodes)), tuple(dict.fromkeys(_list_texts(tree))), asks)
+
+
+def _name(node: ast.AST) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _list_texts(node: ast.AST) -> Iterator[str]:
+    """The short texts of some code, but for those in calls that write."""
+    if isinstance(node, ast.Call):
+        given = {getattr(each, "value", None) for each in (*node.args, *(word.value for word in node.keywords))}
+        if _name(node.func).startswith(_WRITING) or (_name(node.func) == "open" and not given.isdisjoint(_MODES)):
+            return
+    text = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(text, str) and 0 < len(text) < 200 and text.isprintable():
+        yield text
+    for child in ast.iter_child_nodes(node):
+        yield from _list_texts(child)
+
+
+def _list_imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """The modules that code may import, with a dot for each level of a relative import."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            yield from [start, *(f"{start}.{alias.name}" if node.module else start + alias.name for alias in node.names)]
+        elif isinstance(node, ast.Call) and _name(node.func) in ("import_module", "__import__", "run_module"):
+            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+
+
+def _find_module(name: str, path: Sequence[str]) -> Iterator[str]:
+    """The files of a module and of the packages around it, without running them; of a loaded one where it came from, too."""
+    if level := len(name) - len(name.lstrip(".")):
+        path, name = [join(path[0], *[".."] * (level - 1))], name.lstrip(".")
+        yield from (init for each in path if isfile(init := join(each, "__init__.py")))
+    elif (loaded := getattr(sys.modules.get(name), "__file__", None)) is not None:
+        yield loaded
+    for part in filter(None, name.split(".")):
+        if (spec := PathFinder.find_spec(part, path)) is None:
+            return
+        if spec.origin:
+            yield spec.origin
+        path = list(spec.submodule_search_locations or [])

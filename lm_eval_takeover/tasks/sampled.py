@@ -1,19 +1,22 @@
-"""The classes of task files: several samples of each problem, what the file leaves out, and checks before generation.
+"""Tasks by name, and the classes of task files: several samples of a problem, what the file leaves out, checks at the start.
 
 GPQA-Diamond has its own, for what a YAML file cannot say: access on the hub, and questions that stay out of logs.
 """
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import datasets
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask, Task
+from lm_eval.tasks import TaskManager
 
-from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all, score_letters
 from lm_eval_takeover.tasks.instances import LENGTHS, is_greedy, keep_last_length
 from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer, list_metrics
@@ -31,11 +34,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 # The paper's decoding (appendix A.1).
 SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
-
-# Prompts instead of the task file's own, by the name that `--metadata '{"prompt": NAME}'` gives.
-PROMPTS: Mapping[str, str] = {
-    "user_turn": "Please reason step by step, and put your final answer within \\boxed{}.\nThis is the problem:\n{{problem}}",
-}
 
 # lm-eval 0.5 has one class of task for each kind of request, under a name that is not public; before, there was one for all.
 _NEXT = ConfigurableTask is Task
@@ -57,16 +55,9 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
     metrics. Raises ArgumentError, before anything is generated, for documents, samples or metrics that could not be scored.
     """
 
-    prompts: ClassVar[Mapping[str, str]] = PROMPTS
-
     def __init__(self, config: dict[str, Any]):
         config = {**DEFAULTS, **{key: value for key, value in config.items() if key != "class"}}
         config["generation_kwargs"] = complete_decoding(config.get("generation_kwargs") or {})
-        if (prompt := (config.get("metadata") or {}).get("prompt")) is not None:
-            if prompt not in self.prompts:
-                known = ", ".join(self.prompts) or "none: leave it out"
-                raise ArgumentError(f"task {config.get('task')}: metadata prompt='{prompt}' is not known; expected {known}")
-            config["doc_to_text"] = self.prompts[prompt]
         used = {part.get("filter_fn") for entry in config["filter_list"] for part in entry["filter"]}
         if not used <= {score_all, score_letters}:
             raise ArgumentError(
@@ -156,8 +147,6 @@ class GPQA(SampledTask):
     `optional`: without the data set there is a notice and no score, but no error. `withhold_questions`: logged samples have no
     questions, prompts and responses; letters, outcomes, record ids and the canary string stay.
     """
-
-    prompts: ClassVar[Mapping[str, str]] = {}  # they have no place for the choices
 
     def __init__(self, config: dict[str, Any]):
         metadata = config.get("metadata") or {}
@@ -283,3 +272,47 @@ def _warn_if_identical(instances: Sequence[Instance]) -> None:
             "all samples of every problem are the same text, so pass@k and maj@k equal acc; the model probably fixes "
             "its seed (lm-eval's API models send seed=1234: add --gen_kwargs seed=None)"
         )
+
+
+# Tasks by name
+
+
+def find_tasks(
+    names: Collection[str],
+    include: Path | None,
+    *,
+    of_run: Collection[str] = (),
+    option: str = "--tasks",
+    metadata: dict[str, Any] | None = None,
+) -> TaskManager:
+    """A manager of these tasks: of this package's and those of `include` alone, where that is enough, which saves seconds.
+
+    Raises ArgumentError for a name that is not known: one that `option` gave, or a task `of_run`.
+    """
+    own = [] if include is None else [str(include)]
+    manager = TaskManager(include_path=[str(TASK_CONFIGS), *own], include_defaults=False, metadata=metadata)
+    if not all(name in manager.all_tasks for name in names):
+        manager = TaskManager(include_path=own, metadata=metadata)
+    for name in names:
+        if name in of_run and name not in manager.all_tasks:
+            place = "is not installed" if include is None else f"is not in '{include}'"
+            raise ArgumentError(f"task '{name}' of the run {place}; give --include_path, the folder of its task file")
+        if name not in manager.all_tasks:
+            near = of_run or [task for task in manager.all_tasks if task.startswith("takeover_")]  # lm-eval's are thousands
+            raise ArgumentError(f"{option} '{name}' is not known; {nearest(name, near)}, or give --include_path")
+    return manager
+
+
+def load_named_tasks(
+    names: Sequence[str],
+    include: Path | None = None,
+    option: str = "--tasks",
+    metadata: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The tasks and groups that an option of a command names. Raises ArgumentError for what is unknown or cannot be loaded."""
+    try:
+        return dict(find_tasks(names, include, option=option, metadata=metadata).load(list(names))["tasks"])
+    except TakeoverError:
+        raise
+    except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
+        raise ArgumentError(f"{option} {','.join(names)} cannot be loaded: {first_line(error)}") from error

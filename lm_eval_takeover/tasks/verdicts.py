@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 from unicodedata import unidata_version
 
 from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
@@ -40,14 +40,8 @@ class LoggedVerdict(NamedTuple):
     outcome: str
 
 
-class VerdictLog(Protocol):
-    """Takes verdicts: the run_dir of a run, or who scores its responses again."""
-
-    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None: ...
-
-
 _verifier: ContextVar[Verifier] = ContextVar("verifier", default="takeover")
-_log: ContextVar[VerdictLog | None] = ContextVar("verdict log", default=None)
+_log: ContextVar[Any] = ContextVar("verdict log", default=None)  # with `add_verdicts`: a RunWriter, or who scores again
 _think_end: ContextVar[str] = ContextVar("think_end_token", default="")
 
 

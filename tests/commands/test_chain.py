@@ -10,7 +10,7 @@ from helpers.printed_numbers import check_numbers
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.tasks.loading import find_tasks
+from lm_eval_takeover.tasks.sampled import find_tasks
 
 pytestmark = pytest.mark.slow
 OWN = """

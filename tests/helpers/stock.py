@@ -12,7 +12,7 @@ from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, Measured
 from lm_eval_takeover.commands.compare import running, worker
-from lm_eval_takeover.tasks.loading import find_tasks
+from lm_eval_takeover.tasks.sampled import find_tasks
 
 
 def value_of(words, option):

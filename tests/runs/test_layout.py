@@ -6,7 +6,7 @@ import pytest
 from helpers.analyses import write_run
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.facts import make_label
+from lm_eval_takeover.runs.identity import make_label
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import ROW, find_run_dirs, journal_path
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders, read_stored_runs

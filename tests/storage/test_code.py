@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lm_eval_takeover.storage import code
+from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import digest_path
 
 MAIN = """\
@@ -48,7 +48,7 @@ def world(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    code.watch_opens()
+    digests.watch_opens()
     importlib.import_module("main")
     yield tmp_path
     for name in ("main", "aside", "other"):
@@ -57,7 +57,7 @@ def world(tmp_path, monkeypatch):
 
 def test_a_digest_changes_with_all_that_is_reached_and_with_nothing_else(world, monkeypatch):
     def digest():
-        return code.digest_code([str(world / "main.py")])
+        return digests.digest_code([str(world / "main.py")])
 
     before = digest()
     for name in BESIDE:
@@ -71,17 +71,17 @@ def test_a_digest_changes_with_all_that_is_reached_and_with_nothing_else(world, 
     monkeypatch.setenv("JUDGED_BY", "someone")
     assert digest() != before
     monkeypatch.delenv("JUDGED_BY")
-    monkeypatch.setattr(code, "find_version", lambda name: "0" if name == "yaml" else "1")
+    monkeypatch.setattr(digests, "find_version", lambda name: "0" if name == "yaml" else "1")
     assert digest() != before
-    assert ("lm_eval_takeover", "") in code.describe_code([str(world / "main.py")])  # by its schema, not by its bytes
+    assert ("lm_eval_takeover", "") in digests.describe_code([str(world / "main.py")])  # by its schema, not by its bytes
 
 
 def test_what_code_opens_by_a_name_that_it_makes_counts_once_it_is_open(world):
     (world / "extra.txt").write_text("x")
-    before = code.digest_code([str(world / "main.py")])
+    before = digests.digest_code([str(world / "main.py")])
     exec(compile("open(chr(101) + 'xtra.txt').close()", str(world / "main.py"), "exec"))
-    assert str(world / "extra.txt") in code.list_files([str(world / "main.py")])
-    assert code.digest_code([str(world / "main.py")]) != before
+    assert str(world / "extra.txt") in digests.list_files([str(world / "main.py")])
+    assert digests.digest_code([str(world / "main.py")]) != before
 
 
 def test_a_large_file_is_read_once_until_its_size_times_or_inode_change(tmp_path, monkeypatch):
@@ -105,7 +105,7 @@ def test_a_large_file_is_read_once_until_its_size_times_or_inode_change(tmp_path
 
 def test_tasks_count_by_their_file_code_and_documents(tmp_path):
     from lm_eval_takeover.runs.identity import digest_task, digest_task_code
-    from lm_eval_takeover.tasks.loading import load_named_tasks
+    from lm_eval_takeover.tasks.sampled import load_named_tasks
 
     files = {
         "mine.yaml": "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: %s}}\ntest_split: test\n"

@@ -10,7 +10,7 @@ from helpers.scripted import Scripted
 from lm_eval.evaluator import evaluate
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
-from lm_eval_takeover.tasks.sampled import GPQA, SampledTask
+from lm_eval_takeover.tasks.sampled import SampledTask
 from lm_eval_takeover.tasks.verdicts import (
     Response,
     get_think_end,
@@ -59,15 +59,6 @@ def score(task, reply, **options):
     model = Model(reply)
     found = evaluate(model, {"tasks": {"own": task}, "groups": {}}, bootstrap_iters=0, **options)
     return found["results"]["own"], found["samples"]["own"], model
-
-
-def test_a_prompt_of_another_form_is_chosen_by_name():
-    *_, model = score(make_task(metadata={"prompt": "user_turn"}), lambda doc, sample: BOXED[doc])
-    first = "Please reason step by step, and put your final answer within \\boxed{}.\nThis is the problem:\nWhat is 2+2?"
-    assert model.requests[0].args[0] == first
-    for kind, known in ((SampledTask, "user_turn"), (GPQA, "none: leave it out")):
-        with pytest.raises(ArgumentError, match=f"metadata prompt='xyz' is not known; expected {known}"):
-            make_task(kind=kind, metadata={"prompt": "xyz"})
 
 
 @pytest.mark.parametrize(("samples", "ks"), [(1, [1]), (6, [1, 2, 4, 6])])

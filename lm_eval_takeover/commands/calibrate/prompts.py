@@ -15,8 +15,7 @@ from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Sampling
 from lm_eval_takeover.results.documents import read_lines
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
-from lm_eval_takeover.tasks.loading import load_named_tasks
-from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers
+from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers, load_named_tasks
 
 logger = logging.getLogger(__name__)
 

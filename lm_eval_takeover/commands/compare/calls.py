@@ -49,7 +49,7 @@ from lm_eval_takeover.runs.identity import describe_member, digest_task
 from lm_eval_takeover.storage.digests import digest_of, digest_path
 from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.tasks.instances import read_generation_settings
-from lm_eval_takeover.tasks.loading import load_named_tasks
+from lm_eval_takeover.tasks.sampled import load_named_tasks
 
 LEADERS = (GUIDED, "ce")  # whose realized rates the rows that follow take
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does

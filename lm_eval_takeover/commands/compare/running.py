@@ -41,7 +41,7 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.results.files import Counts, Run, file_date, find_results, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
-from lm_eval_takeover.runs.facts import COUNTS
+from lm_eval_takeover.runs.identity import COUNTS
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
 from lm_eval_takeover.vllm.block_rule import make_empty

@@ -21,7 +21,7 @@ from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_
 from lm_eval_takeover.results.kept_rows import ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
-from lm_eval_takeover.runs.facts import find_missed_rate
+from lm_eval_takeover.runs.identity import find_missed_rate
 
 MEASURED = "measured"
 NOT_PRINTED = "not printed in the source, or lost there"

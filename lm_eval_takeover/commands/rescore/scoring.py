@@ -20,8 +20,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.runs.facts import summarize_samples
-from lm_eval_takeover.runs.identity import describe_identity
+from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import find_run_dir
 from lm_eval_takeover.runs.parquet import read_prompts
@@ -30,7 +29,7 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.tasks.benchmarks import Record
-from lm_eval_takeover.tasks.loading import find_tasks
+from lm_eval_takeover.tasks.sampled import find_tasks
 from lm_eval_takeover.tasks.verdicts import get_verifier, scoring_by
 
 Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat

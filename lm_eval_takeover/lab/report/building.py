@@ -41,7 +41,7 @@ from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.problems import derive_pass_at_k
 from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, within_shares
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
-from lm_eval_takeover.runs.facts import find_missed_rate
+from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.runs.layout import SAMPLES
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 

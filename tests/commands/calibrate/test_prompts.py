@@ -57,7 +57,7 @@ def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(write, wrap
 
 def test_prompts_of_a_task_are_those_that_lm_eval_asks(write):
     """Its own requests for documents with the same problems, with and without a chat template."""
-    from lm_eval_takeover.tasks.loading import load_named_tasks
+    from lm_eval_takeover.tasks.sampled import load_named_tasks
 
     rows = [{"problem": f"How much is {i} and {i}?", "answer": "1"} for i in range(4)]
     path = write((row["problem"] for row in rows), "problem")
