@@ -1,23 +1,36 @@
-"""`regress` from its options to its exit status: what it reads; the verdict as text, JSON, JUnit XML and a Markdown summary."""
+"""`regress` from its options to its exit status: what it reads; the verdict as text, JSON, JUnit XML and a Markdown summary.
+
+A baseline may also be values without problems, of one of vLLM's `lm-eval-harness` configurations: then the interval is that of
+the run alone.
+"""
 
 import argparse
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 from xml.etree import ElementTree
+
+import numpy as np
+import yaml  # type: ignore[import-untyped]
+from scipy.special import ndtri
 
 from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p_value, write_file, write_json
 from lm_eval_takeover.commands.regress import verdicts
 from lm_eval_takeover.commands.regress.baseline import Scores, read_baseline, read_single_run, write_baseline
-from lm_eval_takeover.commands.regress.fixed_values import ENDINGS, compare_fixed, plan_fixed, read_fixed_values
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGED, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
-from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, POWER, Design, Power, TaskVerdict
+from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.results.problems import ACC, ReadOptions
+from lm_eval_takeover.results.statistics import as_values, by_cluster
+from lm_eval_takeover.storage import schema
+from lm_eval_takeover.storage.files import read_bounded
+
+ENDINGS = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,7 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
     for name, (least, whole, needed) in verdicts.find_smallest_drop(new, design, wanted).items():
         found = f"finds a drop of {100 * least:.1f} points ({100 * whole:.1f} if whole problems are lost)"
         more = f"about {needed:,} problems" if needed else f"more than {MOST_PROBLEMS:,} problems"
-        line = f"{name}: at --max_drop {options.max_drop:g} it {found} in {verdicts.POWER:.0%} of runs"
+        line = f"{name}: at --max_drop {options.max_drop:g} it {found} in {POWER:.0%} of runs"
         print(for_terminal(f"{line}; one of {100 * wanted:g} points needs {more}"))
     return 0
 
@@ -136,7 +149,7 @@ def _compare(options: argparse.Namespace, old: Scores, new: Scores) -> int:
         notes += tuple(f"{task}: {changed.describe()}" for task, changed in told.items() if changed and changed.worse)
     else:
         changed = verdicts.judge_changed(old, new, options.max_changed, options.confidence)
-        checks.append(Check(CHANGED, options.max_changed, changed))
+        checks.append(Check(verdicts.CHANGED, options.max_changed, changed))
     return _report(options, checks, old, allowed, notes)
 
 
@@ -204,7 +217,7 @@ def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: 
 
 
 def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
-    kinds = dict.fromkeys((*CHANGES, CHANGED), "change")
+    kinds = dict.fromkeys((*CHANGES, verdicts.CHANGED), "change")
     limits = [f"allowed {kinds.get(check.metric, 'drop')} of {check.metric} {check.limit:g}" for check in checks]
     notes = [f"{verdict}: {', '.join(limits)}"]
     for check in checks:
@@ -249,3 +262,109 @@ def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
         notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
     notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
     return Table(heading, table, notes)
+
+
+class _Metric(TypedDict):
+    name: str  # with its filter: `exact_match,strict-match`
+    value: schema.Share
+
+
+class _Task(TypedDict):
+    name: str
+    metrics: list[_Metric]
+
+
+class _File(TypedDict):
+    model_name: str
+    tasks: list[_Task]
+    limit: NotRequired[float | None]
+    num_fewshot: NotRequired[int | None]
+
+
+@dataclass(frozen=True)
+class FixedValues:
+    """The values by metric and task; `limit` are the problems of each task."""
+
+    path: Path
+    model: str
+    values: dict[str, dict[str, float]]
+    limit: int | None
+    num_fewshot: int | None
+
+
+def read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]) -> FixedValues:
+    """Read a configuration, with only these metrics and tasks if any are named. Raises ResultsError, ArgumentError."""
+    try:
+        content = yaml.safe_load(read_bounded(path))
+        file: _File = schema.check(content, _File)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ResultsError(f"--baseline '{path}': {reason}; expected a configuration of vLLM's lm-eval-harness") from None
+    values: dict[str, dict[str, float]] = {}
+    for task in file["tasks"]:
+        for metric in task["metrics"]:
+            names = {"acc", metric["name"], metric["name"].partition(",")[0]}
+            if task["name"] in (tasks or [task["name"]]) and names.intersection(metrics or names):
+                values.setdefault(metric["name"], {})[task["name"]] = metric["value"]
+    if not values:
+        known = [f"{task['name']}: {metric['name']}" for task in file["tasks"] for metric in task["metrics"]]
+        raise ArgumentError(f"'{path}' has no value of these --tasks and --metric; it has {'; '.join(known)}")
+    limit = file.get("limit") or 0
+    return FixedValues(path, file["model_name"], values, int(limit) if limit >= 1 else None, file.get("num_fewshot"))
+
+
+def compare_fixed(
+    fixed: FixedValues, results: Path, reading: ReadOptions, limit: float, confidence: float, allowed: Collection[str]
+) -> tuple[dict[str, dict[str, TaskVerdict]], Scores, list[str]]:
+    """Judge a run by metric and task; the run, and lines on what the file says otherwise. Raises ResultsError, ArgumentError."""
+    judged_by, notes = {}, list[str]()
+    for name, values in fixed.values.items():
+        metric, _, of = name.partition(",")
+        run = read_single_run(results, replace(reading, filter=of or reading.filter))
+        if run.model != fixed.model.rpartition("/")[2]:
+            notes.append(f"the run is of {run.model}, the baseline's values are of {fixed.model}")
+        judged = {}
+        for task, value in values.items():
+            if task not in run.tasks:
+                raise ResultsError(f"{task}: missing in the run; {nearest(task, run.tasks)}, or choose tasks with --tasks")
+            problems, settings = run.tasks[task].problems, run.tasks[task].settings
+            asked = settings.get("num_fewshot")
+            if fixed.num_fewshot not in (None, asked) and asked is not None and "num_fewshot" not in allowed:
+                raise ArgumentError(
+                    f"{task}: num_fewshot is {asked}, and '{fixed.path}' says {fixed.num_fewshot}; run with "
+                    f"`--num_fewshot {fixed.num_fewshot}`, or accept it with `--allow num_fewshot`"
+                )
+            if (found := problems.values.get(verdicts.find_metric(settings, metric))) is None:
+                raise ResultsError(f"{task} has no metric '{name}'; it has {', '.join(problems.values)}")
+            if fixed.limit and len(problems) != fixed.limit:
+                notes.append(f"{task}: the run has {len(problems):,} problems, the baseline's value is of {fixed.limit:,}")
+            judged[task] = verdicts.judge_fixed(name, by_cluster(found, problems.clusters), value, limit, confidence)
+        judged_by[name] = verdicts.correct(judged, (1 - confidence) / 2)
+        notes += run.notes
+    return judged_by, run, notes
+
+
+def plan_fixed(fixed: FixedValues, design: Design, drops: Sequence[float]) -> list[Power]:
+    """Plan by task and drop, for its first metric, by exact binomials. Raises ArgumentError."""
+    from scipy.stats import binom  # slow to import, and for the plan alone
+
+    if (count := fixed.limit) is None:
+        raise ArgumentError(f"--plan: '{fixed.path}' has no number of problems in its field 'limit'")
+    rows = []
+    of_task = {task: (name, value) for name, values in reversed(fixed.values.items()) for task, value in values.items()}
+    for task, (name, value) in of_task.items():
+        runs = (verdicts.judge_fixed(name, as_values(np.arange(count) < right), value, design.limit, design.confidence)
+                for right in range(count + 1))  # fmt: skip
+        alarms = as_values([run.verdict == "regressed" for run in runs])
+        for drop in drops:
+            power = round(float(binom.pmf(np.arange(count + 1), count, max(value - drop, 0.0)) @ alarms), 4)
+            rows.append(Power(task, count, 1, drop, power, power, _count(value, design, drop)))
+    return rows
+
+
+def _count(value: float, design: Design, drop: float) -> int | None:
+    if drop <= design.limit:
+        return None
+    at_limit, dropped = ((share * (1 - share)) ** 0.5 for share in (value - design.limit, max(value - drop, 0.0)))
+    needed = ((float(ndtri(POWER)) * dropped - float(ndtri(design.level)) * at_limit) / (drop - design.limit)) ** 2
+    return ceil(needed) if needed <= MOST_PROBLEMS else None

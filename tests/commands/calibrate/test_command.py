@@ -40,9 +40,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     assert list(content["scores"]) == scores.names()
     assert content["base"]["id"] == "demo-base"
     assert len(content["prompts"]["indices"]) == content["prompts"]["asked"] == 6
-    assert content["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}
-    assert content["decoding"]["max_gen_toks"] == 16_384
-    assert content["cut"] == 0
+    assert (content["decoding"]["max_gen_toks"], content["cut"]) == (16_384, 0)
     lm = GuidedTakeover(calibration=str(out), spike_ratio=0.05, score="rkl")
     assert lm.policy.gate.tau > 0 and lm.get_model_info()["takeover"]["calibration"] == "mine"
     first = out.read_text()
@@ -70,9 +68,6 @@ def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, cap
     assert made.decoding == {
         "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 6, "until": [], "seed": 0
     }  # fmt: skip
-    page = (tmp_path / "made" / "mine.md").read_text()
-    assert "| prompts chat_template | True |" in page and "| prompts enable_thinking | False |" in page
-    assert "| decoding temperature | 1.0 |" in page and "| decoding top_k | 9 |" in page
     lm = GuidedTakeover(calibration="made/mine.json", spike_ratio=0.03, base=pair[1], guide=pair[3], enable_thinking=False)
     prompt = lm.apply_chat_template([{"role": "user", "content": PROMPT.format(problem=rows[0])}])
     settings = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 2}
@@ -103,7 +98,6 @@ def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked
     prompts = content["prompts"]
     assert (prompts["dataset"], prompts["split"], prompts["field"]) == ("openai/gsm8k:main", "train", "question")
     assert prompts["template"].startswith("Problem: {{question}}\nPlease reason step by step")
-    assert "license" not in out.with_suffix(".md").read_text()
     call = ["calibrate", "--prompts", "Idavidrein/gpqa:gpqa_diamond", "--field", "Question", "--num_prompts", "20"]
     done = forked_at_hub.run("lm-eval-takeover", *call, "--out", tmp_path / "out.json", HF_TOKEN="hf_token")
     assert done.returncode == 2 and not (tmp_path / "out.json").exists()
@@ -183,43 +177,17 @@ def test_a_calibration_that_is_stopped_and_killed_goes_on_and_ends_with_the_same
     assert process.wait() == 0, process.stderr
     assert "15 samples from before" in process.stderr
     assert killed.read_bytes() == whole.read_bytes()
-    pages = [file.with_suffix(".md").read_text() for file in (killed, whole)]
-    assert pages[0].replace("/killed/", "/whole/") == pages[1]  # its commands name the file
     assert sorted(path.name for path in killed.parent.iterdir()) == ["out.json", "out.md"]
 
 
-def test_of_a_rate_that_cannot_be_had_the_nearest_is_kept_and_said(tmp_path, capsys):
-    out = tmp_path / "out.json"
-    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "10", "--num_held_out", "5", "--out", str(out)]
-    assert main([*call, "--max_gen_toks", "60", "--target_rate", "0.05", "0.99"]) == 0
-    assert "no spike_ratio of ce realizes 99.0% ± 0.5% on the held-out prompts; the nearest one, " in capsys.readouterr().out
-    assert [target.target_rate for target in read_calibration(out).targets] == [0.05, 0.99]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
-
-
-ASKED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": []}
-FEW = ["--num_prompts", "3", "--num_held_out", "3", "--max_gen_toks", "8"]
-
-
-def write(lm, **settings):
-    return lm.generate_until([Instance("generate_until", {}, ("2 + 2 =", ASKED | settings), 0, metadata=("a", 0, 1))])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "settings"),
-    [
-        ({"policy": "segment", "length": "sentence", "target_rate": 0.3}, {}),
-        ({"target_rate": 0.05}, {"temperature": 1.0, "top_k": 20}),
-    ],
-    ids=["method", "decoding"],
-)
-def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, monkeypatch, capsys, arguments, settings):
+def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    asked = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "top_k": 20, "max_gen_toks": 2, "until": []}
+    request = Instance("generate_until", {}, ("2 + 2 =", asked), 0, metadata=("a", 0, 1))
     with pytest.raises(CalibrationError) as caught:
-        write(GuidedTakeover(calibration="demo", **arguments), **settings)
+        GuidedTakeover(calibration="demo", target_rate=0.05).generate_until([request])
     (command,) = re.findall("`(.*?)`", str(caught.value))
     name, *words = shlex.split(command)
-    assert name == "lm-eval-takeover"
-    assert main([*words, *FEW]) == 0
-    (text,) = write(GuidedTakeover(calibration="my-pair.json", **arguments), **settings)
-    assert isinstance(text, str)
+    few = ["--num_prompts", "3", "--num_held_out", "3", "--max_gen_toks", "8"]
+    assert name == "lm-eval-takeover" and main([*words, *few]) == 0
+    GuidedTakeover(calibration="my-pair.json", target_rate=0.05).generate_until([request])

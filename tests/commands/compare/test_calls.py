@@ -12,8 +12,22 @@ from helpers.stock import arguments_of, value_of
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.commands.compare.calls import CalibrationPlan, plan_calibration, plan_calls, plan_rows, read_workload
+from lm_eval_takeover.commands.compare.comparison import read_comparison
+from lm_eval_takeover.commands.compare.running import check_rows
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import TakeoverError
+
+
+@pytest.fixture
+def ask(tmp_path, parse):
+    """The comparison of these words, checked as before a run."""
+
+    def read(*words):
+        asked = read_comparison(parse("compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), *words))
+        check_rows(asked)
+        return asked
+
+    return read
 
 
 def test_rows_are_methods_at_rates(ask):

@@ -204,9 +204,6 @@ def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):
     path.write_text(json.dumps(content))
     with pytest.raises(ResultsError, match="field 'checksum' does not agree with the content"):
         read_baseline(path)
-    path.write_text('{"schema": 1}')
-    with pytest.raises(ResultsError, match="field 'schema' is 1, expected 2"):
-        read_baseline(path)
     with pytest.raises(ResultsError, match="does not exist; write it from a good run with --update"):
         read_baseline(check.folder / "none.json")
 
@@ -329,12 +326,11 @@ def test_documents_of_one_group_count_as_one(tmp_path, regress, capsys):
         regress(*words, "--group", "kind")
 
 
-@pytest.mark.parametrize("problems", [40, 100])
-def test_the_exact_test_alarms_seldom_and_finds_what_intervals_find_or_more(problems):
+def test_the_exact_test_alarms_seldom_and_finds_what_intervals_find_or_more():
     generator = np.random.default_rng(7)
-    assert max(rate_changed(generator, problems, 0.0, 1000)) <= 0.035
-    exact, interval, usual = rate_changed(generator, problems, 0.1, 1000)
-    assert exact >= max(interval - 0.01, usual + 0.1, {40: 0.3, 100: 0.85}[problems])
+    assert max(rate_changed(generator, 40, 0.0, 1000)) <= 0.035
+    exact, interval, usual = rate_changed(generator, 40, 0.1, 1000)
+    assert exact >= max(interval - 0.01, usual + 0.1, 0.3)
 
 
 FILE = """# of our own making

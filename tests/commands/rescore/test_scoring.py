@@ -50,8 +50,6 @@ def test_the_same_tasks_give_the_same_results(finished):
     )
     assert (now.pop("rescored"), now.pop("verifier")) == (True, "takeover")
     assert now == then
-    pairs = zip(done.results["samples"]["takeover_demo"], original["samples"]["takeover_demo"], strict=True)
-    assert all(a["resps"] == b["resps"] and a["filtered_resps"] == b["filtered_resps"] for a, b in pairs)
 
 
 def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(tmp_path):
