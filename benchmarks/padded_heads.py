@@ -7,7 +7,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from lm_eval_takeover.vllm.heads import list_sizes, widen_config, widen_weight
+from lm_eval_takeover.vllm.launch import list_sizes, widen_heads
+from lm_eval_takeover.vllm.pair_model import widen_weight
 
 
 def write_padded(source: Path, target: Path, *, vocab: int | None = None) -> Path:
@@ -15,7 +16,7 @@ def write_padded(source: Path, target: Path, *, vocab: int | None = None) -> Pat
     shutil.copytree(source, target)
     config = AutoConfig.from_pretrained(source)
     size = list_sizes(config)[-1]
-    config.update(widen_config(config))
+    config.update(widen_heads(config, str(source)))
     loaded = load_file(source / "model.safetensors")
     weights = {name: widen_weight(name, weight, size, config) for name, weight in loaded.items()}
     written = json.loads((source / "config.json").read_text())

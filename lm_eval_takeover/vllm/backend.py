@@ -23,8 +23,7 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import OBSERVED, CountTokens, Generation, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import make_empty
-from lm_eval_takeover.vllm.data_parallel import Engines
-from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
+from lm_eval_takeover.vllm.engine import Engines, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.launch import check_architectures, check_version, count_engines
 from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 

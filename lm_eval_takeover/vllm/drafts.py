@@ -1,18 +1,29 @@
-"""Which drafted tokens stand: the rule of blockwise verification on the rows of one batch.
+"""Drafts on vLLM's model runner V2, which GPUs have: the host is vLLM's draft model, the donor its target.
 
 The policy says which token is emitted at each position of a draft (`emission`). The first token that is not the drafted one ends
-the draft. In a row without a draft the host draws one token as if it had drafted it. Nothing here waits for the device.
+the draft. In a row without a draft the host draws one token as if it had drafted it. Nothing here waits for the device, so vLLM
+schedules ahead of knowing what stands.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from vllm.config.compilation import CUDAGraphMode
+from vllm.platforms import current_platform
+from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu.sample.output import SamplerOutput
+from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
+from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils import SpeculatorCudaGraphManager
 
 from lm_eval_takeover.decoding.emission import count_standing, share
 from lm_eval_takeover.method.policy import DIRECTIONS
-from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
+from lm_eval_takeover.vllm.fused import TakeoverModelState
+from lm_eval_takeover.vllm.slots import Slots, Track, WorkerExtension, place_numbers
 
 PIECE = 2**28  # bytes of both models' logits that are gathered at a time
 
@@ -94,3 +105,200 @@ class Verifier:
     def _count_rows(self, width: int, size: int) -> int:
         """How many rows of this many positions are decided at a time; `size` is the bytes of a logit."""
         return max(1, PIECE // (2 * width * self.vocab * size))
+
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
+else:
+    from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
+
+
+class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
+    """vLLM's worker of this platform, `worker_cls` of an engine with drafts. vLLM has no registry of drafters."""
+
+    def init_device(self) -> None:
+        super().init_device()
+        self.model_runner.speculator.__class__ = TakeoverSpeculator
+
+
+class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
+    """The host as drafter: it draws by the race and keeps the logits of its draws.
+
+    All drafted tokens but the first run in CUDA graphs, which vLLM's own drafter does not have. vLLM's loop over
+    a draft fills static buffers for each token; then a graph runs the model and draws. A graph may have more rows than the batch.
+    Behind the batch, the index of a request is -1 and a row has no tokens.
+    """
+
+    model_state: "DraftingModelState | None" = None
+    num_speculative_steps: int
+    _has_read: InputBatch | None = None  # the batch that `read_next` has shown the host
+    _graphs: Any = None
+    _drawn: Tensor  # `[max rows]`, by a graph
+    _next: Any = None  # the graph that runs next
+    _made_up = False  # whether vLLM's batch stands for no request
+    _replayed = False  # whether `_drawn` has the next token that vLLM asks for
+
+    def set_attn(self, model_state: "DraftingModelState", *rest: Any) -> None:
+        super().set_attn(model_state, *rest)
+        model_state.speculator = self
+
+    def propose(self, input_batch: InputBatch, *rest: Any, num_speculative_tokens: int | None = None, **options: Any) -> Tensor:
+        """Drafts `[rows, block]`, `num_speculative_tokens` of them drawn. The first follows the token that was just emitted."""
+        drafted: Tensor = self.draft_tokens[: len(input_batch.idx_mapping_np)]
+        if num_speculative_tokens == 0 and self._has_read is input_batch:
+            return drafted  # the next step has no drafts; the host reads new tokens there
+        self._made_up = bool(options.get("dummy_run"))
+        if self._made_up:
+            options["skip_attn_for_dummy_run"] = True  # vLLM would write keys and values of the requests at these indices
+        block = self.num_speculative_steps
+        self.num_speculative_steps = block if num_speculative_tokens is None else max(1, num_speculative_tokens)
+        try:
+            super().propose(input_batch, *rest, num_speculative_tokens=num_speculative_tokens, **options)
+        finally:
+            self.num_speculative_steps, self._made_up = block, False
+        return drafted
+
+    def sample_draft(
+        self,
+        hidden_states: Tensor,
+        sample_src_positions: Tensor,
+        idx_mapping: Tensor,
+        temperature: Tensor | None,
+        seeds: Tensor | None,
+        draft_step: Tensor,
+        *rest: Any,
+    ) -> Tensor:
+        """Ids `[rows]`. Capturable: it reads tables on the device by vLLM's index of a request, -1 for padding."""
+        if self._replayed:  # `_run_model` has given the ids
+            self._replayed = False
+            return hidden_states
+        logits, state = self.model.compute_logits(hidden_states), self.model_state
+        if state is None or self._made_up:  # vLLM measures its memory, or keeps step with other engines
+            return logits.argmax(-1)  # type: ignore[no-any-return]
+        logits, slots = share(logits, state.settings.vocab), idx_mapping.long()
+        if state.drafted is not None:
+            # Expanded, since the host would wait for a scalar index.
+            state.drafted[state.kept_at[slots], draft_step.expand_as(slots)] = logits.to(state.drafted.dtype)
+        return state.slots.draw(slots, state.slots.count_written(sample_src_positions, slots), logits)
+
+    def read_next(self, batch: InputBatch, last: Tensor, behind: Sequence[int], drafted: Sequence[int]) -> None:
+        """Let the host read the target's tokens of this step. Keeps its logits behind the text of rows without a draft.
+
+        last: the place of each row's last token in the batch. behind: the number of places after it in its row, -1 for a row with
+        a draft. drafted: the slots of those rows, whose logits are kept already. vLLM's drafter reads the accepted tokens, then
+        the emitted one; here the last token of a text takes its place.
+        """
+        state = self.model_state
+        assert state is not None
+        emitted = torch.zeros(state.slots.capacity, dtype=torch.int64, device=last.device)
+        emitted[batch.idx_mapping.long()] = batch.input_ids[last].long()
+        rejected, unread = place_numbers([count + 1 for count in behind], last.device), torch.zeros_like(emitted)
+        numbers = place_numbers(drafted, last.device)
+        state.kept_at.index_fill_(0, numbers, state.slots.capacity)
+        self._has_read = batch
+        self.propose(batch, *[None] * 4, unread, rejected, emitted, *[unread] * 3, num_speculative_tokens=1)
+        state.kept_at[numbers] = numbers
+
+    def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
+        if cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and self.vllm_config.parallel_config.data_parallel_size == 1:
+            mode = CUDAGraphMode.FULL_DECODE_ONLY
+            self._graphs = SpeculatorCudaGraphManager(self.vllm_config, self.idx_mapping.device, mode, 1)
+            self._drawn = torch.zeros_like(self.idx_mapping)
+
+    def capture(self) -> None:
+        if self._graphs is not None:
+            self.idx_mapping.fill_(-1)
+            tables = (self.input_buffers, self.block_tables, self.attn_groups, self.kv_cache_config)
+            self._graphs.capture(self._draft_token, self.model_state, *tables, "Capturing drafts")
+
+    def _draft_token(self, rows: int, tokens: int, *attention: Any, **options: Any) -> None:
+        """The captured function: the next token of each row. attention: its metadata, places of keys, tokens by rank."""
+        buffers, indices = self.input_buffers, self.idx_mapping[:rows]
+        positions = buffers.positions[:tokens]
+        hidden = super()._run_model(buffers.input_ids[:tokens], positions, *attention[:3])
+        self._drawn[:rows] = self.sample_draft(hidden[:rows], positions[:rows], indices, None, None, self.current_draft_step)
+
+    def _build_uniform_attn_metadata(self, batch_desc: Any, num_reqs: int, *rest: Any, **options: Any) -> Any:
+        """Called before each token. Has the shape of the smallest graph with enough rows, if there is one."""
+        fitting = [graph for graph in self._graphs.graphs if graph.num_tokens >= num_reqs] if self._graphs else []
+        if fitting:
+            batch_desc = self._next = min(fitting, key=lambda graph: graph.num_tokens)
+            self.input_buffers.query_start_loc[num_reqs:].fill_(num_reqs)
+        return super()._build_uniform_attn_metadata(batch_desc, num_reqs, *rest, **options)
+
+    def _run_model(self, *arguments: Any) -> Tensor:
+        if self._next is None:
+            hidden: Tensor = super()._run_model(*arguments)
+            return hidden
+        self.current_draft_step.add_(1)  # vLLM sets it after the pass
+        self._graphs.run_fullgraph(self._next)
+        self._next, self._replayed = None, True
+        return self._drawn
+
+
+class DraftingModelState(TakeoverModelState):
+    """With the host's logits at each request's last draft: `drafted` `[slots, block, vocab]`, in row `kept_at[slot]`."""
+
+    speculator: TakeoverSpeculator
+
+    def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(vllm_config, *arguments, **options)
+        slots, settings, dtype = self.slots.capacity + 1, self.settings, vllm_config.model_config.dtype
+        self.kept_at = torch.arange(slots, device=self.device)
+        self.drafted: Tensor | None = None
+        if self.slots.policy.host is not None:
+            self.drafted = torch.zeros(slots, settings.block, settings.vocab, dtype=dtype, device=self.device)
+
+    def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, Any]:
+        """The same one twice: rows with a draft and rows without are decided together."""
+        sampler.__class__ = DraftSampler
+        sampler.state, sampler.verifier = self, Verifier(self.slots, self.settings.vocab, self.drafted)
+        return sampler, sampler
+
+
+class DraftSampler(Sampler):  # type: ignore[misc]
+    """The class that vLLM's sampler and rejection sampler get: the policy decides which tokens are emitted."""
+
+    enable_adaptive_verification = False  # vLLM asks its rejection sampler
+    state: DraftingModelState
+    verifier: Verifier
+
+    def __call__(self, logits: Tensor, input_batch: InputBatch, *drafts: Any) -> SamplerOutput:
+        """The accepted tokens of each row: ids `[rows, k]` and their number. `logits` are the target's."""
+        tracks = self.state.find_tracks(input_batch.idx_mapping_np)
+        if tracks is None:  # vLLM measures its memory with made-up rows
+            self.verifier.rehearse(self.state.settings.block, logits)
+            return super().__call__(logits, input_batch)
+        batch, last, scheduled = self._describe_batch(input_batch, tracks)
+        bare = (whole and not count for whole, count in zip(batch.whole, batch.drafts, strict=True))
+        if self.state.drafted is not None and any(bare):  # rows without a draft emit what the host draws
+            behind = [-1 if drafted else count for drafted, count in zip(batch.drafts, scheduled, strict=True)]
+            slots = [int(slot) for slot, count in zip(input_batch.idx_mapping_np, batch.drafts, strict=True) if count]
+            self.state.speculator.read_next(input_batch, last, behind, slots)
+        tokens, stands = self.verifier.verify(batch, logits)
+        whole = place_numbers(batch.whole, logits.device)
+        emitted = (stands * whole).int()
+        rejected = (input_batch.cu_num_logits.diff() * whole).int() - emitted
+        return SamplerOutput(
+            sampled_token_ids=tokens, logprobs_tensors=None, num_nans=None, num_sampled=emitted, num_rejected=rejected
+        )
+
+    def _describe_batch(self, batch: InputBatch, tracks: list[Track]) -> tuple[Batch, Tensor, list[int]]:
+        """The batch for `drafts`, the place of each row's last token before its draft, and the number of places behind it."""
+        scheduled = batch.num_draft_tokens_per_req
+        if scheduled is None:
+            scheduled = np.zeros(len(tracks), np.int32)
+        # vLLM gives rows made-up drafts while it reads the last prompt token.
+        drafts = np.where(batch.num_computed_tokens_np < batch.prefill_len_np, 0, scheduled)
+        ends = batch.num_computed_tokens_np + batch.num_scheduled_tokens
+        first = batch.cu_num_logits[:-1].long()
+        last = batch.logits_indices[first]
+        described = Batch(
+            tracks,
+            self.state.slots.count_written(batch.positions[last], batch.idx_mapping),
+            first,
+            batch.input_ids[batch.logits_indices],
+            drafts.tolist(),
+            (ends >= batch.prefill_len_np).tolist(),
+        )
+        return described, last, scheduled.tolist()

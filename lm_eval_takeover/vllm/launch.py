@@ -20,7 +20,6 @@ from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import CONCURRENCY, Choice, choose_drafts, describe_costs
-from lm_eval_takeover.vllm.heads import list_sizes, widen_config
 from lm_eval_takeover.vllm.plugin import ARCHITECTURE, register
 from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
@@ -28,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 SUPPORTED = "0.32"  # with every patch release; as in the extra `vllm` of pyproject.toml
 _INSTALL = "pip install '.[vllm]', on a machine without a GPU as in docs/vllm.md"
-PROCESSOR = "lm_eval_takeover.vllm.fused_v1:TakeoverLogitsProcessor"
-CHECK = "lm_eval_takeover.vllm.fused_v2:RequestCheck"
+PROCESSOR = "lm_eval_takeover.vllm.fused:TakeoverLogitsProcessor"
+CHECK = "lm_eval_takeover.vllm.fused:RequestCheck"
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 EXTENSION = "lm_eval_takeover.vllm.slots.WorkerExtension"
-WORKER = "lm_eval_takeover.vllm.drafts_v2.TakeoverWorker"
+WORKER = "lm_eval_takeover.vllm.drafts.TakeoverWorker"
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
 _MEMORY = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
 # vLLM arguments that this package sets, and what a user gives instead.
@@ -250,12 +249,34 @@ def check_architectures(pair: Pair, policy: Policy) -> None:
             raise ArgumentError(f"{role}='{pair.member(role).id.id}' is a {names[0]}, {obstacle}; run it with backend=hf")
 
 
+def list_sizes(config: Any) -> list[int]:
+    """The head sizes of a model's layers, each once, the largest last."""
+    text = config.get_text_config()
+    layers = getattr(text, "per_layer_config", None) or [text]
+    return sorted({int(getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads) for own in layers})
+
+
+def widen_heads(config: Any, name: str) -> dict[str, Any]:
+    """Changes to a configuration whose head size vLLM lacks on a CPU. Raises ArgumentError if the heads cannot be widened."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return {}
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    own, sizes = list_sizes(config), sorted(CPUAttentionBackend.get_supported_head_sizes())
+    if not (lacking := {*own} - {*sizes}):
+        return {}
+    if config.model_type != "qwen3" or own[-1] > sizes[-1]:
+        problem = f"heads of {max(lacking)}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU"
+        raise ArgumentError(f"{name} has {problem}; run it on a GPU, or with backend=hf")
+    wide = next(wider for wider in sizes if wider >= own[-1])
+    theta = config.rope_parameters["rope_theta"] ** (wide / own[-1])
+    return {"head_dim": wide, "rope_parameters": config.rope_parameters | {"rope_theta": theta}}
+
+
 def _widen_heads(member: Member) -> dict[str, Any]:
-    """Changes to a configuration whose head size vLLM lacks on a CPU. Raises ArgumentError if the head cannot be widened."""
-    try:
-        return widen_config(member.config)
-    except LookupError as error:
-        raise ArgumentError(f"{member.role}='{member.id.id}' has {error}; run it on a GPU, or with backend=hf") from error
+    return widen_heads(member.config, f"{member.role}='{member.id.id}'")
 
 
 def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:

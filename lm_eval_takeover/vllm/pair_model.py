@@ -2,12 +2,19 @@
 
 vLLM sees the guide. `compute_logits` returns the guide's logits, so log-probabilities that a client asks for are the guide's. It
 keeps the base's logits of the same rows for the gate. A single model runs in this class, too.
+
+vLLM on a CPU has few sizes of heads: a Qwen3 model of another size is widened as it loads. A head of `d` places becomes one of
+`D`. Its two rotary halves move to the start of the wider halves; the rest is 0. Rotary frequencies stay the same (theta becomes
+theta^(D/d)). The weights of the query and key norms take up the scale 1/sqrt(d) and the mean over fewer places. Only the eps of
+these norms changes: it counts D/d.
 """
 
+import math
 from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 from vllm.compilation.backends import set_model_tag
@@ -16,9 +23,32 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, init_vllm_registered_model, maybe_prefix
 
 from lm_eval_takeover.pair import complete_weights
-from lm_eval_takeover.vllm.heads import list_sizes, widen_config, widen_weight
+from lm_eval_takeover.vllm.launch import list_sizes, widen_heads
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.slots import pairs
+
+
+def widen_weight(name: str, weight: Tensor, size: int, config: Any) -> Tensor:
+    """A weight of a model with heads of `size`, for its widened configuration."""
+    wide, heads, groups = list_sizes(config)[-1], config.num_attention_heads, config.num_key_value_heads
+    part = name.split(".")[-2]
+    if size == wide:
+        return weight
+    if part in ("q_norm", "k_norm"):
+        # The mean over `wide` places is smaller; the queries' share of that goes into the scale of the scores.
+        scale = 1.0 if part == "q_norm" else math.sqrt(size / wide)
+        return _widen(weight[:, None], 1, size, wide)[:, 0] * scale
+    if part in ("q_proj", "k_proj", "v_proj"):
+        return _widen(weight, heads if part == "q_proj" else groups, size, wide)
+    return _widen(weight.T, heads, size, wide).T.contiguous() if part == "o_proj" else weight
+
+
+def _widen(weight: Tensor, heads: int, size: int, wide: int) -> Tensor:
+    """Rows `[heads * size, n]` to `[heads * wide, n]`: each half of a head to the start of a wider half."""
+    halves = weight.reshape(heads, 2, size // 2, -1)
+    padded = torch.zeros(heads, 2, wide // 2, halves.shape[-1], dtype=weight.dtype)
+    padded[:, :, : size // 2] = halves
+    return padded.view(heads * wide, -1)
 
 
 class TakeoverPairForCausalLM(nn.Module):
@@ -69,9 +99,9 @@ class TakeoverPairForCausalLM(nn.Module):
     def get_model_state_cls(self) -> type:
         """The class in which model runner V2 keeps the state of requests, and with it the gate."""
         if self.drafted_for:
-            from lm_eval_takeover.vllm.drafts_v2 import DraftingModelState as State
+            from lm_eval_takeover.vllm.drafts import DraftingModelState as State
         else:
-            from lm_eval_takeover.vllm.fused_v2 import TakeoverModelState as State
+            from lm_eval_takeover.vllm.fused import TakeoverModelState as State
         return State
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
@@ -116,7 +146,7 @@ def read_base(settings: EngineSettings) -> tuple[Any, int]:
     )
     size = list_sizes(config)[-1]
     # vLLM's key of compiled code is the configuration: equal ones would share it.
-    config.update(widen_config(config) | {"takeover_role": "base"})
+    config.update(widen_heads(config, f"base='{settings.base}'") | {"takeover_role": "base"})
     return config, size
 
 

@@ -90,7 +90,7 @@ class Slots:
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
         # A ring by position, and behind it a column that nobody reads.
-        self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
+        self.scores = torch.zeros(capacity + 1, max(_RING, 2 * policy.window) + 1, device=device)
         self.keys = torch.zeros(capacity + 1, len(_STREAMS), 2, dtype=torch.int64, device=device)
         rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)
         self.rules = rule.repeat(capacity + 1, 1)
@@ -127,7 +127,8 @@ class Slots:
         if scores := settings.begun_scores[-begun:] if begun else ():
             records[begun - len(scores) :, SCORE] = scores
         policy = settings.choose_policy(self.policy)
-        self._widen(2 * policy.window)
+        if 2 * policy.window >= self.scores.shape[1]:
+            raise ArgumentError(f"window={policy.window} is more than the slots of this engine hold")
         digest = request_digest(prompt[: len(prompt) - begun])
         keys = np.stack([stream_key(settings.seed, digest, settings.sample, stream) for stream in _STREAMS])
         track = Track(settings, policy, keys, records, begun)
@@ -135,15 +136,6 @@ class Slots:
             track.forced = place_numbers(settings.forced, self.device)
         self._tracks[settings.id] = track
         return track
-
-    def _widen(self, ring: int) -> None:
-        """Hold at least so many scores of each slot."""
-        if ring >= self.scores.shape[1]:
-            self._collect(wait=True)
-            self.scores = torch.zeros(self.capacity + 1, ring + 1, device=self.device)
-            for track in self._tracks.values():
-                if track.slot is not None:
-                    self._restore(track)
 
     def _restore(self, track: Track) -> None:
         """Upload the window of a request that has one."""

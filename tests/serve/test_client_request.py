@@ -133,13 +133,6 @@ def params(**extra):
     return SimpleNamespace(extra_args=extra)
 
 
-def test_a_request_travels_there_and_back():
-    settings = RequestSettings(id="7", sample=3, temperature=0.6, top_p=0.95, forced=(1, 2), donor_length=9)
-    sealed = params(**settings.to_extra_args())
-    check_params(sealed)
-    assert RequestSettings.read(sealed) == settings
-
-
 def test_what_a_worker_cannot_trust_or_honour_is_refused_before_it_sees_it():
     forged = {"takeover_sealed": '{"forced": [1000000000]}'}
     for extra in ({}, {"takeover_tau": 2.5}, forged, forged | {"takeover_seal": "0" * 64}):

@@ -4,11 +4,6 @@ They are tight on purpose: few cache blocks, so that requests are preempted and 
 prompts are read in chunks, and fewer places than requests, so that these move about.
 """
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,7 +14,7 @@ from helpers.vllm_engines import BY_HAND, list_left_out, open_with
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import Request, Sampling
 
-collect_ignore = list_left_out(Path(__file__).parent, {"test_block_rule.py", "test_hooks.py", "test_slots.py"})
+collect_ignore = list_left_out(Path(__file__).parent, {"test_block_rule.py"})
 demo_folders, open_hf = shared.demo_folders, shared.open_hf
 environment, nothing_is_collected = shared.environment_is_read_anew, shared.nothing_is_collected_by_hand
 TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 14, "kv_block_size": 32,
@@ -61,21 +56,6 @@ def open_vllm(tight):
     yield open_with(VllmBackend, tight, opened)
     for backend in opened.values():
         backend.close()
-
-
-@pytest.fixture(scope="session")
-def write_apart():
-    """Texts of `[model arguments, requests, names of policies]`, in a process with these variables; see write_apart.py."""
-
-    def write(jobs, **variables):
-        plain = json.dumps([[values, [asdict(one) for one in asked], *names] for values, asked, *names in jobs])
-        words = [sys.executable, str(Path(__file__).parent / "write_apart.py")]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
-        done = subprocess.run(words, input=plain, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return write
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,8 @@
-"""Writes in a process of its own, for engines whose start depends on the environment.
-
-    python write_apart.py < jobs > generations
+"""Writes by model runner V2 in a process of its own: `python write_apart.py < jobs > generations`. Triton's interpreter runs it.
 
 Of jobs, `[model arguments, requests, names of policies]` in JSON, its last line has for each the tokens, takeovers, scores and
 observations of the texts, one policy after the other, the passes of their drafts, and what the engine did. Without names the
-policy is that of the arguments. With VLLM_USE_V2_MODEL_RUNNER=1 the interpreter of Triton runs that runner on a CPU.
+policy is that of the arguments.
 """
 
 import gc
@@ -21,31 +19,32 @@ from helpers.pairs import METHODS, POLICIES
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
-from lm_eval_takeover.vllm import drafts, engine, launch
+from lm_eval_takeover.vllm import engine, launch
 from lm_eval_takeover.vllm.backend import VllmBackend
 from lm_eval_takeover.vllm.block_rule import Choice
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        interpret_triton()
-        schedule_ahead()
-        warm_up()
-        engine.TESTED_PROMPTS, engine._TESTED_TOKENS = 1, 6
-        drafts.PIECE = 2**15  # rows are decided in pieces
+    interpret_triton()
+    schedule_ahead()
+    warm_up()
+    engine.TESTED_PROMPTS, engine._TESTED_TOKENS = 1, 6
     collect = gc.collect
     with patch.object(gc, "collect"):  # vLLM collects several times as an engine starts, and as it ends
         print(json.dumps([write(collect, *job) for job in json.load(sys.stdin)]))
 
 
 def interpret_triton():
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ |= {"TRITON_INTERPRET": "1", launch.RUNNER: "1"}
     import helpers.interpreter  # noqa: F401 (makes the interpreter fast)
     from triton.backends import backends
 
     # vLLM asks for a backend of Triton's that computes on CPUs; the interpreter needs none.
     backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True), compiler=None)
+    from lm_eval_takeover.vllm import drafts
+
+    drafts.PIECE = 2**15  # rows are decided in pieces
 
 
 def schedule_ahead():

@@ -1,9 +1,16 @@
 """vLLM's model runner V2, which GPUs have, writes the same texts, fused and by drafts; on a CPU in the interpreter of Triton.
 
-vLLM schedules each step before it knows what the one before wrote, as on a GPU.
+vLLM schedules each step before it knows what the one before wrote, as on a GPU. On a simulated GPU a step of the gate waits for
+nothing, and a captured draft is the eager one.
 """
 
-from dataclasses import replace
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -11,13 +18,15 @@ import numpy as np
 import pytest
 import torch
 from helpers.pairs import METHODS, POLICIES, SAMPLED
-from helpers.simulated_gpu import Recording, compute_words, draw
+from helpers.simulated_gpu import CUDA, Recording, compute_words, draw, simulated_gpu
 
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 
+module = pytest.importorskip("lm_eval_takeover.vllm.drafts")  # needs vLLM, which warns as it is imported
+Batch, Verifier = module.Batch, module.Verifier
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 ALONE = {"policy": "guide", "tau": None, "kappa": None}
 TIGHTER = {"num_gpu_blocks_override": 9, "max_model_len": 256}
@@ -43,9 +52,14 @@ def jobs(prompts, tight, random_folders, wide_folders):
 
 
 @pytest.fixture(scope="module")
-def written(write_apart, jobs, tight):
-    listed = [(tight | model | how, asked, names) for model, how, asked, names, _ in jobs.values()]
-    return dict(zip(jobs, write_apart(listed, VLLM_USE_V2_MODEL_RUNNER="1"), strict=True))
+def written(jobs, tight):
+    """What each job wrote, in a process of its own; see write_apart.py."""
+    plain = [[tight | model | how, [asdict(one) for one in asked], names] for model, how, asked, names, _ in jobs.values()]
+    words = [sys.executable, str(Path(__file__).parent / "write_apart.py")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, input=json.dumps(plain), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(zip(jobs, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
 @pytest.mark.parametrize("name", ["fused", "drafts", "drafts, reverse", "drafts, alone"])
@@ -54,6 +68,11 @@ def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf,
     made = written[name]
     block = 4 if "ranges" in how else how.get("block_size", 1)
     assert made["runner_v2"] and made["async_scheduling"] and made["block"] == block
+    if "num_gpu_blocks_override" in how:
+        assert made["preemptions"] > 2 and sum(sum(taken) for _, taken, *_ in made["texts"]) > 3
+    if block > 1:  # a draft is verified in one pass, and passes for nothing are not counted; the first token follows the prompt
+        passes = made["passes"]["base" if "reverse" in name else "guide"]
+        assert 0 < passes <= sum(len(tokens) - 1 for tokens, *_ in made["texts"])
     reference, texts = open_hf(**model), iter(made["texts"])
     for reference.policy in policies:
         known = dict(reference.generate(asked, seed=3, rows=8, traced=True))
@@ -64,18 +83,6 @@ def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf,
             if reference.policy.scorer is None or reference.policy.scorer.needs_donor:
                 both = ~np.isnan(want.observed)
                 np.testing.assert_allclose(np.array(observed)[both], np.array(want.observed)[both], atol=1e-3)
-
-
-@pytest.mark.parametrize("name", ["fused", "drafts"])
-def test_requests_were_preempted_meanwhile(written, name):
-    assert written[name]["preemptions"] > 2
-    assert sum(map(sum, (taken for _, taken, *_ in written[name]["texts"]))) > 3
-
-
-def test_a_draft_is_verified_in_one_pass_and_passes_for_nothing_are_not_counted(written):
-    for name, role in (("drafts", "guide"), ("drafts, reverse", "base"), ("drafts, alone", "guide")):
-        tokens = sum(len(tokens) for tokens, *_ in written[name]["texts"])
-        assert 0 < written[name]["passes"][role] <= tokens - len(written[name]["texts"])  # the first follows the prompt
 
 
 CPU, VOCAB, BLOCK = torch.device("cpu"), 40, 3
@@ -118,8 +125,6 @@ def kernels_on_cpu(monkeypatch):
 
 def make_drafter(slots, graphs):
     """Four rows of a model whose logits hang on a token and its position."""
-    from lm_eval_takeover.vllm import drafts_v2 as module
-
     state = object.__new__(module.DraftingModelState)
     state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), slots
     state.drafted, state.kept_at = torch.zeros(5, BLOCK, VOCAB), torch.arange(5)
@@ -204,3 +209,116 @@ def test_the_guides_output_is_kept_before_the_base_runs():
     pool = torch.zeros(3, 2)
     pair = SimpleNamespace(guide=lambda *given: pool.fill_(2), base=lambda *given: pool.fill_(1), base_width=2)
     assert Model.forward(pair, None, None).tolist() == [[1, 1, 2, 2]] * 3
+
+
+def test_records_that_nobody_takes_do_not_pile_up():
+    slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
+    logits = {role: torch.randn(1, 1, 40) for role in ("base", "guide")}
+    slots.most_held = 20
+    for i in range(100):
+        track = slots.enter(RequestSettings(id=str(i)), (1,))
+        slots.decide([track], torch.tensor([0]), logits)
+        slots.leave(track)
+    assert [i for i in range(100) if slots.read(str(i), 0, 1) is not None] == list(range(80, 100))
+    assert slots.read("99", 0, 1, last=True) is not None and slots.read("99", 0, 1, last=True) is None
+
+
+def test_a_request_in_lockstep_takes_one_token_of_its_draft():
+    """The engine compares such texts with those of whole drafts at its start."""
+    slots, generator = Slots(POLICIES["guide"], capacity=2, device=CPU), torch.Generator().manual_seed(3)
+    tracks = [slots.enter(RequestSettings(id=str(row), lockstep=bool(row)), (1,)) for row in range(2)]
+    logits = torch.randn(1, 4, 40, generator=generator).expand(2, 4, 40).reshape(8, 40)
+
+    def verify(drafted):
+        fed = torch.tensor([[-1, *drafted]] * 2).flatten()
+        batch = Batch(tracks, torch.tensor([0, 0]), torch.tensor([0, 4]), fed, [3, 3], [True, True])
+        return Verifier(slots, 40, None).verify(batch, logits)
+
+    tokens, _ = verify([0, 0, 0])
+    assert verify(tokens[0, :3].tolist())[1].tolist() == [4, 1]
+
+
+SLOTTED = [
+    RequestSettings(id="0", temperature=0.8, top_p=0.95, traced=True),
+    RequestSettings(id="1"),
+    RequestSettings(id="2", sample=1, temperature=0.8, top_p=0.95, min_p=0.1, traced=True, begun=2, begun_scores=(0.5, 0.7)),
+    RequestSettings(id="3", forced=(3, 1, 4, 1, 5)),
+]
+
+
+def decide(policy, device, gpu, drafts):
+    """The tokens and records of these requests, of which one is preempted, on logits that are always the same."""
+    generator, written, read = torch.Generator().manual_seed(1), [], []
+    place = gpu.place if device.type == "cuda" else lambda *values: None
+    kept = torch.randn(5, 3, 60, generator=generator) * 3
+    counts = [3, 0, 3, 2]  # of drafted tokens, which are all the same
+    first, fed = torch.tensor([0, 4, 5, 9]), torch.full((12,), 5)
+    place(kept, first, fed)
+    slots = Slots(policy, capacity=4, device=device)
+    verifier = Verifier(slots, 60, kept if policy.host else None)
+    for step in range(30):
+        logits = {role: torch.randn(12 if drafts else 4, 1, 60, generator=generator) * 3 for role in policy.roles}
+        positions = torch.full((4,), step)
+        place(positions, *logits.values())
+        if step == 7:
+            slots.leave(tracks[2])  # noqa: F821 (bound by the first step)
+        tracks = [slots.enter(one, (1, 2, 3, int(one.id))) for one in SLOTTED]
+        gpu.counts = device.type == "cuda"
+        if drafts:
+            tokens, stands = verifier.verify(Batch(tracks, positions, first, fed, counts, [True] * 4), logits["guide"][:, 0])
+        else:
+            tokens, stands = slots.decide(tracks, positions, logits).tokens, None
+        gpu.counts = False
+        written.append([tokens.tolist(), None if stands is None else stands.tolist()])
+    for one in SLOTTED:
+        read.append(np.frombuffer(slots.read(one.id, 0, 20, last=True)[0], np.float32))
+    return written, read
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("name", ["disagreement", "js", "random", "guide"])
+def test_a_step_waits_for_nothing_and_writes_the_same(monkeypatch, name, drafts):
+    policy = POLICIES[name]
+    expected, known = decide(policy, CPU, SimpleNamespace(), drafts)
+    with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:
+        written, read = decide(policy, CUDA, gpu, drafts)
+    assert not gpu.faults, sorted(set(gpu.faults))
+    assert gpu.waits == 0
+    assert written == expected
+    for one, other in zip(read, known, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("name", ["disagreement", "random", "guide"])
+def test_no_request_compiles_a_kernel_that_the_rehearsal_has_not(monkeypatch, name, drafts):
+    """What a kernel is compiled for: its constants, and which tensors it has and of what kind."""
+    policy, compiled = POLICIES[name], set()
+    logits = {role: torch.randn(4, 1 + drafts, 60) for role in (("base", "guide") if drafts and policy.host else policy.roles)}
+    ids, positions, kept = torch.full((4, 1 + drafts), 5), torch.zeros(4, dtype=torch.int64), torch.zeros(5, 2, 60)
+    pairs = (False, True)[: len(logits)]  # what asks both models
+    kinds = [{"forced": (3, 1), "compared": compared} for compared in pairs]
+    for temperature, top_p, top_k, scored in itertools.product((0.0, 0.7), (1.0, 0.9), (0, 5), pairs):
+        kinds.append({"temperature": temperature, "top_p": top_p, "top_k": top_k, "scored": scored, "traced": not scored})
+    with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:
+        for kernel, run in list(vars(gpu.kernels).items()):
+
+            def note(*given, kernel=kernel, run=run):
+                compiled.add((kernel, *(one.dtype if isinstance(one, torch.Tensor) else one for one in given)))
+                return run(*given)
+
+            setattr(gpu.kernels, kernel, note)
+        gpu.place(*logits.values(), ids, positions, kept)
+        slots = Slots(policy, capacity=4, device=CUDA)
+        drafted = kept if policy.host else None
+        Verifier(slots, 60, drafted).rehearse(2, logits["guide"][:, 0]) if drafts else slots.rehearse(logits)
+        known = set(compiled)
+        for kind in kinds:
+            how = RequestSettings(**kind)
+            tracks = [slots.enter(replace(how, id=f"{kind}{row}"), (1,)) for row in range(4)]
+            slots.decide(tracks, positions, logits, drafted=ids if drafts and policy.host else None)
+            for asked in (None, positions == 0) if drafts else ():  # the drafter's draw, and that of rows without a draft
+                slots.draw(slots.place(tracks), positions, logits["guide"][:, 0], asked)
+            for track in tracks:
+                slots.leave(track)
+    assert compiled == known and len(known) < 16

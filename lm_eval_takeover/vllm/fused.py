@@ -1,20 +1,74 @@
-"""The gate of the fused pair on vLLM's model runner V2, which GPUs have: the pair's own `ModelState` and its sampler.
+"""The gate of the fused pair.
 
-V2 keeps a request at one index while it is in the batch: its slot. A preempted one is removed, and added again by its name.
+On model runner V1, which a CPU has, it is vLLM's public `LogitsProcessor`: after every pass vLLM shows it all rows of a batch,
+half-read prompts included, and it leaves each row one token. On V2, which GPUs have, it is the pair's own `ModelState` and its
+sampler. V2 keeps a request at one index while it is in the batch: its slot. It removes a preempted one and adds it again by name.
 """
 
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+from vllm.v1.sample.logits_processor import LogitsProcessor as LogitsProcessorV1
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from lm_eval_takeover.decoding.emission import list_logits
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
-from lm_eval_takeover.vllm.slots import Slots, Track, pairs
+from lm_eval_takeover.vllm.slots import Slots, Track, pairs, place_numbers
+
+
+class TakeoverLogitsProcessor(LogitsProcessorV1):  # type: ignore[misc]
+    """The rows of the batch are `0 .. n - 1`. Each has a track and the list of its tokens, which vLLM extends."""
+
+    validate_params = staticmethod(check_params)
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+        self.settings = EngineSettings.of(vllm_config.model_config)
+        self.slots = Slots.open(vllm_config, self.settings, device)
+        self._rows: dict[int, tuple[Track, list[int]]] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        if batch_update is None:
+            return
+        for place in batch_update.removed:
+            self._leave(place)
+        for place, params, prompt, output in batch_update.added:
+            self._leave(place)
+            self._rows[place] = (self.slots.enter(RequestSettings.read(params), prompt or ()), output)
+        for start, end, direction in batch_update.moved:
+            moved, other = self._rows.pop(start, None), self._rows.pop(end, None)
+            if moved is not None:
+                self._rows[end] = moved
+            if other is not None:
+                if direction == MoveDirectionality.SWAP:
+                    self._rows[start] = other
+                else:
+                    self.slots.leave(other[0])
+
+    def _leave(self, place: int) -> None:
+        row = self._rows.pop(place, None)
+        if row is not None:
+            self.slots.leave(row[0])
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """logits `[rows, vocab]`: the guide's, or those of the only model. Returns the same with one token in each row."""
+        rows = [self._rows[place] for place in range(len(logits))]
+        base_logits = pairs[self.settings.key].base_logits
+        emitted = self.slots.decide(
+            [track for track, _ in rows],
+            place_numbers([track.settings.begun + len(output) for track, output in rows], logits.device),
+            list_logits(logits, base_logits, self.slots.policy.roles, self.settings.vocab),
+        )
+        return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
 
 
 class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
@@ -82,10 +136,7 @@ class GateSampler(Sampler):  # type: ignore[misc]
 class RequestCheck(LogitsProcessor):  # type: ignore[misc]
     """Checks requests before a worker sees them. Changes no logits."""
 
-    @classmethod
-    def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise a ValueError for settings that no client may set."""
-        check_params(sampling_params)
+    validate_params = staticmethod(check_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         return False
