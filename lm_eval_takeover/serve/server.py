@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import sys
+from contextlib import suppress
 from functools import cache
 from html import escape
 from ipaddress import ip_address
@@ -127,11 +128,9 @@ def _is_own_name(scope: Scope) -> bool:
     arguments = getattr(scope["app"].state, "args", None)
     if name.lower() in ("localhost", getattr(arguments, "host", None)):
         return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(ip_address(name))
+    return False
 
 
 def _limit_headers() -> None:

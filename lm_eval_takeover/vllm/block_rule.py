@@ -6,6 +6,7 @@ loaded. Without drafts both models read one token of each request, as in the fus
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -74,9 +75,8 @@ def choose_lengths(costs: StepCosts, most: int) -> list[int]:
 
 def list_ranges(lengths: Sequence[int]) -> list[tuple[int, int, int]]:
     """vLLM's `num_speculative_tokens_per_batch_size`: the first and the last number of requests, and their drafts' length."""
-    starts = [rows for rows in range(len(lengths)) if not rows or lengths[rows] != lengths[rows - 1]]
-    ends = [*starts[1:], len(lengths)]
-    return [(start + 1, end, lengths[start]) for start, end in zip(starts, ends, strict=True)]
+    alike = ((length, list(rows)) for length, rows in groupby(range(1, len(lengths) + 1), lambda rows: lengths[rows - 1]))
+    return [(rows[0], rows[-1], length) for length, rows in alike]
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,9 +191,6 @@ class VllmEngine:
         return records
 
 
-logger = logging.getLogger(__name__)
-
-
 class EngineActor:
     """One engine in its process. It writes all jobs that are there together."""
 

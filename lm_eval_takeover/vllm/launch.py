@@ -34,16 +34,8 @@ EXTENSION = "lm_eval_takeover.vllm.slots.WorkerExtension"
 WORKER = "lm_eval_takeover.vllm.drafts.TakeoverWorker"
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
 _MEMORY = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
-# vLLM arguments that this package sets, and what a user gives instead.
-_OURS: Mapping[str, str] = {
-    "model": "base=… and guide=…",
-    "tokenizer": "the guide's tokenizer",
-    "hf_overrides": "base=… and guide=…",
-    "logits_processors": "plugins=…",
-    "worker_cls": "block_size=…",
-    "worker_extension_cls": "plugins=…",
-    "speculative_config": "block_size=…",
-}
+# vLLM arguments that this package sets.
+_OURS = {"hf_overrides", "logits_processors", "model", "speculative_config", "tokenizer", "worker_cls", "worker_extension_cls"}
 
 
 def check_version() -> None:
@@ -207,7 +199,7 @@ def _check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
     for name, value in arguments.items():
         if name in _OURS:
-            raise ArgumentError(f"{name}={value} is set by this package: give {_OURS[name]} instead")
+            raise ArgumentError(f"{name}={value} is set by this package; give base, guide, block_size or plugins instead")
         if name not in names:
             ours = {field.name for field in fields(ModelArguments)}
             raise ArgumentError(f"unknown model argument '{name}'; {nearest(name, names | ours)}")

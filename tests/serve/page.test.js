@@ -1,5 +1,5 @@
 "use strict";
-// Run by `node --test`; test_client_page.py does so.
+// Run by `node --test`; test_middleware.py does so.
 
 const assert = require("node:assert/strict");
 const { test } = require("node:test");

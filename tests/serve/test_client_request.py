@@ -96,15 +96,6 @@ def test_what_every_client_sends_by_default_is_taken():
     assert [one.get("min_p", 0) for one in sealed] == [0.2, 0]
 
 
-def test_a_traced_sample_asks_for_ids_and_a_stream_for_its_usage():
-    traced = split(PLAIN | {"vllm_xargs": {"takeover_trace": 1}, "stream": True, "n": 2})
-    assert [(one.traced, one.shows_ids, one.shows_usage) for one in traced] == [(True, False, False)] * 2
-    assert all(one.body["return_token_ids"] and one.body["stream_options"] == {"include_usage": True} for one in traced)
-    assert all(json.loads(one.body["vllm_xargs"]["takeover_sealed"])["traced"] for one in traced)
-    (plain,) = split(PLAIN | {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True})
-    assert (plain.traced, plain.shows_ids, plain.shows_usage) == (False, True, True)
-
-
 def test_only_so_many_prompts_are_remembered():
     repeats = Repeats(most=3)
     assert [repeats.next("", prompt) for prompt in "aabcd"] == [0, 1, 0, 0, 0] and len(repeats._counts) == 3

@@ -1,13 +1,23 @@
-"""The server's middleware before a scripted engine: keys, routes and fields, answers and streams, and what ends one."""
+"""The server's middleware before a scripted engine: keys, routes and fields, answers and streams, and what ends one.
+
+And its page, in a real browser.
+"""
 
 import asyncio
 import json
+import re
+import shutil
 import socket
+import subprocess
+from pathlib import Path
 
 import pytest
+from helpers.browser import CHROMIUM, open_browser
 from helpers.foreign_bodies import ROUTES, post
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
 
+from lm_eval_takeover.demo import DEMO, calibration_prompts
+from lm_eval_takeover.serve import server
 from lm_eval_takeover.serve.client_request import MOST_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
@@ -44,9 +54,8 @@ def test_the_key_is_asked_for_before_the_body_is_read(key, path, status):
 
 @pytest.mark.parametrize(
     "path",
-    ["/invocations", "/v1/responses", "/v1/messages", "/inference/v1/generate", "/v1/completions/", "/v1/completions/render",
-     "/v1/chat/completions/batch", "/V1/completions", "//v1/completions", "/generative_scoring", "/score", "/rerank", "/pooling",
-     "/collective_rpc", "/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/update_weights", ""],
+    ["/invocations", "/v1/responses", "/v1/completions/", "/v1/completions/render", "/V1/completions", "//v1/completions",
+     "/score", "/collective_rpc", "/v1/load_lora_adapter", "/sleep", ""],
 )  # fmt: skip
 def test_what_changes_anything_elsewhere_is_refused_unread(path):
     app = ScriptedVllm(block=4)
@@ -63,7 +72,7 @@ def test_every_route_has_a_bound_on_its_body(route):
 
 
 def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeypatch):
-    monkeypatch.setattr("lm_eval_takeover.serve.server._BODY_WITHIN", 1.0)
+    monkeypatch.setattr(server, "_BODY_WITHIN", 0.5)
     with serve(ScriptedVllm()) as url:
         port = int(url.rstrip("/").rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as slow:
@@ -71,7 +80,7 @@ def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeyp
             assert post(url, "v1/completions", b'{"prompt": "one"}')[0] == 200
             slow.settimeout(30)
             answer = "".join(iter(lambda: slow.recv(1).decode(), "}"))
-    assert answer.startswith("HTTP/1.1 408") and "the body did not arrive within 1 seconds" in answer
+    assert answer.startswith("HTTP/1.1 408") and "the body did not arrive within 0.5 seconds" in answer
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,7 @@ def test_a_field_that_nothing_reads_is_refused(field, path):
 
 
 def test_a_connection_without_the_end_of_its_headers_is_closed(monkeypatch):
-    monkeypatch.setattr("lm_eval_takeover.serve.server._HEADERS_WITHIN", 0.5)
+    monkeypatch.setattr(server, "_HEADERS_WITHIN", 0.5)
     asked = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{"prompt": "one"}'
     with serve(ScriptedVllm()) as url:
         for before in (b"", asked):  # the first request of a connection, and a later one
@@ -152,10 +161,9 @@ def test_each_chunk_of_a_traced_stream_tells_of_its_tokens(chunks):
 
 
 def test_what_is_not_traced_says_its_takeovers_at_the_end():
-    events, told = read_events({"prompt": "one"}, app := ScriptedVllm())
+    events, told = read_events({"prompt": "one"})
     assert told == ask({"prompt": "one"})["takeover"] == {"tokens": 8, "takeovers": 2, "realized_rate": 0.25}
     assert not any("takeover" in event or "usage" in event for event in events)
-    assert len(app.calls) == 1
 
 
 def test_samples_and_prompts_are_streamed_as_one():
@@ -182,20 +190,6 @@ def test_a_sample_that_is_refused_ends_all_with_one_answer():
         assert (status, json.loads(data)["error"]["message"]) == (400, "no such prompt: none")
 
 
-def test_many_wait_for_few_calls():
-    app = ScriptedVllm(chunks=(1,))
-
-    async def all_at_once():
-        body = {"prompt": "one", "stream": True} | TRACED
-        return await asyncio.gather(*(talk(app, body) for _ in range(50)))
-
-    answers = asyncio.run(all_at_once())
-    assert {status for status, _ in answers} == {200}
-    assert len({data.rpartition(b"takeover")[2] for _, data in answers}) == 1
-    assert sum(map(len, app.calls)) == 50 * 9 and len(app.calls) < 50
-    assert not app.records
-
-
 def test_tokens_takeovers_passes_and_requests_are_counted():
     from prometheus_client import REGISTRY
 
@@ -213,3 +207,109 @@ def test_tokens_takeovers_passes_and_requests_are_counted():
     asyncio.run(talk(ScriptedVllm(pause=0.01), {"prompt": "long", "max_tokens": 200, "stream": True}, leaves_after=8))
     counted = {name: value - before[name] for name, value in read().items()}
     assert counted == dict(zip((*names, "200", "400", "499"), (28, 4, 24, 24, 2, 2, 1), strict=True))
+
+
+MARKS = "[...document.querySelectorAll('#answer mark')].map((node) => node.textContent)"
+SEND = """document.querySelector('#prompt').value = '{}'; document.querySelector('#send').click()"""
+DONE = "!document.querySelector('#send').disabled"
+TEXT = "document.querySelector('#answer').textContent"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which is not here")
+def test_the_scripts_own_tests_pass():
+    done = subprocess.run(["node", "--test", Path(__file__).parent / "page.test.js"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("keys", [None, ["secret"]])
+def test_the_page_loads_nothing_and_asks_for_a_key_where_there_is_one(keys):
+    for method in ("GET", "HEAD"):
+        status, data, headers = asyncio.run(talk(ScriptedVllm(api_key=keys), None, method=method, path="/", whole=True))
+        assert status == 200
+    text, policy = data.decode(), headers[b"content-security-policy"].decode()
+    assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+    assert policy.endswith("form-action 'none'; connect-src 'self'; frame-ancestors 'none'")
+    assert not re.search(r"""(?:src|href)=|https?:|\$\w""", re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL))
+    assert ("<label hidden>Key" in text) == (keys is None)
+    assert "secret" not in text and "policy=disagreement, tau=" in text
+
+
+@pytest.mark.parametrize(("model", "prompt"), [(str(DEMO["guide"]), calibration_prompts()[0]), ("other", "Problem: What is")])
+def test_the_page_has_a_prompt_of_its_models_to_try(model, prompt):
+    _, data = asyncio.run(talk(ScriptedVllm(model=model), None, method="GET", path="/"))
+    assert re.search(r"<textarea[^>]*>([^<]*)</textarea>", data.decode())[1].startswith(prompt)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (Debian's package `chromium`), which is not here")
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        opened.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        yield opened
+
+
+@pytest.fixture
+def open_page(browser, request):
+    """The browser on the page of a scripted server, which has the keys that a test gives."""
+    with serve(ScriptedVllm(chunks=(1, 3), pause=0.002, api_key=getattr(request, "param", None))) as url:
+        browser.look(1280, 900, "light")
+        browser.open(url)
+        browser.messages.clear()
+        yield browser
+        browser.open("about:blank")
+
+
+def test_an_answer_is_streamed_and_the_guides_tokens_are_marked(open_page):
+    page = open_page
+    page.evaluate(SEND.format("one"))
+    page.wait_for(DONE)
+    assert page.evaluate(TEXT) == tell(SCRIPTS["one"][0])
+    assert page.evaluate(MARKS) == ["Paris", " the"]
+    assert page.evaluate("document.querySelector('#status').textContent") == "8 tokens, 2 takeovers (25.0 %)."
+    facts = []
+    for act in ("focus()", "dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"):
+        for number in (0, 1):
+            page.evaluate(f"document.querySelectorAll('#answer mark')[{number}].{act}")
+            facts.append(page.evaluate("document.querySelector('#fact').textContent"))
+    assert facts[0] == 'The guide wrote token 0 "Paris"; the base would have written " London"; score 0.00.'
+    assert facts[1] == 'The guide wrote token 2 " the"; the base would have written " a"; score 0.25.'
+    assert facts[:2] == facts[2:]
+    assert page.evaluate("document.querySelector('#answer mark').title") == facts[0]
+    page.press("Tab")
+    assert page.messages == []
+
+
+def test_an_answer_is_marked_while_it_comes_and_can_be_stopped(open_page):
+    page = open_page
+    page.evaluate("document.querySelector('#max-tokens').value = 200")
+    page.evaluate(SEND.format("long"))
+    page.wait_for(f"{MARKS}.length")
+    page.evaluate("document.querySelector('#stop').click()")
+    page.wait_for(DONE)
+    assert page.evaluate("document.querySelector('#status').textContent").endswith("%). Stopped.")
+    assert 0 < len(page.evaluate(TEXT)) < len(tell(SCRIPTS["long"][0]))
+    assert page.messages == []
+
+
+def test_a_refusal_is_said(open_page):
+    page = open_page
+    page.evaluate(SEND.format("<img src=x onerror=alert(1)>"))
+    page.wait_for("!document.querySelector('#error').hidden")
+    said = page.evaluate("document.querySelector('#error').textContent")
+    assert said == "no such prompt: <img src=x onerror=alert(1)>"
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    page.evaluate(SEND.format("one"))
+    page.wait_for(f"{DONE} && {MARKS}.length")
+    assert page.evaluate("document.querySelector('#error').hidden")
+
+
+@pytest.mark.parametrize("open_page", [["secret"]], indirect=True)
+def test_the_key_goes_with_the_prompt(open_page, monkeypatch):
+    page = open_page
+    monkeypatch.setattr(server, "_has_key", lambda scope: (b"authorization", b"Bearer secret") in scope["headers"])
+    page.evaluate(SEND.format("one"))
+    page.wait_for("document.querySelector('#error').textContent == 'Unauthorized'")
+    page.evaluate("document.querySelector('#key').value = 'secret'")
+    page.evaluate(SEND.format("one"))
+    page.wait_for(f"{DONE} && {MARKS}.length")

@@ -99,7 +99,7 @@ def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, monkeypatch, caplog):
         ({"max_model_len": 100_000}, "max_model_len=100000 is more than the"),
         ({"max_model_len": 64, "max_length": 64}, "say the same; give one of them"),
         ({"guide_dtype": "bfloat16", "dtype": "float32"}, "guide_dtype=bfloat16 beside dtype=float32: backend=vllm"),
-        ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
+        ({"speculative_config": "x"}, "speculative_config=x is set by this package; give base, guide, block_size or plugins"),
         ({"pipeline_parallel_size": 2}, "give tensor_parallel_size=2 instead"),
         ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
     ],
@@ -217,13 +217,10 @@ def test_what_is_used_of_vllm_is_there_and_what_another_version_lacks_is_named(t
     assert "vllm.config.ModelConfig is missing" in printed
 
 
-@pytest.mark.parametrize(("before", "sends"), [(None, False), ("1", False), ("0", True)])
-def test_vllm_reports_no_use_unless_the_user_has_decided(monkeypatch, before, sends):
-    from vllm.usage import usage_lib
-
-    monkeypatch.setattr(usage_lib, "_USAGE_STATS_ENABLED", None)
-    monkeypatch.delenv("VLLM_NO_USAGE_STATS")
-    if before is not None:
-        monkeypatch.setenv("VLLM_NO_USAGE_STATS", before)
-    check_version()
-    assert usage_lib.is_usage_stats_enabled() is sends
+def test_vllm_reports_no_use_unless_the_user_has_decided(monkeypatch):
+    for before, after in ((None, "1"), ("0", "0")):
+        monkeypatch.delenv("VLLM_NO_USAGE_STATS")
+        if before is not None:
+            monkeypatch.setenv("VLLM_NO_USAGE_STATS", before)
+        check_version()
+        assert os.environ["VLLM_NO_USAGE_STATS"] == after
