@@ -22,7 +22,7 @@ import torch
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model, save_small_pair
 from helpers.process_state import given_back
-from helpers.processes import HELPERS, ForkServer, environment
+from helpers.processes import ForkServer, environment
 from helpers.read_once import lighten_harness, made_once
 from hypothesis import settings
 
@@ -139,7 +139,7 @@ def demo_runs(shared_folder):
 
 @pytest.fixture(scope="session")
 def hub(random_pair):
-    """A stand-in for the hub: the real data sets, two with rows of our own, the random pair as `acme/base`, `acme/guide`."""
+    """A stand-in for the hub: the real data sets, the random pair as `acme/base`, `acme/guide`."""
     if not HUB.exists():
         pytest.skip("needs the stand-in for the hub in ../shared/hub, which is not here")
     sys.path.insert(0, str(HUB.parent))
@@ -147,7 +147,7 @@ def hub(random_pair):
 
     models = random_pair["base"].parent.parent / "models"
     shutil.copytree(random_pair["base"].parent, models / "acme", dirs_exist_ok=True)
-    server = Server(datasets=[HELPERS / "data" / "hub"], models=[models])
+    server = Server(models=[models])
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server

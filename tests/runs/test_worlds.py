@@ -44,32 +44,21 @@ def save_adapter(base, folder, seed):
 
 
 def test_an_adapter_and_code_of_the_hub_count_by_their_commits(pair, tmp_path, monkeypatch):
-    hub, commits = tmp_path / "hub", ("a" * 40, "b" * 40)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
-    for kind, name in (("adapter", "models--me--ad"), ("code", "models--me--code")):
-        for number, commit in enumerate(commits):
-            snapshot = hub / name / "snapshots" / commit
-            snapshot.mkdir(parents=True)
-            if kind == "adapter":
-                save_adapter(pair["guide"], snapshot, number)
-            else:
-                (snapshot / "modeling.py").write_text(f"x = {number}\n")
-        (hub / name / "refs").mkdir()
-
-    def move(name, commit):
-        (hub / name / "refs" / "main").write_text(commit)
-
-    move("models--me--ad", commits[0])
-    move("models--me--code", commits[0])
-    monkeypatch.setattr("lm_eval_takeover.pair.ids.constants.HF_HUB_CACHE", str(hub))
-    before = identify(**pair, guide_peft="me/ad")
-    move("models--me--ad", commits[1])
-    assert identify(**pair, guide_peft="me/ad") != before
-    config = json.loads((tmp_path / "guide" / "config.json").read_text())
-    (tmp_path / "guide" / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "me/code--modeling.Mine"}}))
-    before = identify(**pair, trust_remote_code=True)
-    move("models--me--code", commits[1])
-    assert identify(**pair, trust_remote_code=True) != before
+    hub, config, commits = tmp_path / "hub", tmp_path / "guide" / "config.json", ("a" * 40, "b" * 40)
+    for constants in ("huggingface_hub.constants", "lm_eval_takeover.pair.ids.constants"):
+        monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(hub))
+    for number, commit in enumerate(commits):
+        save_adapter(pair["guide"], hub / "models--me--ad" / "snapshots" / commit, number)
+        (code := hub / "models--me--code" / "snapshots" / commit).mkdir(parents=True)
+        (code / "modeling.py").write_text(f"x = {number}\n")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": {"AutoModel": "me/code--modeling.Mine"}}))
+    for name, given in (("ad", {"guide_peft": "me/ad"}), ("code", {"trust_remote_code": True})):
+        (ref := hub / f"models--me--{name}" / "refs" / "main").parent.mkdir()
+        found = []
+        for commit in commits:
+            ref.write_text(commit)
+            found.append(identify(**pair, **given))
+        assert found[0] != found[1], name
 
 
 def test_a_calibration_of_an_adapter_is_none_of_the_one_in_its_place(pair, tmp_path):
