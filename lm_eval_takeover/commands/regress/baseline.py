@@ -26,11 +26,12 @@ _Counts = list[Annotated[float, Between(0, 2**53)]]  # of a metric with grades b
 
 @dataclass(frozen=True)
 class TaskScores:
-    """One task of a run, or of a baseline. `no_costs`: why what its problems cost is not known."""
+    """One task of a run, or of a baseline. `no_costs`: why what its problems cost is not known.
 
-    problems: (
-        Problems  # values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir
-    )
+    Values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir.
+    """
+
+    problems: Problems
     settings: Settings
     no_costs: str = "the baseline was written without them"
 

@@ -112,12 +112,34 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
     """Compare a run with values that are known without problems, or plan such a comparison. Returns the exit status."""
     if options.max_changed is not None:
         raise ArgumentError(f"--max_changed needs the answers of the baseline, and '{options.baseline}' has none")
-    fixed = read_fixed_values(options.baseline, options.metric or [], options.tasks)
+    file, by_metric = _read_fixed_values(options.baseline, options.metric or [], options.tasks)
     if options.plan:
-        return _print_plan(options, plan_fixed(fixed, Design(options.max_drop, options.confidence), options.drop))
-    how = options.max_drop, options.confidence, options.allow
-    judged, run, notes = compare_fixed(fixed, options.results, reading, *how)
-    checks = [Check(metric, options.max_drop, tasks) for metric, tasks in judged.items()]
+        return _print_plan(options, _plan_fixed(options, by_metric, int(file.get("limit") or 0)))
+    checks, notes = [], list[str]()
+    for name, values in by_metric.items():
+        metric, _, of = name.partition(",")
+        run = read_single_run(options.results, replace(reading, filter=of or reading.filter))
+        if run.model != file["model_name"].rpartition("/")[2]:
+            notes.append(f"the run is of {run.model}, the baseline's values are of {file['model_name']}")
+        judged = {}
+        for task, value in values.items():
+            if task not in run.tasks:
+                raise ResultsError(f"{task}: missing in the run; {nearest(task, run.tasks)}, or choose tasks with --tasks")
+            problems, settings = run.tasks[task].problems, run.tasks[task].settings
+            asked, shots = settings.get("num_fewshot"), file.get("num_fewshot")
+            if shots not in (None, asked) and asked is not None and "num_fewshot" not in options.allow:
+                raise ArgumentError(
+                    f"{task}: num_fewshot is {asked}, and '{options.baseline}' says {shots}; run with "
+                    f"`--num_fewshot {shots}`, or accept it with `--allow num_fewshot`"
+                )
+            if (found := problems.values.get(verdicts.find_metric(settings, metric))) is None:
+                raise ResultsError(f"{task} has no metric '{name}'; it has {', '.join(problems.values)}")
+            if (count := int(file.get("limit") or 0)) and len(problems) != count:
+                notes.append(f"{task}: the run has {len(problems):,} problems, the baseline's value is of {count:,}")
+            clustered = by_cluster(found, problems.clusters)
+            judged[task] = verdicts.judge_fixed(name, clustered, value, options.max_drop, options.confidence)
+        checks.append(Check(name, options.max_drop, verdicts.correct(judged, (1 - options.confidence) / 2)))
+        notes += run.notes
     return _report(options, checks, run, [], notes)
 
 
@@ -281,19 +303,8 @@ class _File(TypedDict):
     num_fewshot: NotRequired[int | None]
 
 
-@dataclass(frozen=True)
-class FixedValues:
-    """The values by metric and task; `limit` are the problems of each task."""
-
-    path: Path
-    model: str
-    values: dict[str, dict[str, float]]
-    limit: int | None
-    num_fewshot: int | None
-
-
-def read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]) -> FixedValues:
-    """Read a configuration, with only these metrics and tasks if any are named. Raises ResultsError, ArgumentError."""
+def _read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]) -> tuple[_File, dict[str, dict[str, float]]]:
+    """A configuration, and its values by metric and task: only these if any are named. Raises ResultsError, ArgumentError."""
     try:
         content = yaml.safe_load(read_bounded(path))
         file: _File = schema.check(content, _File)
@@ -309,54 +320,22 @@ def read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str]
     if not values:
         known = [f"{task['name']}: {metric['name']}" for task in file["tasks"] for metric in task["metrics"]]
         raise ArgumentError(f"'{path}' has no value of these --tasks and --metric; it has {'; '.join(known)}")
-    limit = file.get("limit") or 0
-    return FixedValues(path, file["model_name"], values, int(limit) if limit >= 1 else None, file.get("num_fewshot"))
+    return file, values
 
 
-def compare_fixed(
-    fixed: FixedValues, results: Path, reading: ReadOptions, limit: float, confidence: float, allowed: Collection[str]
-) -> tuple[dict[str, dict[str, TaskVerdict]], Scores, list[str]]:
-    """Judge a run by metric and task; the run, and lines on what the file says otherwise. Raises ResultsError, ArgumentError."""
-    judged_by, notes = {}, list[str]()
-    for name, values in fixed.values.items():
-        metric, _, of = name.partition(",")
-        run = read_single_run(results, replace(reading, filter=of or reading.filter))
-        if run.model != fixed.model.rpartition("/")[2]:
-            notes.append(f"the run is of {run.model}, the baseline's values are of {fixed.model}")
-        judged = {}
-        for task, value in values.items():
-            if task not in run.tasks:
-                raise ResultsError(f"{task}: missing in the run; {nearest(task, run.tasks)}, or choose tasks with --tasks")
-            problems, settings = run.tasks[task].problems, run.tasks[task].settings
-            asked = settings.get("num_fewshot")
-            if fixed.num_fewshot not in (None, asked) and asked is not None and "num_fewshot" not in allowed:
-                raise ArgumentError(
-                    f"{task}: num_fewshot is {asked}, and '{fixed.path}' says {fixed.num_fewshot}; run with "
-                    f"`--num_fewshot {fixed.num_fewshot}`, or accept it with `--allow num_fewshot`"
-                )
-            if (found := problems.values.get(verdicts.find_metric(settings, metric))) is None:
-                raise ResultsError(f"{task} has no metric '{name}'; it has {', '.join(problems.values)}")
-            if fixed.limit and len(problems) != fixed.limit:
-                notes.append(f"{task}: the run has {len(problems):,} problems, the baseline's value is of {fixed.limit:,}")
-            judged[task] = verdicts.judge_fixed(name, by_cluster(found, problems.clusters), value, limit, confidence)
-        judged_by[name] = verdicts.correct(judged, (1 - confidence) / 2)
-        notes += run.notes
-    return judged_by, run, notes
-
-
-def plan_fixed(fixed: FixedValues, design: Design, drops: Sequence[float]) -> list[Power]:
+def _plan_fixed(options: argparse.Namespace, by_metric: dict[str, dict[str, float]], count: int) -> list[Power]:
     """Plan by task and drop, for its first metric, by exact binomials. Raises ArgumentError."""
     from scipy.stats import binom  # slow to import, and for the plan alone
 
-    if (count := fixed.limit) is None:
-        raise ArgumentError(f"--plan: '{fixed.path}' has no number of problems in its field 'limit'")
-    rows = []
-    of_task = {task: (name, value) for name, values in reversed(fixed.values.items()) for task, value in values.items()}
+    if not count:
+        raise ArgumentError(f"--plan: '{options.baseline}' has no number of problems in its field 'limit'")
+    rows, design = [], Design(options.max_drop, options.confidence)
+    of_task = {task: (name, value) for name, values in reversed(by_metric.items()) for task, value in values.items()}
     for task, (name, value) in of_task.items():
         runs = (verdicts.judge_fixed(name, as_values(np.arange(count) < right), value, design.limit, design.confidence)
                 for right in range(count + 1))  # fmt: skip
         alarms = as_values([run.verdict == "regressed" for run in runs])
-        for drop in drops:
+        for drop in options.drop:
             power = round(float(binom.pmf(np.arange(count + 1), count, max(value - drop, 0.0)) @ alarms), 4)
             rows.append(Power(task, count, 1, drop, power, power, _count(value, design, drop)))
     return rows
