@@ -1,7 +1,6 @@
 """README.md and docs/ say what the code does: tables, links, names of files, and every command in a code block."""
 
 import functools
-import json
 import re
 import shlex
 import shutil
@@ -78,14 +77,6 @@ def named_files(text):
 def test_what_scripts_write_is_fresh(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["write_docs_tables.py", "--check"])
     assert write_docs_tables.main() == 0, f"{capsys.readouterr().err}\nrun `python scripts/write_docs_tables.py`"
-
-
-def test_the_picture_shows_the_figures_that_the_tables_have():
-    images = ROOT / "docs" / "images"
-    picture = (images / "demo.svg").read_text()
-    for row in json.loads((images / "demo.json").read_text())["methods"]:
-        assert f"{row['method']}, {row['realized_rate']:.1%} of the tokens" in picture
-        assert f">{row['acc']:.1%}<" in picture
 
 
 def test_tables_of_pages_name_all_that_there_is_and_no_more():

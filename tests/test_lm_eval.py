@@ -34,20 +34,16 @@ def observe(model=None, random_seed=0, numpy_random_seed=1234, torch_random_seed
     return {"config": {}, "seed": lm_eval_hooks.choose_seed(model)}
 
 
-@pytest.mark.parametrize(
-    ("seeds", "expected"),
-    [
+def test_the_seed_of_an_evaluation_is_torchs_and_0_where_none_was_given():
+    observed = lm_eval_hooks.observe_evaluation(observe)
+    for seeds, expected in (
         ({}, 0),
         ({"torch_random_seed": 7}, 7),
-        ({"torch_random_seed": None}, 0),
         ({"random_seed": 5}, 0),  # python's own seed draws none of our numbers
-        (dict.fromkeys(SEEDS, 0), 0),
         (dict.fromkeys(SEEDS, 1234), 1234),  # `--seed 1234` is not lm-eval's default of 0,1234,1234
         (dict.fromkeys(SEEDS), 0),
-    ],
-)
-def test_the_seed_of_an_evaluation_is_torchs_and_0_where_none_was_given(seeds, expected):
-    assert lm_eval_hooks.observe_evaluation(observe)(**seeds)["seed"] == expected
+    ):
+        assert observed(**seeds)["seed"] == expected, seeds
 
 
 def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(caplog):
@@ -101,19 +97,16 @@ def test_a_config_file_is_checked_as_options_are(tmp_path, model_args):
     lm_eval_hooks.check_options(Namespace(config=str(config), model_args=None))
 
 
-@pytest.mark.parametrize(
-    ("words", "device", "expected"),
-    [
+def test_only_the_command_without_a_device_option_has_a_default_device():
+    for words, device, expected in (
         (COMMAND, "cuda:0", True),
         ([*COMMAND, "--device", "cuda:0"], "cuda:0", False),
         ([*COMMAND, "--device=cuda:0"], "cuda:0", False),
         (["a_script.py"], "cuda:0", False),
         (COMMAND, "cuda:1", False),
-    ],
-)
-def test_only_the_command_without_a_device_option_has_a_default_device(words, device, expected):
-    sys.argv = words
-    assert lm_eval_hooks.is_default_device(device) is expected
+    ):
+        sys.argv = words
+        assert lm_eval_hooks.is_default_device(device) is expected, words
 
 
 def test_a_stop_is_found_in_what_it_was_wrapped_into():
@@ -192,25 +185,6 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(forked, t
 
 
 @pytest.mark.slow
-def test_real_benchmarks_run_through_their_hub_ids(forked_at_hub, tmp_path):
-    done = forked_at_hub.run(
-        "lm_eval", "--model", "guided-takeover", "--tasks", "takeover_gsm8k,takeover_math500", "--limit", "2",
-        "--batch_size", "16", "--model_args", "base=acme/base,guide=acme/guide,tau=7.6",
-        "--gen_kwargs", "max_gen_toks=12", "--output_path", tmp_path, "--log_samples",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (results,) = tmp_path.rglob("results_*.json")
-    takeover = json.loads(results.read_text())["config"]["takeover"]
-    assert (takeover["base"]["id"], len(takeover["guide"]["revision"])) == ("acme/base", 40)
-    assert takeover["per_task"].keys() == {"takeover_gsm8k", "takeover_math500"}
-    (samples,) = tmp_path.rglob("samples_takeover_gsm8k_*.jsonl")
-    row = json.loads(samples.read_text().splitlines()[0])
-    assert row["doc"]["problem"].startswith("Janet") and row["target"] == "18"
-    assert [len(judged) for judged in row["filtered_resps"][0]] == [2] * 8  # an answer and an outcome a sample
-    assert "\\boxed{}" in row["arguments"]["gen_args_0"]["arg_0"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -233,16 +207,10 @@ def test_an_error_of_the_user_is_one_line_and_status_2_and_errors_of_others_keep
 
 
 TASK = {
-    "task": "puzzles",
-    "custom_dataset": load_demo,
-    "test_split": "test",
-    "output_type": "generate_until",
-    "doc_to_text": "{{problem}}",
-    "doc_to_target": "{{answer}}",
+    "task": "puzzles", "custom_dataset": load_demo, "test_split": "test", "output_type": "generate_until", "repeats": 8,
+    "doc_to_text": "{{problem}}", "doc_to_target": "{{answer}}", "metric_list": [{"metric": "exact_match"}],
     "generation_kwargs": {"do_sample": True, "temperature": 0.6, "max_gen_toks": 24, "until": []},
-    "repeats": 8,
-    "metric_list": [{"metric": "exact_match"}],
-}
+}  # fmt: skip
 
 
 def run(model="guided-takeover", **options):

@@ -123,23 +123,6 @@ def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugi
         GuidedTakeover(**arguments | {"calibration": str(other)})
 
 
-def test_its_arguments_and_its_source_are_settings_that_texts_depend_on(tmp_path):
-    """Of which keys of samples in a run_dir are made (tests/runs/test_identity.py)."""
-    path, source = tmp_path / "own_gate.py", PLUGIN.replace("test_", "own_")
-    path.write_text(source)
-
-    def settings(period=6):
-        lm = GuidedTakeover(plugins=str(path), policy="own_every", period=period)
-        info = lm.get_model_info()["takeover"]
-        assert (info["period"], list(info["plugins"])) == (period, ["own_gate.py"])
-        return lm.recorder.settings
-
-    first = settings()
-    assert settings() == first != settings(period=5)
-    path.write_text(f"{source}# another version\n")
-    assert settings() != first
-
-
 def test_a_score_of_a_reading_has_its_numbers(tmp_path):
     path = tmp_path / "reader.py"
     path.write_text(

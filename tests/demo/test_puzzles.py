@@ -92,18 +92,15 @@ def test_the_packaged_problems_are_those_of_the_script(tmp_path):
 @pytest.mark.slow
 def test_at_five_percent_the_graded_task_tells_gates_apart(tmp_path):
     """The gates that a calibration on 60 prompts solves at spike ratios of 8 and 10 %: both write about 5 % of the tokens."""
-    words = ["compare", "--tasks", "takeover_demo_graded", "--rows"]
-    words += ["base,guide,ce:tau=3.886:kappa=3.126,surprise:tau=1.61:kappa=1.175", "--limit", "12", "--batch_size", "96"]
+    rows = "ce:tau=3.886:kappa=3.126,surprise:tau=1.61:kappa=1.175"
+    words = ["compare", "--tasks", "takeover_demo_graded", "--rows", rows, "--limit", "8", "--batch_size", "64"]
     with comparing_here():
         assert main([*words, "--run_dir", str(tmp_path)]) == 0
     board = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
     rows = {row["model"].partition("-")[0]: row for row in board}
-    tasks = {name: row["tasks"]["takeover_demo_graded"] for name, row in rows.items()}
-    base, ce, surprise, guide = (tasks[name]["acc"] for name in ("base", "ce", "surprise", "guide"))
-    assert all(0.04 < rows[name]["realized_rate"] < 0.06 for name in ("ce", "surprise"))
-    assert base <= 0.2 and 0.85 <= guide <= 0.95 and 0.5 <= (ce - base) / (guide - base) <= 0.8
-    assert tasks["ce"]["acc_high"] < tasks["surprise"]["acc_low"]
-
+    ce, surprise = (rows[name]["tasks"]["takeover_demo_graded"] for name in ("ce", "surprise"))
+    assert all(0.04 < row["realized_rate"] < 0.06 for row in rows.values())
+    assert ce["acc"] + 0.15 < surprise["acc"] < 1
     needed = read_needed_takeovers(tmp_path / rows["surprise"]["model"] / "samples")
     right = sum(places is not None for places in needed.values()) / len(needed)
-    assert len(needed) == 96 and 0.7 < right <= surprise
+    assert len(needed) == 64 and 0.7 < right <= surprise["acc"]

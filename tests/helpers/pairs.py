@@ -46,12 +46,6 @@ METHODS = {
 }
 
 
-def list_cases(policies):
-    """Names, directions and samplings. One model alone has no direction; in reverse all are sampled."""
-    cases = [(name, "forward", sampling) for name in policies for sampling in (SAMPLED, GREEDY)]
-    return cases + [(name, "reverse", SAMPLED) for name in policies if name not in ("base", "guide")]
-
-
 def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):
     """What a GPU replays as CUDA graphs, run eagerly over the same static tensors: the passes of this pair."""
     passes = [prepare_pass(member) for member in pair.members]
@@ -99,20 +93,11 @@ def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kin
     ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     torch.manual_seed(seed)
     settings = {
-        "vocab_size": vocab_size,
-        "hidden_size": hidden_size,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "intermediate_size": 64,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.25,
-        "bos_token_id": None,
-        "eos_token_id": ends,
+        "vocab_size": vocab_size, "hidden_size": hidden_size, "num_hidden_layers": layers, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64, "tie_word_embeddings": True,
+        "max_position_embeddings": 512, "initializer_range": 0.25, "bos_token_id": None, "eos_token_id": ends,
         "pad_token_id": ends[1],
-    }
+    }  # fmt: skip
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(settings | options)), dtype=torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

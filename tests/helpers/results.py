@@ -88,22 +88,15 @@ def write_results(
     content = {
         "results": results,
         "group_subtasks": {},
-        "configs": {
-            task: {"task": task, "doc_to_text": "{{problem}}", "repeats": samples, "generation_kwargs": kwargs}
-            | ({"metadata": {"verifier": verifier}} if verifier else {})
-            for task in correct
-        },
+        "configs": {task: {"task": task, "doc_to_text": "{{problem}}", "repeats": samples, "generation_kwargs": kwargs,
+                           **({"metadata": {"verifier": verifier}} if verifier else {})} for task in correct},
         "versions": dict.fromkeys(correct, 1.4),
         "n-shot": dict.fromkeys(correct, 0),
         "n-samples": {task: {"original": len(c), "effective": len(c)} for task, c in correct.items()},
         "config": {"model": model, "model_args": model_args or {}, **({"takeover": run} if run else {}), "limit": None}
         | (config or {}),
-        "lm_eval_version": "0.4.13",
-        "transformers_version": "5.19.0",
-        "eot_token_id": 400,
-        "chat_template_sha": None,
-        "system_instruction_sha": None,
-        "total_evaluation_time_seconds": "100.0",
+        "lm_eval_version": "0.4.13", "transformers_version": "5.19.0", "eot_token_id": 400, "chat_template_sha": None,
+        "system_instruction_sha": None, "total_evaluation_time_seconds": "100.0",
     } | top  # fmt: skip
     (folder / f"results_{date}.json").write_text(json.dumps(content, indent=2))
     return folder

@@ -27,9 +27,8 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_on_cpu, drawing
 
 CUDA, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
-ASKS = {
-    "tolist", "numpy", "item", "__bool__", "__int__", "__float__", "__index__", "cpu", "nonzero", "masked_select", "unique",
-}  # fmt: skip
+ASKS = {"tolist", "numpy", "item", "__bool__", "__int__", "__float__", "__index__", "cpu", "nonzero", "masked_select",
+        "unique"}  # fmt: skip
 WAITS = ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "masked_select", "unique", "equal")
 
 
@@ -64,12 +63,6 @@ class Recording(TorchDispatchMode):
             for *_, made in self.steps:
                 for tensor in made:
                     tensor.fill_(torch.nan if tensor.is_floating_point() else 1)
-
-
-def simulate_captures(patch):
-    """Every `CudaGraphs` is simulated."""
-    patch.setattr(CudaGraphs, "run", run_captured)
-    patch.setattr(CudaGraphs, "clear", lambda self: self._captured.clear())
 
 
 def run_captured(self, key, function):
@@ -232,10 +225,6 @@ def _read(host, donor, tokens):
     return torch.stack([column.float() for column in columns], -1)
 
 
-def _diverge(host, donor):
-    return scores.get("js")(host, donor).flatten()
-
-
 def compute_words(keys, positions):
     pairs = zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
     drawn = [np.random.Philox(key=key).random_raw(t + 1)[t] for key, t in pairs]
@@ -245,18 +234,16 @@ def compute_words(keys, positions):
 def attend(queries, keys, values, mask, scale):
     group = queries.shape[2] // keys.shape[1]
     repeated = (part.repeat_interleave(group, 1) for part in (keys, values))
-    return (
-        scaled_dot_product_attention(queries.transpose(1, 2), *repeated, attn_mask=mask, scale=scale)
-        .transpose(1, 2)
-        .contiguous()
-    )
+    attended = scaled_dot_product_attention(queries.transpose(1, 2), *repeated, attn_mask=mask, scale=scale)
+    return attended.transpose(1, 2).contiguous()
 
 
 @contextmanager
 def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
     """The models of a pair of its own on these devices of a `SimulatedGpu`."""
     gpu = SimulatedGpu()
-    computed = {"draw": draw, "read_pair": _read, "jensen_shannon": _diverge, "compute_words": compute_words, "attend": attend}
+    computed = {"draw": draw, "read_pair": _read, "compute_words": compute_words, "attend": attend}
+    computed["jensen_shannon"] = lambda host, donor: scores.get("js")(host, donor).flatten()
     kernels = gpu.kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
     library = torch.library.Library("lm_eval_takeover", "IMPL")
     for name in computed:
@@ -289,7 +276,8 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
             patch.setattr(torch.cuda, name, simulated)
         # vLLM's second model runner replaces it for the whole process where there is no GPU
         patch.setattr(torch.Tensor, "pin_memory", torch._C.TensorBase.pin_memory)
-        simulate_captures(patch)
+        patch.setattr(CudaGraphs, "run", run_captured)
+        patch.setattr(CudaGraphs, "clear", lambda self: self._captured.clear())
         for member, device in zip(pair.members, devices, strict=False):
             _ = member.model  # loaded on the CPU
             patch.setattr(member, "device", device)
