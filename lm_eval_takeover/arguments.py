@@ -285,7 +285,7 @@ def check_folder(role: str, name: str) -> None:
     """Raises ArgumentError for a name that can only be a local folder (perhaps with `@revision`), and is none."""
     path = name.partition("@")[0]
     if name.startswith(("/", ".", "~")) and not any(Path(expanduser(folder)).is_dir() for folder in (name, path)):
-        raise ArgumentError(f"{role}='{path}' cannot be loaded: there is no such folder")
+        raise ArgumentError(f"{role}='{path}' cannot be loaded: there is no such folder; give one, or a hub id")
 
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")

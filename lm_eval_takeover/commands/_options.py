@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import KINDS
+from lm_eval_takeover.arguments import KINDS, check_folder
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -105,6 +105,8 @@ def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:
     if size != "auto" and not (size.isdigit() and int(size) > 0):
         raise ArgumentError(f"--batch_size {size} is neither auto nor a number of at least 1")
     values = {**_read_given(options, "batch_size", "plugins", *PAIR, *LOADING), **read_arguments(options.model_args)}
+    for role in PAIR:
+        check_folder(role, str(values.get(role, "")))
     if "dtype" in values:
         values.setdefault("guide_dtype", values["dtype"])
     return {**values, **read_engine(options)}

@@ -17,7 +17,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.documents import describe_varying
-from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, read_runs
+from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, find_results, read_runs
 from lm_eval_takeover.results.kept_rows import ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
@@ -121,7 +121,8 @@ def _open_comparison(path: Path, places: Mapping[Path, Place]) -> list[Path]:
     """In a folder of `compare` the results of its rows, and what `rescore` wrote of them; any other path as it is."""
     inside = [place for place in places.values() if place.folder == Path(realpath(path))]
     rescored = [file for place in inside for file in path.glob(f"{place.row.label}/samples/**/results_*.json")]
-    return [path / each for place in inside for each in place.row.results] + rescored or [path]
+    # The last results: before them stand those of another --limit, if a call was stopped.
+    return [find_results(path / each)[-1] for place in inside for each in place.row.results] + rescored or [path]
 
 
 def _find_place(run: Run, places: Mapping[Path, Place]) -> Place | None:

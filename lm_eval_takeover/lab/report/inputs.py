@@ -20,6 +20,7 @@ from lm_eval_takeover.lab.analyze.command import add_options
 from lm_eval_takeover.lab.analyze.tables import INDEX, analyze
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
+from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.storage.files import read_bounded
@@ -116,7 +117,8 @@ class Analysis:
         """What Recovery is measured against: the run of the thinking model, where there is one, else of the guide."""
         own = self.runs[self.compared].takeover.get("guide") if self.compared else None
         alone = [name for name, run in self.runs.items() if run.written_by == "guide"]
-        return next((name for name in alone if own and self.runs[name].takeover.get("guide") != own), next(iter(alone), None))
+        thinking = [name for name in alone if name == THINKING or (own and self.runs[name].takeover.get("guide") != own)]
+        return next(iter([*thinking, *alone]), None)
 
     @property
     def random(self) -> str | None:

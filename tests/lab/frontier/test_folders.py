@@ -117,6 +117,16 @@ def test_what_cannot_be_compared_is_refused_in_one_line_that_says_why(tmp_path, 
         merge(tmp_path)
 
 
+def test_after_a_stopped_call_with_another_limit_each_row_has_its_last_results(tmp_path, capsys):
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    given = takeover("base", base="acme/Small-Base")
+    write_results(tmp_path / "one/base/results", {"takeover_demo": [1] * 12}, run=given, date="2026-01-02T00-00-00")
+    assert main(["leaderboard", str(tmp_path / "one"), "--vs", str(tmp_path / "one/base"), "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    sizes = {row["model"]: row["tasks"]["takeover_demo"]["problems"] for row in rows}
+    assert sizes == dict.fromkeys(ALONE | NEAR, 6) | {"base": 12}
+
+
 def test_only_folders_of_compare_are_read(tmp_path):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     (tmp_path / "empty").mkdir()

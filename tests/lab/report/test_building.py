@@ -9,6 +9,7 @@ import subprocess
 import zlib
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from helpers.run_dirs import plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.lab.report.inputs import read_figure
+from lm_eval_takeover.lab.report.inputs import Analysis, read_figure
 from lm_eval_takeover.runs.run_reader import RunReader
 
 HOSTILE = [
@@ -117,6 +118,12 @@ def test_the_table_says_how_good_each_run_is(small):
     assert re.search(r'<th scope="row">base</th><td class="number" data-name="Acc">25.0%\n\[', text)
     assert ">7.5% †</td>" in text  # 3 takeovers of 40 tokens, and 2 were asked for
     assert "guided: the guide wrote 7.5% of the tokens. 25.0% of its answers" in text and "Each task" not in text
+
+
+def test_recovery_is_measured_against_the_thinking_row_even_if_that_is_the_guide_itself():
+    wrote = {"base": "base", "guided": None, "guide": "guide", "thinking": "guide"}
+    runs = {name: SimpleNamespace(written_by=role, takeover={"guide": "one", "window": None}) for name, role in wrote.items()}
+    assert Analysis(Path(), runs, [], {}).reference == "thinking"
 
 
 def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monkeypatch):
