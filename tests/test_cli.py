@@ -11,7 +11,6 @@ from helpers.pairs import ROOT
 from helpers.processes import TAKEOVER, environment, run
 
 from lm_eval_takeover import cli, commands, stopping
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.storage.files import write_text
 
 COMMAND = """
@@ -97,17 +96,6 @@ def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2():
     env["PYTHONIOENCODING"] = "ascii"  # letters that it lacks are codes
     done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, preexec_fn=lambda: os.close(1))
     assert (done.returncode, done.stderr) == (0, b"")  # as `>&-`
-
-
-@pytest.mark.slow
-def test_under_the_command_an_error_of_the_user_is_one_line_and_status_2(capsys):
-    with pytest.raises(ArgumentError):  # raised as such to Python callers
-        cli.main(["list", "score"])
-    done = run([*TAKEOVER, "list", "score"])
-    assert (done.returncode, done.stderr) == (2, "error: KIND 'score' is not known; did you mean 'scores'?\n")
-    assert cli.main(["leaderboard", "x" * 300]) == 2
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1 and "cannot be used: File name too long" in printed
 
 
 def test_names_are_utf8_in_the_c_locale_too(tmp_path):

@@ -61,7 +61,6 @@ def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(ca
     ("given", "error", "text"),
     [
         ({"samples": "none.json"}, ArgumentError, "--samples 'none.json' is no file; expected JSON"),
-        ({"model_args": {"base": "~no-such/x"}}, ArgumentError, "base='~no-such/x' cannot be loaded: there is no"),
         (
             {"model_args": {"base": "nosuch/model"}},
             ArgumentError,
@@ -72,7 +71,6 @@ def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(ca
         ({"include_path": "no-tasks"}, ArgumentError, "--include_path 'no-tasks' is not a folder of task files"),
         ({"limit": -1}, ArgumentError, "--limit -1 is not above 0: give a number of documents, or a share below 1"),
         ({"use_cache": "db"}, ArgumentError, "--use_cache 'db': lm-eval's cache knows prompts and no models"),
-        ({"output_path": __file__}, ArgumentError, f"'{__file__}' is no folder, so no results could be saved"),
         ({"output_path": f"{__file__}/out/x.json"}, ArgumentError, f"'{__file__}' is no folder, so no results could be saved"),
         ({"tasks": "takeover_dmo"}, ArgumentError, "--tasks takeover_dmo is not known; did you mean 'takeover_demo'?"),
         ({"tasks": ["takeover_demo"], "num_fewshot": 3}, ArgumentError, "--num_fewshot 3: takeover_demo has no examples"),

@@ -150,13 +150,6 @@ def test_what_the_context_has_no_room_for_is_cut_with_one_notice(caplog):
     ]
 
 
-def test_enable_thinking_reaches_the_guides_template():
-    messages = [{"role": "user", "content": "2 + 2?"}]
-    texts = [GuidedTakeover(enable_thinking=value).apply_chat_template(messages) for value in (None, True, False)]
-    assert texts[0] == texts[1]
-    assert texts[2] == texts[0] + "<think>\n\n</think>\n\n"
-
-
 def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
     """A base and a guide with different end tokens: whoever writes ends at either; a model that is named alone at its own."""
     settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 120, "until": []}
@@ -276,15 +269,6 @@ def test_a_calibration_of_another_pair_needs_permission(random_pair, caplog):
     lm = GuidedTakeover(**pair, calibration="demo", allow_calibration_mismatch=True)
     assert lm.policy.gate.tau > 0
     assert "used anyway" in caplog.text
-
-
-def test_renamed_special_tokens_are_a_warning(tmp_path, caplog):
-    folder = save_random_model(tmp_path / "renamed", vocab_size=512, seed=1)
-    for path in folder.glob("tokenizer*.json"):
-        path.write_text(path.read_text().replace("<|im_start|>", "<|User|>"))
-    lm = GuidedTakeover(base=str(DEMO["base"]), guide=str(folder), tau=1.0)
-    assert len(lm.pair.vocabulary.renamed) == 1
-    assert "base '<|im_start|>', guide '<|User|>'" in caplog.text
 
 
 def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_pair, tmp_path, monkeypatch):

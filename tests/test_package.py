@@ -96,16 +96,6 @@ for name, words in (("analyze", "{DATA} --out out"), ("effects", "run --out out"
     assert done.returncode == 0, done.stderr
 
 
-def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
-    part = tmp_path / "make"
-    part.write_text('#!/bin/sh\necho "$1 runs"; [ "$1" != suite ]\n')
-    part.chmod(0o755)
-    call = ["make", "-s", "--no-print-directory", "-o", "install", "test", f"MAKE={part}"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["suite runs", "check runs", "test-vllm runs", "make test: FAILED: suite"]
-    assert done.returncode == 2
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """A wheel made from an sdist, as `python -m build` makes it."""

@@ -1,20 +1,16 @@
 """The laboratories: every puzzle has one answer, its decisions are known, and on the graded one no gate at 5 % is perfect."""
 
 import json
-import random
 
-import pytest
-from graded_puzzle import KINDS, UNKNOWN, GradedPuzzle, make_graded, read_needed_takeovers
-from helpers.stock import comparing_here
+from graded_puzzle import KINDS, UNKNOWN, GradedPuzzle, make_graded
 from hypothesis import given
 from hypothesis import strategies as st
-from puzzle import ANIMALS, decision_positions, make_puzzle
+from puzzle import make_puzzle
 from train_demo_pair import write_graded
 from transformers import AutoTokenizer
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.extraction import read_answer
-from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
 
 
@@ -23,17 +19,6 @@ def test_a_right_solution_ends_in_the_answer(rng):
     puzzle = make_puzzle(rng)
     assert read_answer("".join(puzzle.solution(rng))).answer == str(puzzle.answer)
     assert all(10 <= number <= 99 for number in puzzle.path())
-
-
-def test_decision_positions_are_the_animals_tokens():
-    rng = random.Random(0)
-    for _ in range(50):
-        puzzle = make_puzzle(rng)
-        pieces = puzzle.solution(rng, right=0.5)
-        tokens = tokens_of("".join(pieces))
-        positions = decision_positions(tokens)
-        assert [tokens[p] for p in positions] == pieces[1::2]
-        assert {tokens[p].strip() for p in positions} <= set(ANIMALS)
 
 
 TOKENIZER = AutoTokenizer.from_pretrained(DEMO["base"])
@@ -87,20 +72,3 @@ def test_the_packaged_problems_are_those_of_the_script(tmp_path):
     write_graded(tmp_path, 2029)
     for path in (demo.GRADED_PROBLEMS, demo.GRADED_PROMPTS):
         assert (tmp_path / path.name).read_text() == path.read_text()
-
-
-@pytest.mark.slow
-def test_at_five_percent_the_graded_task_tells_gates_apart(tmp_path):
-    """The gates that a calibration on 60 prompts solves at spike ratios of 8 and 10 %: both write about 5 % of the tokens."""
-    rows = "ce:tau=3.886:kappa=3.126,surprise:tau=1.61:kappa=1.175"
-    words = ["compare", "--tasks", "takeover_demo_graded", "--rows", rows, "--limit", "8", "--batch_size", "64"]
-    with comparing_here():
-        assert main([*words, "--run_dir", str(tmp_path)]) == 0
-    board = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
-    rows = {row["model"].partition("-")[0]: row for row in board}
-    ce, surprise = (rows[name]["tasks"]["takeover_demo_graded"] for name in ("ce", "surprise"))
-    assert all(0.04 < row["realized_rate"] < 0.06 for row in rows.values())
-    assert ce["acc"] + 0.15 < surprise["acc"] < 1
-    needed = read_needed_takeovers(tmp_path / rows["surprise"]["model"] / "samples")
-    right = sum(places is not None for places in needed.values()) / len(needed)
-    assert len(needed) == 64 and 0.7 < right <= surprise["acc"]

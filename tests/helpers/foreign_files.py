@@ -27,7 +27,7 @@ from helpers.analyses import write_analysis, write_run
 from helpers.calibrations import small_calibration
 from helpers.foreign_bodies import spoil_bytes, spoil_json
 from helpers.results import takeover, write_results
-from helpers.run_dirs import kill_run, make_sample
+from helpers.run_dirs import kill_run, make_sample, plant
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
@@ -124,24 +124,21 @@ _CELLS = (None, 0, -1, 7, 2**62, 0.5, float("inf"), "", "x", "../../x.parquet", 
 
 
 def _spoil_journal(folder, rng):
-    path = folder / rng.choice(("base", "disagreement")) / "journal-000.sqlite"
+    run = folder / rng.choice(("base", "disagreement"))
     if rng.random() < 0.3:
+        path = run / "journal-000.sqlite"
         path.write_bytes(spoil_bytes(path.read_bytes(), rng))
         return
-    with closing(sqlite3.connect(path)) as connection, connection:
-        table = rng.choice(list(journal.COLUMNS))
-        columns = journal.COLUMNS[table]
-        rows = connection.execute(f"SELECT rowid, {', '.join(columns)} FROM {table}").fetchall()
-        for rowid, *row in rng.sample(rows, rng.choice((1, len(rows)))):
-            at = rng.randrange(len(columns))
-            if columns[at] == "facts":
-                row[at] = json.dumps(spoil_json(json.loads(row[at]), rng))
-            else:
-                row[at] = rng.choice(_CELLS)
-            new = dict(zip(columns, row, strict=True)) | {"digest": journal.row_digest(row)}
-            with contextlib.suppress(sqlite3.Error):  # what SQLite itself refuses
-                marks = ", ".join(f"{name} = ?" for name in new)
-                connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])
+    table = rng.choice(list(journal.COLUMNS))
+    name, share = rng.choice(journal.COLUMNS[table]), rng.choice((0.2, 1))
+
+    def change(value):
+        if rng.random() > share:
+            return value
+        return json.dumps(spoil_json(json.loads(value), rng)) if name == "facts" else rng.choice(_CELLS)
+
+    with contextlib.suppress(sqlite3.Error):  # what SQLite itself refuses
+        plant(run, table, **{name: change})
 
 
 def _spoil_trace(folder, rng):

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import threading
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -53,16 +54,16 @@ def given_back(temporary):
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}
     values = [read() for read, _ in _VALUES]
-    loggers = [(one, name, _copied(getattr(one, name))) for one in _LOGGERS for name in _LOGGER]
+    loggers = [(one, name, copy(getattr(one, name))) for one in _LOGGERS for name in _LOGGER]
     modules, context = set(sys.modules), contextvars.copy_context()
     yield
-    for one, copy in zip(held, copies, strict=True):
-        if one != copy:
+    for one, kept in zip(held, copies, strict=True):
+        if one != kept:
             one.clear()
-            one.update(copy)
-    for name, copy in lists.items():
-        if getattr(sys, name) != copy:
-            setattr(sys, name, copy)
+            one.update(kept)
+    for name, kept in lists.items():
+        if getattr(sys, name) != kept:
+            setattr(sys, name, kept)
     for (read, write), value in zip(_VALUES, values, strict=True):
         if read() != value:
             write(value)
@@ -75,7 +76,3 @@ def given_back(temporary):
     for variable in contextvars.copy_context():
         with contextlib.suppress(LookupError):  # it has no default
             variable.set(context[variable] if variable in context else contextvars.Context().run(variable.get))
-
-
-def _copied(value):
-    return list(value) if isinstance(value, list) else value
