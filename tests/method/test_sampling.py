@@ -18,14 +18,7 @@ from lm_eval_takeover.method.policies import Random
 from lm_eval_takeover.method.policy import Block
 from lm_eval_takeover.method.registry import Score, Source
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import (
-    chances,
-    draw,
-    drawing,
-    flush_denormals,
-    request_digest,
-    words,
-)
+from lm_eval_takeover.method.sampling import chances, draw, drawing, flush_denormals, request_digest, words
 
 SETTINGS = [
     Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.7, 1.0, 3), Sampling(1.3, 0.5, 7), Sampling(1.0, 1e-9),

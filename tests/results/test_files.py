@@ -97,21 +97,6 @@ def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
     assert found.tasks[TASK].means["acc"] == 0.25 and "has more problems of it" in notes[0]
 
 
-def test_results_of_two_verifiers_are_never_one_run(tmp_path):
-    """Not the same task, and not two tasks either, whose average would mix them."""
-    run = takeover(label="mine")
-    again = run | {"rescored": True}
-    write_results(tmp_path / "ours", {TASK: [1, 2, 3]}, run=run, verifier="takeover")
-    stock = tmp_path / "stock"
-    write_results(stock, {TASK: [8, 8, 8]}, run=again, verifier="math_verify", date="2026-01-02T00-00-00")
-    write_results(stock, {"takeover_aime24": [8, 8]}, run=again, verifier="math_verify", date="2026-01-03T00-00-00")
-    runs, notes = read_runs([tmp_path])
-    found = [{task: (one.verifier, one.means["acc"]) for task, one in run.tasks.items()} for run in runs]
-    stocks = dict.fromkeys((TASK, "takeover_aime24"), ("math_verify", 1.0))
-    assert found == [{TASK: ("takeover", 0.25)}, stocks]
-    assert notes == []
-
-
 def write_plain(folder, values, texts=1):
     """A generate_until task of lm-eval's own, with two filters: one text of each problem is scored."""
     folder = write_results(folder, {"plain": [0] * len(values)})

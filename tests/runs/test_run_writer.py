@@ -68,20 +68,6 @@ def test_the_clock_of_a_command_runs_while_it_generates_and_its_attempts_add_up(
         run.close()
 
 
-def test_an_interrupted_attempt_counts_until_its_last_sample(folder):
-    started, run = time.monotonic(), open_run(folder, "one")
-    with contextlib.suppress(KeyboardInterrupt), run.flushing():
-        run.add(make_sample(0))
-        while not run.find([make_sample(0).key]):
-            time.sleep(0.01)
-        kept = time.monotonic() - started
-        time.sleep(2 * kept)
-        raise KeyboardInterrupt
-    ((_, seconds),) = run.read_attempts()
-    assert 0 < seconds <= kept
-    run.close()
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     for place, told in (

@@ -13,13 +13,7 @@ from helpers.pairs import METHODS, POLICIES, ROOT
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.serve.client_request import DEEPEST, MOST_ITEMS, MOST_SAMPLES, Repeats, parse_body, split_request
-from lm_eval_takeover.vllm.settings import (
-    EngineSettings,
-    RequestSettings,
-    change_policy,
-    check_params,
-    describe_policy,
-)
+from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, change_policy, check_params, describe_policy
 
 ENGINE = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[1])
 LENGTH = 1000

@@ -11,17 +11,7 @@ from lm_eval.evaluator import evaluate
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.tasks.sampled import SampledTask
-from lm_eval_takeover.tasks.verdicts import (
-    Response,
-    get_think_end,
-    get_verdict_log,
-    get_verifier,
-    list_metrics,
-    pass_at_k,
-    score_samples,
-    scoring_by,
-    set_verdict_log,
-)
+from lm_eval_takeover.tasks.verdicts import Response, list_metrics, pass_at_k, score_samples
 
 ROWS = [{"problem": "What is 2+2?", "answer": "4"}, {"problem": "What is 1/3?", "answer": "1/3"}]
 BOXED = [r"So \boxed{4}", r"So \boxed{1/3}"]
@@ -215,22 +205,7 @@ def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
     assert score_samples("4", ["no idea"] * 8)[1]["maj@8"] == 0.0
 
 
-def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():
-    cut, whole = Response("It is", truncated=True), Response(r"<think> \boxed{4}", truncated=False)
-    _, metrics = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"])
-    assert (metrics["truncated"], metrics["acc_completed"]) == (0.5, (2, 2))
-    assert (metrics["acc"], metrics["unclosed_think"]) == (0.5, 0.5)
-
-
 def test_thinking_ends_at_the_token_of_its_model():
     response = "maybe \\boxed{41} [END] So it is 42."
     for end, outcome in (("[END]", "correct"), ("", "incorrect")):
         assert score_samples("42", [response], think_end=end)[0][0].outcome == outcome
-
-
-def test_verdicts_are_not_logged_inside_of_the_block_only():
-    before = set_verdict_log(log := object())
-    with scoring_by("math_verify", "[END]"):
-        assert (get_verifier(), get_think_end(), get_verdict_log()) == ("math_verify", "[END]", None)
-    assert (get_verifier(), get_think_end(), get_verdict_log()) == ("takeover", "", log)
-    before.var.reset(before)

@@ -6,13 +6,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lm_eval_takeover.commands.leaderboard.contrasts import (
-    Contrast,
-    Members,
-    find_members,
-    measure_recoveries,
-    subtract_row,
-)
+from lm_eval_takeover.commands.leaderboard.contrasts import Contrast, Members, find_members, measure_recoveries, subtract_row
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
