@@ -22,12 +22,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from lm_eval_takeover import answers
-from lm_eval_takeover.answers.extraction import TAIL, read_answer
-from lm_eval_takeover.answers.letters import read_letter
+from lm_eval_takeover.answers.extraction import TAIL, read_answer, read_letter
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH
 
 # Modules whose patterns see a whole response, and its last TAIL characters; the others see one answer.
-RESPONSES, TAILS = {"prompts"}, {"extraction", "letters"}
+RESPONSES, TAILS = {"prompts"}, {"extraction"}
 LIMIT = 1.0  # seconds for one pattern on one text; a tail or an answer is far shorter
 LINE_LIMIT = 0.05  # seconds for the reading of one line
 TRAINING = Path(__file__).parents[2] / "shared/hub/datasets/openai/gsm8k/main/train-00000-of-00001.parquet"

@@ -1,4 +1,4 @@
-"""The final answer of a response, by one short rule and no grammar of sentences.
+"""The final answer or letter of a response, by one short rule and no grammar of sentences.
 
 1. The last complete box, with the boxes that an 'and' or a comma joins to it.
 2. What an explicit marker introduces: `answer is`, `Answer:`, `####`.
@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from typing import NamedTuple
 
-from lm_eval_takeover.answers.normalisation import split_top
+from lm_eval_takeover.answers.normalisation import FULL_WIDTH, split_top
 
 MAX_LOOSE = 300  # characters of an answer without a box
 TAIL = 10_000  # characters at the end of a response in which an answer without a box is looked for
@@ -23,13 +23,14 @@ HEADERS = ("Problem:", "Question:")
 
 # What begins an invented problem or turn: anywhere, or (`next`) only behind an answer, since steps may have such names.
 _NAMED = "problem|question|exercise|example|instruction|input|task|q|student|user|prompt|follow-up"
-_NAMED += "|aufgabe|frage|problème|problema|exercice|ejercicio|pregunta|задача|вопрос|问题|題目|题目|問題|질문|문제"
+_NAMED += "|aufgabe|frage|problème|problema|exercice|ejercicio|pregunta|задача|вопрос|问题|題目|题目|問題|例|질문|문제"
 _HEADER = re.compile(
-    r"(?im)<(?:/s>|(?:end_of_turn|eos)>|[|｜](?:im_end|eot_id|eot|end|endoftext|user)[|｜]>?|\|im_start\|>user)|\[INST\]"
-    r"|\n(?!####)[ \t#*>-]*+(?:(?:problem|question|q|human|user)\**:"
-    rf"|(?P<next>(?:[a-z-]++\s|\d\.\s)?(?:{_NAMED})(?:\s?+(?:no\.\s?|[#(])?\d++|\**\s?[:：]|(?<=#\s)(?=problem)|[ \t*]*+$)))"
+    r"(?im)<(?:/s>|(?:end_of_turn|eos|start_of_turn>user|\|(?:im_start|start_header_id)\|>user)"
+    r"|[|｜](?:im_end|eot_id|eot|end|end_?of_?text|user)[|｜]>?)|\[INST\]"
+    r"|\n(?!####)[ \t#*>(\[-]*+(?:(?:problem|question|q|human|user)\**:"
+    rf"|(?P<next>(?:[a-z-]++\s|\d\.\s)?(?:{_NAMED})(?:\s?+(?:no\.\s?|[#(])?\d++|\**\s?[:：]|(?<=#\s)(?=problem)|[ \t*\])]*+$)))"
 )
-_ANSWERED = re.compile(r"(?i)\\boxed|####|\banswers?(?:\s++is\b|\s*+[:：]|\**:)|答案")
+_ANSWERED = re.compile(r"(?i)\\boxed|####|\banswers?(?:\s++is\b|\s*+[:：]|\**:)|<answer>|答案")
 _BEFORE_RESTATED = re.compile(
     r"(?i)\s*+|[^\d$\\]{0,300}\b(?:restat|rewrit|begin|start|read|underst|look|state|solv|help|break|sure)[^\d$\\]*"
 )
@@ -175,7 +176,7 @@ _MARKER = re.compile(
     r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
     r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
     r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|))"
-    r"|(?<=#)###)[\s*_:]*+"
+    r"|(?<=#)###)[\s*_:}]*+"
 )
 _MATHEMATICAL = re.compile(r"[\d$\\]")
 _DIRECT = re.compile(r"[-+−(\[{]*+\\?[\d$\\(√π€£]|\.\d")
@@ -222,8 +223,8 @@ _SO = (
     rf"|which\s{_VERBS}(?! (?:not|more|less|\W?\d++ (?:more|less))\b)(?=\D{{0,25}}\d))\b"
 )
 _ASIDE = re.compile(
-    r"\s\((?!mod\b|(?:in )?base\b)(?=[^()\\]*[A-Za-z]{2}|=)|\s\[(?=[A-Za-z]{2})"
-    r"|\s(?:rather than|instead of|because|since|as (?:there|we|it|required|expected|desired|shown)|when|in (?=\d)|for (?=\d))\b"
+    r"\s\((?!mod\b|(?:in )?base\b)(?=[^()\\]*[A-Za-z]{2}|=)|\s\[(?=[A-Za-z]{2})|\s(?:rather than|instead of|and not"
+    r"|because|since|as (?:there|we|it|required|expected|desired|shown)|when|in (?=\d)|for (?=\d))\b"
     rf"|[,;]\s(?!{_SO}|(?:or|no|wait)\b(?! so\b)|respectively\b)(?:and not\b|(?=[A-Za-z]{{2}}|I\b|i\.e|e\.g))"
 )
 _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
@@ -313,18 +314,18 @@ def _conclude(text: str) -> str | None:
 # What a number in it does not answer, up to what concludes; what leads to a result; numbers that are denied.
 _CLAUSE = re.compile(
     r"(?s)(?:,\s(?:including|excluding|not|rather|instead|plus|compared|as|who|whose|where)\b"
-    rf"|,\s(?!{_SO})which\b|\b(?:out of|if|because|since|when|while|after|before|until|once|in (?=(?:19|20)\d\d\b)|for (?=\d))"
-    rf"|\s\((?=[^()=]*\d)).*?(?=,\s{_SO}|$)"
+    rf"|,\s(?!{_SO})which\b|\b(?:out of|rather than|instead of|if|because|since|when|while|after|before|until|once"
+    rf"|in (?=(?:19|20)\d\d\b)|for (?=\d))|\s\((?=[^()=]*\d)).*?(?=,\s{_SO}|$)"
 )
 _RESULT = re.compile(
     rf"(?:=|{_VERBS})\s(?:only |about |a total of )?({_NUMBER.pattern})(?!\s?[-+*/×·]|\s(?:more|less|fewer|times|out of|of)\b)"
 )
-_DOUBTED = re.compile(r", (?:but|though|although|yet) (?:that|this|it) (?:is|was|would be) (?:wrong|incorrect|impossible)\b")
+_DOUBTED = re.compile(r", (?:but|though|yet) (?:that|this|it)(?:['’]s| is| was| would be) (?:wrong|incorrect|impossible)\b")
 _VALUE = rf"(?:\$[^$\n]{{1,40}}\$|{_NUMBER.pattern})"
 _DENIED = re.compile(
     r"(?i)(?:\b(?:not|never|nor|(?<!\d\s)(?:more|less|fewer|greater|larger|smaller) than|rule out|exclude|exceeds?|cannot|over"
-    rf"|doubt (?:that )?it is|(?:either|between|neither)\s{_VALUE}\s(?:and|or|nor))|n['’]t)\s(?:be\s)?{_VALUE}"
-    rf"|{_VALUE}\s(?:(?:is|was)(?:(?:\snot|n['’]t)\s(?:the|right|correct)|\s(?:too|wrong|incorrect|impossible))"
+    rf"|anything but|doubt (?:that )?it is|(?:either|between|neither)\s{_VALUE}\s(?:and|or|nor))|n['’]t)\s(?:be\s)?{_VALUE}"
+    rf"|{_VALUE},?\s(?:(?:is|was)(?:(?:\snot|n['’]t)\s(?:the|right|correct)|\s(?:the\s)?(?:too|wrong|incorrect|impossible))"
     r"|does not work|cannot be)\b"
     rf"|{_VALUE}{_DOUBTED.pattern}"
 )
@@ -343,3 +344,84 @@ def _after_equals(maths: str) -> str:
         sides.pop()
     value = re.sub(r"(?>(?:[\s.,;]|\\\\|\\(?=\s*$))+)$", "", sides[-1])
     return maths if value == "0" and len(sides) == 2 else value
+
+
+# Letters: of the last box, else of the last marker, else the only one in the last line. Two, a denied one and `B?` are no answer.
+
+_WRAP = re.compile(
+    r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal)?|boldsymbol|underline|[lL]arge|emph|mbox|bf|bm|rm|q?quad)\b\s*+"
+    r"|\\[,;:! ]|~|[选選](?=\W*+[A-Z])"
+)
+_BOXED = re.compile(
+    r"\A[\W_]*+(?>(?i:option|choice|answer|graph)\b\W*+|)"
+    r"(?:([A-Z])(?:[\]}$]*+\)[\]}$]*+\s|[\s)\]{}$\\]*+(?:[.:,`项、\n]|$)|[}\\]*+\s++(?=[\d(]|[-–—]\s))|([a-z])(?:[.)]\s|\W*+$))"
+    r"|\A\d[^()]*\(([A-Z])\)\W*+\Z"
+)
+_FIRST = re.compile(r"\A\W*+([A-Z])(?:\W*?(?:\n|\Z)|,?\s(?:because|since)\b)")
+_CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![A-Za-z0-9_]|['’][A-Za-z]|-[A-Za-z])"
+_OPEN = r"[\s*_:\"“$(\[{\\]*+(?>(?:text|textbf|mathrm|mathbf)\{\(?+|)"
+_LETTER = rf"{_OPEN}(?:{_CAPITAL}|(?<=\()([a-z])(?=\))|([a-z])(?=\W*+(?:$|\n)))"
+_LETTER_MARKER = re.compile(
+    r"(?i:\banswer(?>\s++(?:is|should be|would be|must be|will be)\b|)(?>\s++(?:therefore|thus|clearly|simply)\b|)[\s*_:]*+"
+    r"(?>not\b|)\s*+(?>(?:option|choice|letter)\b|)|(?:答案|正解|答え|\b[选選])[是为為は：选選择擇项項应]*+|정?답[은:]?"
+    rf"|\b(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b|\bactually,?\s++it(?:['’]s|\s++is)\b){_LETTER}"
+    r"|(?<![A-Za-z'’-])([A-Z])\b[)*_$}]*+\s++(?:is|must be)\s++(?>the\s++|)(?:correct|right|best)\b"
+)
+_SECOND = re.compile(
+    rf"[(\s*${{}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/或和、])[\s}}]*+(?>(?i:option|choice|possibly|maybe)\s++|){_LETTER}"
+)
+_DENIED_BEFORE = re.compile(
+    r"(?i)(?:不是|不选|非|排除[A-Z、和]*+"
+    r"|\b(?:not|never|nor|neither|incorrect|wrong|except|eliminate|cannot be|rule out|anything but)"
+    r"|n['’]t(?: be)?|\\neq?|≠)[\s({}$*]*+$"
+)
+_DENIED_BEHIND = re.compile(
+    r"(?i)[)\]}\s*_$]*+(?:\?|ではない|は間違|(?:[选選][项項]|项)?(?:不|是?错)|가 아니|는 오답|\(?(?:incorrect|wrong|false)\b"
+    r"|(?:is|are|was|seems)(?:n['’]t|\s++(?:not|incorrect|wrong|false|ruled out|impossible))\b)"
+)
+_ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
+
+
+def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
+    """The letter that a response answers with; None if it gives none, or more than one."""
+    text = strip_thinking(response).translate(FULL_WIDTH)
+    text = find_tagged(text) or text
+    boxes, _ = find_boxes(text)
+    if boxes:
+        content = _WRAP.sub(" ", join_last(text, boxes).strip("*"))
+        match = _BOXED.match(content)
+        letter = _choose(content, match, letters) if match else _find_marked(content, letters)
+        if letter:
+            return ExtractedAnswer(letter, boxed=True)
+        ends, starts = [0, *(end for _, end, _ in boxes)], [*(start for start, _, _ in boxes), len(text)]
+        text = " ".join(text[end:start] for end, start in zip(ends, starts, strict=True))
+    if find_tags(text):
+        return ExtractedAnswer(None)
+    text = text[-TAIL:]
+    marked = _find_marked(text, letters)
+    if marked is None and not truncated:
+        line = text.rstrip().rpartition("\n")[2]
+        alone = {_choose(line, match, letters) for match in _ALONE.finditer(line)} - {None}
+        whole = _FIRST.match(text.lstrip()) or (None if alone else _BOXED.match(line))
+        marked = alone.pop() if len(alone) == 1 else _choose(whole.string, whole, letters) if whole else None
+    return ExtractedAnswer(marked or None)
+
+
+def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
+    """The letter of a match. Empty if a second letter is offered, None if it is denied or not among `letters`."""
+    letter, (start, end) = match[match.lastindex or 0].upper(), match.span(match.lastindex or 0)
+    if letter not in letters or _DENIED_BEHIND.match(text, end):
+        return None
+    if any(_DENIED_BEFORE.search(text[max(0, place - 20) : place]) for place in (start, match.start())):
+        return None
+    second = _SECOND.match(text, end)
+    return "" if second and second[second.lastindex or 0].upper() in letters.replace(letter, "") else letter
+
+
+def _find_marked(text: str, letters: str) -> str | None:
+    """The letter of the last marker; empty where it offers two or denies one, None where there is no marker."""
+    last = None
+    for match in _LETTER_MARKER.finditer(text):
+        chosen = _choose(text, match, letters)
+        last = chosen if chosen is not None else last or ("" if match[match.lastindex or 0].upper() in letters else None)
+    return last

@@ -34,7 +34,7 @@ _NAMES = (
     r"textdegree=° dbinom=\binom tbinom=\binom degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= "
     r"huge= Huge= displaystyle= textstyle= limits= mathstrut= varnothing=\{\} emptyset=\{\} imath=i surd=\sqrt "
     r"bmod=\pmod mod=\pmod lvert=| rvert=| vert=| mid=| nicefrac=\frac scriptstyle= ensuremath= lbrack=[ rbrack=] "
-    r"R=\mathbb{R} Z=\mathbb{Z} N=\mathbb{N}"
+    r"bigcup=\cup square= checkmark= Bbb=\mathbb mathds=\mathbb unit=\text si=\text R=\mathbb{R} Z=\mathbb{Z} N=\mathbb{N}"
 )
 _RENAMED = dict(pair.split("=", 1) for pair in _NAMES.split())
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
@@ -64,15 +64,15 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each patte
     (r"(?<=[\d}])\s*+(?:US\s?)?\\\$", " dollar"),
     (r"\\\$|\$|(?<!\\)\\[()\[\]]|^\s*+\*\*(?=[^*]*\*\*)|(?<!\*)\*\*\s*+$", ""),
     (r"^\s*+(['\"])([^'\"]*+)\1\s*+$", r"\2"),
-    (r"\{:\}", ":"),
+    (r"(?<=\d)\{([:.])\}", r"\1"),
     (r"^\s*+(?:\\approx(?![A-Za-z])|≈)", ""),
     (r"(?i)^\s*+(?:negative|minus)\s++(?=\S)", "-"),
     (r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| |$)|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}", " "),
     (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*+\.?", ""),
-    (r"^\s*+\](?=[^\[\],;]+[,;][^\[\],;]+[\[\]]\s*+$)", "("),  # ]0, 1[
-    (r"^(\s*+[\[(][^\[\],;]+[,;][^\[\],;]+)\[\s*+$", r"\1)"),
+    (r"(^|\\cup)\s*+\](?=[^\[\],;]+[,;][^\[\],;]+[\[\]]\s*+(?:\\cup|$))", r"\1("),  # ]0, 1[
+    (r"((?:^|\\cup)\s*+[\[(][^\[\],;]+[,;][^\[\],;]+)\[\s*+(?=\\cup|$)", r"\1)"),
     (r"(?<=[)\]])\s*+U\s*+(?=[(\[])", r"\\cup "),
-    (r"\\mathbf\s*+\{?([RZN])\}?\s*+$", r"\\mathbb{\1}"),
+    (r"\\mathb(?:b|f(?=\s*+\{?[RZN]\}?\s*+$))\s*+\{?([A-Z])\}?", r"\\mathbb{\1}"),
     (r"\\(?:SI|qty)\s*+(?:\[[^\]]*\])?\s*+\{([^{}]*)\}\s*+\{\\?([^{}]*)\}", r"\1\\text{ \2}"),
     (r"\\text\s*+\{\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\})\s*+\}", r"\1"),
     (r"(?s)\\begin\s*+\{cases\}(.*)\\end\s*+\{cases\}", _list_cases),
@@ -82,7 +82,7 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each patte
     (r"^\s*+\\text\s*+\{(?:[^{}]*(?::|\b(?:is|are))|\s*+(?:only|exactly))\s*+\}(?=.)", ""),  # \text{The answer is } 5
     (r"\\(?:color|[hv]?phantom)\s*+\{[^{}]*\}|\\(?:bf|it|rm)(?![A-Za-z{])|\\\\\s*+$", ""),
     (r"\\([A-Za-z]++)", lambda match: _RENAMED.get(match[1], match[0])),
-    (r"[<>!]=|\.{3,}", lambda match: _SIGNS[match[0][:2]]),
+    (r"[<>]=|(?<!\d)!=|\.{3,}", lambda match: _SIGNS[match[0][:2]]),
     (r"\\equiv(?![A-Za-z])(?!.*mod)", "="),
     (r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)", "°"),
     (r"(?<=\d)\s*+\^\s*+(?:\{\s*+o\s*+\}|o(?!\w))", "°"),
@@ -101,10 +101,8 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each patte
     (r"\\cis\s*+(\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}|\([^()]*\))", r"e^{i \1}"),
     (r"\\log\s*+_\s*+\{?\s*+e\s*+\}?(?![A-Za-z])", r"\\ln "),
     (r"\\?(?<![A-Za-z])abs\s*+\(([^()]*+)\)", r"|\1|"),
-    (r"\^\s*+(?:\{\s*+)?((?:\\prime\s*+)+)(?:\})?", lambda match: "'" * match[1].count("prime")),
     (r"\\dot\s*+\{?(\d)\}?(?:(\d{0,9})\\dot\s*+\{?(\d)\}?)?", r"\\overline{\1\2\3}"),
     (r"(?<![\d.])(\d{0,9}\.\d{0,9}?)(?:(\d)\2{2,20}|(\d{2,6}?)\3{1,9})\s*+\\ldots\s*+$", r"\1\\overline{\2\3}"),
-    (r"\\mathbb\s*+([A-Z])", r"\\mathbb{\1}"),
     (r"(?<=\d)\s*+\((\w{1,3})\)\s*+$", lambda match: match[0] if match[1].isascii() else match[1]),  # 12(个)
 ]
 _REWRITTEN = [(re.compile(pattern), replacement) for pattern, replacement in _RULES]
@@ -143,7 +141,7 @@ _MEANT = re.compile(
     r"n['’]t\b|\bcannot\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)th|fail|root)s?|hal(?:f|ves)|over|"
     r"more|less|fewer|greater|larger|smaller|least|most|below|above|short|shy|failed|negative|fold|am|pm|th|"
-    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|wrong|incorrect|error|invalid|impossible|"
+    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|too|wrong|incorrect|error|invalid|impossible|"
     r"false|maybe|perhaps|base|and|or|(?-i:e|i|x|y|n|k)|d[rtuxyz])\b",
     re.IGNORECASE,
 )

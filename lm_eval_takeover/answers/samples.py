@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers import extraction, verification
-from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
 
 _log = logging.getLogger(__name__)
@@ -116,7 +115,7 @@ def read(
         return response, None, False, False
     unclosed = bool(extraction.find_tags(extraction.strip_thinking(response)))
     if kind == "letters":
-        answer, boxed = read_letter(response, truncated)
+        answer, boxed = extraction.read_letter(response, truncated)
         return answer, answer, boxed, unclosed
     if verifier == "math_verify":
         answer, boxes = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))[0]

@@ -29,7 +29,7 @@ from lm_eval_takeover.answers.units import Unit, read_unit
 
 _EXCEPT = r",? (?:except|besides|other than)(?: for)?"
 _SETS = {
-    r"(?:the )?(?:set of )?(?:all )?(?:the )?reals?(?: numbers?)?(?: [a-z])?" + rf"(?=$|{_EXCEPT})": r"\mathbb{R}",
+    r"(?:the )?(?:set of )?(?:all |every |any )?(?:the )?reals?(?: numbers?)?(?: [a-z])?" + rf"(?=$|{_EXCEPT})": r"\mathbb{R}",
     r"(?:all )?(?:the )?(?:positive integers|natural numbers)$|\\mathbb\{N\}$": r"\mathbb{Z}^+",
     r"(?:all )?(?:the )?integers$": r"\mathbb{Z}",
     r"(?:there (?:is|are|exists?) )?no (?:real |valid |integer |such )*(?:solutions?|roots?)(?: exists?)?$": r"\{\}",

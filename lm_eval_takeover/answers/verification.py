@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from lm_eval_takeover.answers import values
 from lm_eval_takeover.answers.expressions import find_factor, is_same_value, lower_letters, parse_expressions
-from lm_eval_takeover.answers.extraction import PICTURE
-from lm_eval_takeover.answers.letters import read_letter
+from lm_eval_takeover.answers.extraction import PICTURE, read_letter
 from lm_eval_takeover.answers.normalisation import (
     MAX_LENGTH,
     normalise,

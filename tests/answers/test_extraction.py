@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from regex_growth import list_patterns
 
 from lm_eval_takeover.answers import extraction
-from lm_eval_takeover.answers.extraction import find_tags, read_answer, strip_thinking
-from lm_eval_takeover.answers.letters import read_letter
+from lm_eval_takeover.answers.extraction import find_tags, read_answer, read_letter, strip_thinking
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
@@ -52,7 +51,7 @@ def test_no_text_and_no_arrangement_of_its_words_breaks_extraction(text):
 
 @pytest.mark.parametrize(
     "unit", ["\\boxed{", "{", "$", "answer is ", "\\(", "\\boxed{1}", "\\boxed{1},", "answer to ", "$a$,", " ", "\n", "####",
-             "\\boxed{1} and "],
+             "\\boxed{1} and ", "\\boxed{1}\n* x", "\\boxed{1} ** , x"],
 )  # fmt: skip
 def test_time_is_linear_in_the_response(unit):
     def seconds(length):
@@ -64,19 +63,6 @@ def test_time_is_linear_in_the_response(unit):
 
     # Eight times as long takes about eight times the time; quadratic would be 64 times.
     assert seconds(160_000) < 24 * seconds(20_000) + 0.05
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("\\boxed{1}" + "\n* " * 18 + "x \\boxed{2}", "2"), ("\\boxed{1}" + " ** , " * 9 + "x \\boxed{2}", "2"),
-        (", ".join(f"\\boxed{{{n}}}" for n in range(20_000)), ", ".join(map(str, range(20_000)))),
-        ("\\boxed{" * 20_000 + "5" + "}" * 20_000, "5"), ("\\boxed{" * 200_000, None),
-    ],
-    ids=["bullets", "stars", "many", "nested", "open"],
-)  # fmt: skip
-def test_many_boxes_are_read_without_backtracking(text, answer):
-    assert read_answer(text).answer == answer
 
 
 def test_an_answer_to_an_invented_problem_does_not_count():

@@ -19,7 +19,6 @@ GOLD = r"3\sqrt{13}"
 HOSTILE = {
     "tower of powers": "9^{9^{9^9}}",
     "factorial": "10000!",
-    "large power": "(x+1)^{9999999}",
     "integral": r"\int_0^1 e^{x^{x^x}} dx",
     "nested fractions": r"\frac{1}{" * 5000 + "2" + "}" * 5000,
     "one bracket": "(" * 200_000,
@@ -29,7 +28,6 @@ HOSTILE = {
     "digits": "9" * 3_000_000,
     "signs": "-" * 1500 + "1",
     "nested parentheses": "(" * 19 + "1" + ")" * 19,
-    "some fractions": r"\frac{1}{" * 10 + "2" + "}" * 10,
     "undefined": r"\frac{0}{0} + \infty - \infty",
     "matrix power": r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}^{10^{10}}",
 }

@@ -1,71 +1,23 @@
 """Verdicts on answers: the table, rules that hold for any answer, and that no text of an answer is evaluated."""
 
-import json
 import subprocess
 import sys
 import time
 
 import pytest
-from helpers.pairs import SHARED
 from helpers.tables import read_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.answers.extraction import read_answer
-from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.answers.normalisation import MAX_LENGTH, canonicalise, normalise, parse_rational
-from lm_eval_takeover.answers.samples import find_majority
-from lm_eval_takeover.answers.verification import is_too_large, verify
+from lm_eval_takeover.answers.normalisation import normalise, parse_rational
+from lm_eval_takeover.answers.verification import verify
 
 CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)
-REPORTS = SHARED / "reports" / "cases.jsonl"
 
 
 def test_verdicts():
     """In one test: a test of its own for each of hundreds of cases takes longer than they do."""
     assert not [(gold, answer) for gold, answer, correct in CASES if (verify(gold, answer) == "correct") is not correct]
-
-
-def test_limits_apply_before_parsing():
-    assert all(map(is_too_large, ("1" * 101, "(" * 21, "}" * 21, "x+" * MAX_LENGTH)))
-    assert not is_too_large("1" * 100)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REPORTS.exists(), reason="inputs made from reports are not here")
-def test_reported_answers_are_judged_right_alike_in_both_directions_and_vote_in_any_order():
-    def is_right(pair):
-        return judge(*pair) == "correct"
-
-    rows = [json.loads(line) for line in REPORTS.read_text().splitlines()[::4]]
-    cases = [
-        (row["input"], row["expected"]) for row in rows if row["kind"].startswith("answer/") and "kind" not in row["input"]
-    ]
-    read = [(case["gold"], read_answer(case["response"]).answer or "none", expected == "correct") for case, expected in cases]
-    pairs = sorted({(gold, answer) for gold, answer, _ in read})
-    with Judge(1, time_limit=2.0) as judge:
-        forward = dict(zip(pairs, judge.map(is_right, pairs), strict=True))
-        backward = judge.map(is_right, [(answer, gold) for gold, answer in pairs[::3]])
-        assert list(backward) == [forward[pair] for pair in pairs[::3]]
-        assert sum(forward[gold, answer] is not right for gold, answer, right in read) <= 5
-        for gold in sorted({gold for gold, _ in pairs})[::6]:
-            forms = [canonicalise(answer) for answer in (gold, *(answer for other, answer in pairs if other == gold))]
-            votes = {len(find_majority(order, judge)) for order in (forms, forms[::-1], sorted(forms))}
-            assert len(votes) == 1
-
-
-@given(st.fractions())
-def test_fractions_equal_themselves_in_any_spelling(value):
-    plain, latex = f"{value.numerator}/{value.denominator}", rf"\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
-    assert parse_rational(plain) == value
-    assert abs(parse_rational(latex)) == abs(value)
-    assert canonicalise(plain) == str(value)
-
-
-@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
-def test_integers_are_equal_only_to_themselves(a, b):
-    assert (verify(f"{a}", f"{b:,}") == "correct") is (a == b)
-    assert (verify(f"{a:,}", f"{b}.0") == "correct") is (a == b)
 
 
 @given(st.text(), st.sampled_from(["5", r"3\sqrt{13}", "(1,2)", r"\{1,2\}", "x=5", r"[0,\infty)", r"\text{east}"]))
@@ -74,15 +26,6 @@ def test_identical_text_is_correct_and_no_text_breaks_a_verdict(text, gold):
     parse_rational(text)
     assert verify(text, text) == "correct"
     assert verify(gold, text) in ("correct", "incorrect", "unparsed")
-
-
-@given(st.lists(st.integers(-50, 50), min_size=1, max_size=5), st.randoms())
-def test_lists_match_as_sets(numbers, random):
-    shuffled = random.sample(numbers, len(numbers))
-    gold, answer = ",".join(map(str, numbers)), ", ".join(map(str, shuffled))
-    assert verify(gold, answer) == "correct"
-    assert verify(rf"\{{{gold}\}}", answer) == "correct"
-    assert verify(gold, f"{answer}, 51") != "correct"
 
 
 @pytest.mark.parametrize(
