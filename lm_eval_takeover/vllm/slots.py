@@ -117,7 +117,12 @@ class Slots:
             rule = torch.tensor(astuple(settings.sampling), dtype=torch.float64)
             self.rules[track.slot] = upload(rule, self.device)
             self.starts[track.slot] = len(prompt) - settings.begun
-            self._restore(track)
+            ring = self.scores.shape[1] - 1
+            recent = track.records[-ring:, SCORE]
+            if len(recent):  # its window
+                scores = np.zeros(ring + 1, np.float32)
+                scores[(len(track.records) - len(recent) + np.arange(len(recent))) % ring] = recent
+                self.scores[track.slot] = upload(torch.from_numpy(scores), self.device)
         return track
 
     def _meet(self, settings: RequestSettings, prompt: Sequence[int]) -> Track:
@@ -136,15 +141,6 @@ class Slots:
             track.forced = place_numbers(settings.forced, self.device)
         self._tracks[settings.id] = track
         return track
-
-    def _restore(self, track: Track) -> None:
-        """Upload the window of a request that has one."""
-        ring = self.scores.shape[1] - 1
-        recent = track.records[-ring:, SCORE]
-        if len(recent):
-            scores = np.zeros(ring + 1, np.float32)
-            scores[(len(track.records) - len(recent) + np.arange(len(recent))) % ring] = recent
-            self.scores[track.slot] = upload(torch.from_numpy(scores), self.device)
 
     def leave(self, track: Track) -> None:
         """Let a request leave the batch and free its slot. Its records stay until they are taken.

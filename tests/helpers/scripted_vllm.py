@@ -34,7 +34,7 @@ class ScriptedVllm:
 
     def __init__(self, chunks=(1, 2), api_key=None, block=1, pause=0, model="scripted"):
         self.chunks, self.pause = chunks, pause
-        self.records, self.calls, self.bodies, self.ended = {}, [], [], []
+        self.records, self.bodies = {}, []
         tokenizer = TableTokenizer(WORDS)
         tokenizer.all_special_ids = [ENDS]
         engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
@@ -49,7 +49,6 @@ class ScriptedVllm:
 
     async def ask_engines(self, method, asked, timeout, args, named):
         assert (method, asked, timeout, named) == ("collective_rpc", "read_takeover_records", None, None)
-        self.calls.append(args[0])
         await asyncio.sleep(0.001)
         found = []
         for name, start, stop, last in args[0]:
@@ -76,8 +75,6 @@ class ScriptedVllm:
             going = asyncio.create_task(self.stream(body, name, tokens, host, send))
             gone = asyncio.create_task(receive())
             await asyncio.wait([going, gone], return_when=asyncio.FIRST_COMPLETED)
-            if not going.done():
-                self.ended.append(name)
             for task in (going, gone):
                 task.cancel()
             if going.done():

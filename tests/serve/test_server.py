@@ -199,7 +199,7 @@ def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, 
     served = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
     arguments = dict(one.split("=") for one in gate.split(","))
     engine = {"enforce_eager": True, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**28}
-    options = {"log_samples": True, "gen_kwargs": "max_gen_toks=60"}
+    options = {"log_samples": True, "gen_kwargs": "max_gen_toks=40"}
     found = [
         run_demo(tmp_path / "hf", 2, arguments, **options),
         run_demo(tmp_path / "vllm", 2, arguments | engine | {"backend": "vllm"}, **options),

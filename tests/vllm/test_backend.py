@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from unittest.mock import MagicMock
@@ -80,7 +80,7 @@ def test_the_fused_pair_writes_the_same_texts(fused, reference, requests, name):
 
 def test_two_ranks_write_the_same_texts(open_vllm, reference, requests):
     """The weights of both models are split; the gate runs on each rank. Few tokens: ranks that wait for each other spin."""
-    few = [replace(request, max_new_tokens=10) for request in requests[1:5]]
+    few = [replace(request, max_new_tokens=8) for request in requests[1:3]]
     written = assert_same(open_vllm(tensor_parallel_size=2), reference, POLICIES["disagreement"], few)
     assert any(one.takeovers for one in written.values())
 
@@ -99,7 +99,7 @@ def test_texts_end_in_all_ways_while_requests_are_preempted_and_prompts_read_in_
     assert all(ended.values()), ended
 
 
-@pytest.mark.parametrize("name", ["disagreement", "random", "guide"])
+@pytest.mark.parametrize("name", ["disagreement", "random"])
 def test_a_text_goes_on_from_any_of_its_tokens(fused, requests, name):
     policy, requests = POLICIES[name], requests[:9]
     whole = write(fused, policy, requests)
@@ -116,7 +116,7 @@ def test_a_text_goes_on_from_any_of_its_tokens(fused, requests, name):
         assert len(generation.observed) == (len(generation.tokens) - place) * 5
 
 
-@pytest.mark.parametrize("policy", ["disagreement", "random", "base", "log_ratio", "lossy", "ensemble"])
+@pytest.mark.parametrize("policy", ["disagreement", "base", "log_ratio", "ensemble"])
 def test_log_likelihoods_are_the_same(fused, reference, prompts, policy):
     texts = [prompt[:length] for prompt, length in zip(prompts, (9, 1, 14, 5), strict=True)]
     for backend in (fused, reference):
@@ -276,19 +276,17 @@ def cluster():
 
 
 @pytest.fixture
-def open_engines(cluster, tight):
-    """Opens engines, or a backend of them, and closes all before the next test."""
-    from lm_eval_takeover.vllm.backend import VllmBackend
+def open_engines(cluster):
+    """Opens engines, and closes all before the next test."""
 
     def open_some(actor=None, **arguments):
         parsed = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, "data_parallel_backend": "ray"} | arguments)
         opened.append(Engines(parsed, POLICIES["disagreement"], actor or make_actor()))
         return opened[-1]
 
-    opened, backends = [], {}
-    open_some.backend = open_with(VllmBackend, tight, backends)
+    opened = []
     yield open_some
-    for one in (*opened, *backends.values()):
+    for one in opened:
         one.close()
 
 
@@ -296,7 +294,7 @@ def test_every_job_is_written_once_whichever_engine_ends_and_the_last_one_ends_t
     with pytest.raises(ArgumentError, match=r"data_parallel_size=3 needs 6 GPUs, and Ray has 4; give fewer engines"):
         open_engines(data_parallel_size=3, tensor_parallel_size=2)
     with pytest.raises(ArgumentError, match=r"^guide='x' has heads of 48$"):
-        open_engines(make_actor(error="guide='x' has heads of 48"))
+        open_engines(make_actor(error="guide='x' has heads of 48"), data_parallel_size=1)
     engines, counted = open_engines(tensor_parallel_size=2), []
     first = engines.run([Job(number, None, None) for number in range(9)], lambda tokens, taken: counted.append(tokens))
     next(first)
@@ -318,21 +316,21 @@ def test_every_job_is_written_once_whichever_engine_ends_and_the_last_one_ends_t
             run(engines)
 
 
-def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(
-    cluster, open_engines, reference, requests, caplog
-):
-    backend, asked, ray = open_engines.backend(data_parallel_size=2), requests[:6], cluster
-    actors = [*backend.engine.actors.values()]
-    find_node = lambda worker: (ray.get_runtime_context().get_node_id(), os.getpid())  # noqa: E731 (known to an actor as a value)
-    nodes, pids = zip(*ray.get([actor.__ray_call__.remote(find_node) for actor in actors]), strict=True)
-    assert len({*nodes}) == 2
-    written = assert_same(backend, reference, POLICIES["disagreement"], asked)
-    forced = backend.force([asked[0].prompt] * 3, [written[0].tokens] * 3, seed=3, labels=["a"] * 3)
-    assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
-    again = {}
-    for index, one in backend.generate(asked, seed=3):
-        if not again:
-            os.kill(pids[0], signal.SIGKILL)
-        again[index] = one.tokens
+def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, tight, reference, requests, caplog):
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    find_node = lambda worker: (cluster.get_runtime_context().get_node_id(), os.getpid())  # noqa: E731 (an actor knows values)
+    asked, again = requests[:6], {}
+    with closing(open_with(VllmBackend, tight, {})(data_parallel_size=2)) as backend:
+        actors = backend.engine.actors.values()
+        nodes, pids = zip(*cluster.get([actor.__ray_call__.remote(find_node) for actor in actors]), strict=True)
+        assert len({*nodes}) == 2
+        written = assert_same(backend, reference, POLICIES["disagreement"], asked)
+        forced = backend.force([asked[0].prompt] * 3, [written[0].tokens] * 3, seed=3, labels=["a"] * 3)
+        assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
+        for index, one in backend.generate(asked, seed=3):
+            if not again:
+                os.kill(pids[0], signal.SIGKILL)
+            again[index] = one.tokens
     assert again == {index: one.tokens for index, one in written.items()}
     assert "a vLLM engine has ended; the run goes on (engines left: 1)" in caplog.text

@@ -9,10 +9,10 @@ import json
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -37,8 +37,8 @@ DRAFTED = ("disagreement", "random", "lossy")
 @pytest.fixture(scope="module")
 def jobs(prompts, tight, random_folders, wide_folders):
     """By name: the model, how its engine is started, the requests, names of policies, and the policies of the reference."""
-    both = [Request(prompt, 0, 14, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
-    few = [replace(request, max_new_tokens=8) for request in both[:4]]
+    both = [Request(prompt, 0, 13, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
+    few = [replace(request, max_new_tokens=7) for request in both[:2]]
     six = [replace(request, max_new_tokens=12 - 2 * number) for number, request in enumerate(both[:6])]
     six[4] = Request((prompts[0] * 9)[:244], 0, 12, SAMPLED, label="to the end of the context")
     gate, reverse = POLICIES["disagreement"], replace(POLICIES["disagreement"], direction="reverse")
@@ -85,6 +85,7 @@ def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf,
                 np.testing.assert_allclose(np.array(observed)[both], np.array(want.observed)[both], atol=1e-3)
 
 
+Shape = namedtuple("Shape", "num_tokens")
 CPU, VOCAB, BLOCK = torch.device("cpu"), 40, 3
 
 
@@ -106,10 +107,6 @@ class SimulatedGraphs:
             graph.spoil()
         self.graphs[shape].replay()
         self.replays += 1
-
-
-class Shape(NamedTuple):
-    num_tokens: int
 
 
 @pytest.fixture
