@@ -170,14 +170,6 @@ def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
         assert not any(ends & set(g.tokens[:-1]) for g in made)
 
 
-def test_two_dtypes_work_together():
-    lm = GuidedTakeover(guide_dtype="bfloat16", spike_ratio=0.045, batch_size=8)
-    assert {str(m.model.dtype) for m in lm.pair.members} == {"torch.float32", "torch.bfloat16"}
-    texts = lm.generate_until(instances(PROMPTS[:2], SAMPLED | {"max_gen_toks": 250}), disable_tqdm=True)
-    assert all("boxed" in text for text in texts)
-    assert GuidedTakeover(dtype=torch.float32, policy="base").pair.base.model.dtype == torch.float32
-
-
 def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
     guide = save_random_model(tmp_path / "guide", vocab_size=544, seed=2)
     lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(guide), tau=1.0)

@@ -30,9 +30,8 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, tar
         facts["settings"] = {"policy": {"name": policy, "rate": rate}}
     header = TraceHeader("command", ("base", "guide"), 10 if gate else None)
     usual = {"prompt": "p", "prompt_ids": [1, 2]}
-    asks = {
-        (t, d): usual | {"task": t, "doc_id": d, "problem": text, "answer": gold} for (t, d), (text, gold) in problems.items()
-    }
+    asks = {(t, d): usual | {"task": t, "doc_id": d, "problem": problem, "answer": gold}
+            for (t, d), (problem, gold) in problems.items()}  # fmt: skip
     run = RunWriter(folder)
     asked, verdicts = [], []
     for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():

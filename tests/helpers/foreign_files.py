@@ -1,9 +1,5 @@
 """Files as a stranger may send them: sound ones of each kind, then changed at random, and the commands that read them.
 
-    make_sound(folder)        what all kinds need, once
-    spoil(kind, folder, rng)  changes the kind's file in a copy of that folder
-    read(kind, folder)        as our commands do; returns, or raises a TakeoverError
-
 Checksums are made to fit again, as a stranger can do: else nothing behind them would be tried.
 """
 
