@@ -293,7 +293,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 self.recorder.add(sample, generation)
                 for i in left[key]:
                     yield i, sample
-                    progress.finish(sample)
+                    progress.finish(sample.tokens, sample.takeovers)
 
     def _check_calibration(self, instances: Sequence[Instance], samplings: Sequence[Sampling | None]) -> None:
         """Refuse a calibration that was measured on other prompts or decoding than these instances have, or on these problems."""

@@ -7,8 +7,6 @@ from typing import Any, Self, TextIO
 
 from tqdm import tqdm
 
-from lm_eval_takeover.runs.journal import Sample
-
 _REDRAW = 1.0  # seconds
 BAR_OPTIONS: dict[str, Any] = {"desc": "Running generate_until requests"}  # options of all bars
 
@@ -25,14 +23,29 @@ def show_on(terminal: TextIO | None, label: str) -> Iterator[None]:
         BAR_OPTIONS.update(before)
 
 
+class _Bar(tqdm):  # type: ignore[misc]
+    """A bar whose time left is what it is told; None: tqdm's own, by the samples that are done."""
+
+    seconds_left: float | None = None
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        told: dict[str, Any] = super().format_dict
+        left = told["total"] - told["n"]
+        return told | ({"rate": left / self.seconds_left} if self.seconds_left and left else {})
+
+
 class Progress:
-    """A bar of samples, with tokens and their speed. `kept` of `total` were finished before: done, but in no speed."""
+    """A bar of samples, with tokens and their speed, by which it tells the time left.
+
+    `kept` of `total` were finished before: done, but in no speed.
+    """
 
     def __init__(self, total: int, kept: int = 0, *, quiet: bool, label: str | None = None, unit: str = "sample") -> None:
         options: dict[str, Any] = {"total": total, "initial": kept, "unit": unit, "disable": quiet}
         shown = f"{BAR_OPTIONS['desc']}: {label}" if label and "file" in BAR_OPTIONS else label or BAR_OPTIONS["desc"]
-        self._bar = tqdm(**(options | BAR_OPTIONS | {"desc": shown}))
-        self._kept, self._tokens = kept, 0
+        self._bar = _Bar(**(options | BAR_OPTIONS | {"desc": shown}))
+        self._asked, self._kept, self._ended, self._tokens = total - kept, kept, 0, 0
         self._taken: int | None = 0
         self._written, self._taken_over = 0, 0  # tokens of finished samples
         self._started = self._drawn = time.perf_counter()
@@ -53,10 +66,10 @@ class Progress:
             self._drawn = now
             self._bar.set_postfix_str(self.describe())
 
-    def finish(self, sample: Sample | None = None) -> None:
-        """A sample of this process is finished."""
-        if sample is not None:
-            self._written, self._taken_over = self._written + sample.tokens, self._taken_over + sample.takeovers
+    def finish(self, tokens: int = 0, takeovers: int = 0) -> None:
+        """A sample of this process is finished; it has so many tokens, and so many of them by takeovers."""
+        self._ended += 1
+        self._written, self._taken_over = self._written + tokens, self._taken_over + takeovers
         self._bar.set_postfix_str(self.describe(), refresh=False)
         self._bar.update()
 
@@ -67,6 +80,10 @@ class Progress:
         of finished samples where an engine does not say who wrote a token.
         """
         speed = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        if self._written and speed:
+            # As if all texts were as long as those that have ended, the shorter ones; but a tenth of the tokens is always left.
+            total = self._asked * self._written / self._ended
+            self._bar.seconds_left = max(total - self._tokens, 0.1 * self._tokens) / speed
         parts = [f"{self._tokens:,} tokens, {speed:,.0f}/s"]
         if self._taken is not None and self._tokens:
             parts.append(f"realized rate {self._taken / self._tokens:.1%}")

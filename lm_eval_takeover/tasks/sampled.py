@@ -291,6 +291,7 @@ def find_tasks(
     """
     own = [] if include is None else [str(include)]
     manager = TaskManager(include_path=[str(TASK_CONFIGS), *own], include_defaults=False, metadata=metadata)
+    near = of_run or manager.all_tasks  # lm-eval's own are thousands
     if not all(name in manager.all_tasks for name in names):
         manager = TaskManager(include_path=own, metadata=metadata)
     for name in names:
@@ -298,8 +299,9 @@ def find_tasks(
             place = "is not installed" if include is None else f"is not in '{include}'"
             raise ArgumentError(f"task '{name}' of the run {place}; give --include_path, the folder of its task file")
         if name not in manager.all_tasks:
-            near = of_run or [task for task in manager.all_tasks if task.startswith("takeover_")]  # lm-eval's are thousands
-            raise ArgumentError(f"{option} '{name}' is not known; {nearest(name, near)}, or give --include_path")
+            raise ArgumentError(
+                f"{option} '{name}' is not known; {nearest(name, near)}{'' if own else ', or give --include_path'}"
+            )
     return manager
 
 

@@ -6,7 +6,6 @@ from array import array
 
 import pandas as pd
 import pytest
-from helpers.run_dirs import make_sample
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.demo import problems
@@ -126,14 +125,25 @@ def test_changed_and_asked_follow_from_the_method(policy, text, changed, asked):
 def test_the_bar_has_tokens_of_unfinished_texts_their_rate_and_samples_from_before(capsys):
     """Short texts end first. If they have more takeovers, the rate of finished samples is too high until the end."""
     with Progress(10, 4, quiet=True) as silent:
-        silent.finish(make_sample(1))
+        silent.finish(5, 2)
     assert capsys.readouterr().err == ""
     with Progress(10, 4, quiet=False) as bar:
         bar.count_tokens(200, 10)
         bar.count_tokens(1000, 0)
         assert re.fullmatch(r"1,200 tokens, [\d,]+/s, realized rate 0\.8%, 4 samples from before", bar.describe())
-        bar.finish(make_sample(1))
+        bar.finish(5, 2)
         bar.count_tokens(1)  # by an engine that does not say who wrote it
         assert "/s, realized rate 40.0% of finished samples, 4 samples from before" in bar.describe()
     shown = capsys.readouterr().err
     assert "4/10" in shown and "5/10" in shown.rpartition("\r")[2]
+
+
+def test_the_time_left_follows_from_tokens_before_most_samples_have_ended(capsys, monkeypatch):
+    """Of 100 texts of 50 tokens, written together at 100 tokens a second, one ends: 10 seconds are left, not 99 times 40."""
+    clock = iter([0.0, 0.0, 20.0, 40.0, 40.0, 40.0, 40.0])
+    monkeypatch.setattr("lm_eval_takeover.runs.progress.time.perf_counter", lambda: next(clock))
+    with Progress(100, quiet=False) as bar:
+        bar.count_tokens(2000)
+        bar.count_tokens(2000)
+        bar.finish(50)
+    assert "1/100 [00:00<00:10" in capsys.readouterr().err

@@ -115,7 +115,7 @@ class Setup:
         """`(index into requests, generation)` as texts finish; each moves the bar on."""
         count, rows = bar.count_tokens, self.batch_size
         for place, generation in self.backend.generate(requests, policy=policy, seed=self.seed, rows=rows, count_tokens=count):
-            bar.finish()
+            bar.finish(len(generation.tokens), generation.takeovers)
             yield place, generation
 
 
@@ -231,7 +231,7 @@ def _roll_out(setup: Setup, requests: Sequence[Request], scores: Sequence[Score]
         by_place = {}
         for place, tokens, found in setup.backend.roll_out(requests, seed=setup.seed, count_tokens=bar.count_tokens):
             by_place[place] = tokens, found
-            bar.finish()
+            bar.finish(len(tokens))
         texts = [by_place[place] for place in range(len(requests))]
     else:
         generations = dict(setup.write(requests, ALONE[setup.roles[0]](), bar))

@@ -128,7 +128,8 @@ class Changed:
     def describe(self) -> str:
         count = self.worse + self.better
         share = {self.worse: "all got worse", self.better: "all got better"}.get(count, f"{self.worse} got worse")
-        test = f", {share} (exact sign test: p = {show_p_value(self.p_value)})" if count else ""
+        shown = show_p_value(self.p_value) if self.p_value < 1e-4 else f"= {show_p_value(self.p_value)}"
+        test = f", {share} (exact sign test: p {shown})" if count else ""
         return f"{count} of {self.answers:,} answers changed their verdict{test}"
 
 
@@ -197,9 +198,6 @@ def check_settings(old: Scores, new: Scores, allowed: Sequence[str], where: str)
     sides = [("", old.settings, new.settings)]
     sides += [(f"{task} ", one.settings, other.settings) for task, (one, other) in pairs.items()]
     names = {"prompts", *(name for _, *both in sides for settings in both for name in settings)}
-    for name in allowed:
-        if name not in names:
-            raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, names)}")
     found = dict[str, str]()  # by line the name of the setting
     for place, before, now in sides:
         lines = zip(list_differences(before, now), name_differences(before, now), strict=True)
@@ -208,9 +206,14 @@ def check_settings(old: Scores, new: Scores, allowed: Sequence[str], where: str)
         prompts = [dict(zip(side.problems.ids, side.problems.prompts, strict=False)) for side in (one, other)]
         if all(prompts) and prompts[0] != prompts[1] and one.settings == other.settings:
             found[f"{task} prompts: others, though all settings are the same; other examples?"] = "prompts"
+    for name in allowed:
+        if name not in names:
+            differing = f"; they differ in {', '.join(sorted({*found.values()}))}" if found else ""
+            raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, names)}{differing}")
+    again = ", judge the older run again with `rescore`" if "scorer" in found.values() else ""
     if refused := [line for line, name in found.items() if name not in allowed]:
         raise ArgumentError(
-            f"settings differ from {where}: {'; '.join(refused)}; run with the baseline's settings, accept these with "
+            f"settings differ from {where}: {'; '.join(refused)}; run with the baseline's settings{again}, accept these with "
             f"`--allow {' '.join(sorted({*allowed, *found.values()}))}`, or take this run as the new baseline with --update"
         )
     return list(found)
