@@ -5,9 +5,9 @@ import statistics
 import numpy as np
 import torch
 
+from lm_eval_takeover.forward.caches import pad_left
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.reader import take_reader
-from lm_eval_takeover.forward.transfers import pad_left
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Generation, Request, Sampling
 from lm_eval_takeover.method.sampling import Words, request_digest, token_numbers, words

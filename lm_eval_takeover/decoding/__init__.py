@@ -3,8 +3,8 @@
     engine           the backend: checks the weights, chooses batch size and engine, isolates failing requests
     lockstep         Algorithm 1, a token of each row at a time: the reference
     blockwise        drafts and verifies, where the donor's distribution decides; `costs` chooses the lengths of drafts
-    stepwise         policies that decide without the donor
-    pool, rows       what the last two share: slots and their requests; a row's text, random numbers and end
+    stepwise         slots of requests, which both share; and policies that decide without the donor
+    rows             a row's text, random numbers and end
     emission         who writes a token, which token, and its record: for blocks, vLLM and its server
     teacher_forcing  reads given texts
 

@@ -19,13 +19,12 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost, Schedule
 from lm_eval_takeover.decoding.emission import REST, SCORE, TAKEN, count_standing, emit
-from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row, blame, build_block, list_rows, stack_windows, upload_words
-from lm_eval_takeover.decoding.stepwise import Stepwise
+from lm_eval_takeover.decoding.stepwise import Pool, Stepwise
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.caches import HostCopy, upload
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.self_check import verify_pass
-from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request
 from lm_eval_takeover.method.sampling import drawing, place_rules

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.kernels.operations import Rules
-from lm_eval_takeover.method.observations import COMPARED, judge_tokens, observe, read_all
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.reading import PairReading
+from lm_eval_takeover.method.reading import COMPARED, PairReading, compare, judge_tokens, observe
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import OBSERVED, Sampling
 from lm_eval_takeover.method.sampling import draw_rows as draw
@@ -115,6 +115,12 @@ def list_logits(logits: Tensor, base_logits: Tensor | None, roles: Sequence[str]
     """Logits by role, `[rows, 1, vocab]`. logits: the guide's, or without `base_logits` those of the only model."""
     by_role = {roles[0]: logits} if base_logits is None else {"base": base_logits, "guide": logits}
     return {role: share(own, vocab)[:, None] for role, own in by_role.items()}
+
+
+def read_all(scores: Sequence[Score], base_logits: Tensor, guide_logits: Tensor, tokens: Tensor) -> Tensor:
+    """These scores with the base as host, then `COMPARED`: float32 `[..., scores + 11]`."""
+    reading = PairReading(base_logits, guide_logits, tokens)
+    return torch.cat([torch.stack([score.of(reading) for score in scores], -1), compare(reading)], -1)
 
 
 def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import blockwise, lockstep
+from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.decoding.rows import find_tags
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts, compare, force
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, PluginError, TakeoverError, is_out_of_memory
 from lm_eval_takeover.forward.caches import LONGEST, round_up_columns
-from lm_eval_takeover.forward.forward_pass import ForwardPass, release_memory
-from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.self_check import check_member, verify_pass
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
@@ -117,8 +117,6 @@ def isolate(
             elif failed:
                 failures.add(requests[failed[0]], error)
 
-
-logger = logging.getLogger(__name__)
 
 _USED = 0.8  # of the free memory, for `batch_size=auto`
 _LOGITS = 8  # float32 copies of one token's logits that exist at a time, drafts included
@@ -245,17 +243,13 @@ def write_after_donor(
             yield start + place, generation
 
 
-@torch.inference_mode()
 def cache_bytes(member: Member) -> int | None:
-    """Measured bytes of keys and values for one token of one sample. None if rows share one length."""
+    """Bytes of keys and values for one token of one sample. None if rows share one length."""
     try:
-        forward = verify_pass(member, rows=2)
+        verify_pass(member, rows=2)
     except ArgumentError:
         return None
-    assert isinstance(forward, ForwardPass)
-    reader = Reader(forward, 1, 1, graphed=False)
-    reader.read([0], torch.zeros(1, 1, dtype=torch.long))
-    return sum(int(buffer[0, 0].numel() * buffer.itemsize) for layer in reader.cache.layers for buffer in layer.buffers)
+    return count_column_bytes(member.model.config, member.model.dtype.itemsize)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.decoding.rows import Row, blame, build_block, list_rows, stack_windows, upload_words
-from lm_eval_takeover.forward.caches import Sequences
+from lm_eval_takeover.forward.caches import HostCopy, Sequences, choose_device
 from lm_eval_takeover.forward.self_check import choose_reading
-from lm_eval_takeover.forward.transfers import HostCopy, choose_device
 from lm_eval_takeover.method.gate import push
-from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.reading import observe
 from lm_eval_takeover.method.request import CountTokens, Generation, Request
 from lm_eval_takeover.method.sampling import draw
 from lm_eval_takeover.pair.pair import Pair

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.transfers import upload
+from lm_eval_takeover.forward.caches import upload
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Generation, Request
 from lm_eval_takeover.method.sampling import Words, chances, request_digest, words

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import DynamicCache
 
-from lm_eval_takeover.decoding.emission import by_positions
-from lm_eval_takeover.forward.caches import create_cache
+from lm_eval_takeover.decoding.emission import by_positions, read_all
+from lm_eval_takeover.forward.caches import pad_left
 from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.self_check import choose_reading
-from lm_eval_takeover.forward.transfers import pad_left
-from lm_eval_takeover.method.observations import COMPARED, COUNTED, judge_tokens, read_all
 from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.reading import COMPARED, COUNTED, judge_tokens
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import Generation
 from lm_eval_takeover.method.sampling import chances, request_digest
@@ -71,7 +71,7 @@ def _read_blocks(
         parts = []
         for begin, stop in pairwise(sorted({start, turn, end})):
             if cache is None or member.rotates_again(read, stop):
-                cache, read = create_cache(member.model.config) if len(ends) > 1 else None, 0
+                cache, read = DynamicCache(config=member.model.config) if len(ends) > 1 else None, 0
             passed = member.compute_logits(ids[:, read:stop], mask[:, :stop], cache=cache, keep=stop - begin)
             parts.append(passed[..., :vocab])
             read = stop

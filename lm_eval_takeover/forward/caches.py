@@ -1,9 +1,9 @@
-"""A KV cache whose rows have their own lengths. A pass writes at each row's end; a roll-back subtracts from its length.
+"""What a pass reads and writes: KV caches, padded rows, and copies of small tensors between host and device without waiting.
 
-Buffers are `[slots, columns, heads, head_dim]`, allocated ahead; in memory the columns of a head follow each other, as attention
-reads them. Row `r` owns columns `0 .. lengths[r] - 1`. Later columns may be overwritten, and no query of that row attends to
-them. Blocks need this, since each row accepts its own number of drafted tokens. Lockstep and teacher forcing pad the cache of
-transformers on the left: the second half of this module.
+In a ragged cache rows have their own lengths. A pass writes at each row's end; a roll-back subtracts from its length. Buffers are
+`[slots, columns, heads, head_dim]`, allocated ahead; in memory the columns of a head follow each other, as attention reads them.
+Row `r` owns columns `0 .. lengths[r] - 1`. Later columns may be overwritten, and no query of that row attends to them. Blocks
+need this, since each row accepts its own number of drafted tokens. Lockstep and teacher forcing pad on the left.
 """
 
 import copy
@@ -20,7 +20,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionCacheLayerMixin
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.transfers import pad_left
+from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.pair.member import Member
 
 COLUMN_STEP = 128  # columns are allocated in multiples of it
@@ -226,46 +226,6 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     return windows or [None] * int(text.num_hidden_layers)
 
 
-class GrowingLayer(DynamicLayer):  # type: ignore[misc]
-    """A layer of full attention in buffers `[rows, heads, columns, head_dim]`; `keys` and `values` view the used columns."""
-
-    keys: Tensor
-    values: Tensor
-    _buffers: tuple[Tensor, Tensor] | None = None
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append keys and values `[rows, heads, new, head_dim]`; return all of them."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        held = self.get_seq_length()
-        length = held + key_states.shape[-2]
-        if self._buffers is None or self._buffers[0].shape[-2] < length:
-            columns, states = round_up_columns(length), (key_states, value_states)
-            grown = [new.new_empty(*new.shape[:2], columns, new.shape[3]) for new in states]
-            if held:
-                for buffer, old in zip(grown, (self.keys, self.values), strict=True):
-                    buffer[..., :held, :] = old
-            self._buffers = (grown[0], grown[1])
-        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
-            buffer[..., held:length, :] = new
-        self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
-        return self.keys, self.values
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep these rows, in new buffers of the same length."""
-        if self._buffers is not None:
-            length = self.get_seq_length()
-            self._buffers = (self._buffers[0][beam_idx], self._buffers[1][beam_idx])
-            self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
-
-
-def create_cache(config: Any) -> DynamicCache:
-    """An empty cache for this model; layers other than full attention stay transformers' own."""
-    cache = DynamicCache(config=config)
-    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-    return cache
-
-
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """A new cache with these rows, in this order; rows may repeat. The original does not change.
 
@@ -326,7 +286,7 @@ class Sequences:
     @classmethod
     def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]], *, cached: bool = True) -> "Sequences":
         ids, mask = pad_left(prompts, member.device)
-        cache = create_cache(member.model.config) if cached else None
+        cache = DynamicCache(config=member.model.config) if cached else None
         again = None if cached and member.rotation_length is None else ids[:, :0]
         sequences = cls(member, vocab, cache, again, mask[:, :0], torch.empty(0))
         sequences.read(ids, mask)
@@ -345,7 +305,7 @@ class Sequences:
             if self.cache is None:
                 ids = self.ids
             elif self.member.rotates_again(before, self.mask.shape[1]):
-                self.cache, ids = create_cache(self.member.model.config), self.ids
+                self.cache, ids = DynamicCache(config=self.member.model.config), self.ids
         self.logits = self.member.compute_logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
 
     def select(self, rows: Sequence[int]) -> "Sequences":
@@ -358,3 +318,58 @@ class Sequences:
             mask=self.mask[index],
             logits=self.logits[index],
         )
+
+
+def choose_device(device: torch.device) -> torch.device:
+    """Where logits of a model on this device are used: there if kernels run, else on the CPU (mps has no float64)."""
+    return device if kernels.run_on(device) else torch.device("cpu")
+
+
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values of the host to a device. A GPU copies from pinned memory, and the host does not wait."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+class HostCopy:
+    """One copy of several small tensors to the host, which neither side waits for."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors: list[Tensor] = list(tensors)
+        self._arrived: Any = None
+        device = tensors[0].device
+        if device.type == "cuda":
+            packed = torch.cat([tensor.double().flatten() for tensor in tensors])  # exact up to 2^53
+            host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True).copy_(packed, non_blocking=True)
+            parts = zip(tensors, torch.split(host, [tensor.numel() for tensor in tensors]), strict=True)
+            self._tensors = [part.view(tensor.shape) for tensor, part in parts]
+            self._dtypes = [tensor.dtype for tensor in tensors]
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(device))
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `fetch` would not wait."""
+        return self._arrived is None or bool(self._arrived.query())
+
+    def fetch(self) -> list[Tensor]:
+        """The tensors on the host; waits until the copy is complete."""
+        if self._arrived is None:
+            return self._tensors
+        self._arrived.synchronize()
+        return [tensor.to(dtype) for tensor, dtype in zip(self._tensors, self._dtypes, strict=True)]
+
+
+def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and mask `[rows, longest]`, the rows aligned at their ends; the mask is 0 on padding."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
+
+
+def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Token ids `[rows, longest]`, the rows aligned at their starts."""
+    longest = max(map(len, rows))
+    return upload(torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows]), device)

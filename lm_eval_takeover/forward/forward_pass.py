@@ -18,13 +18,14 @@ from lm_eval_takeover.forward.caches import (
     Plan,
     RaggedCache,
     are_contiguous,
+    choose_device,
     keeps_state,
     longest_draft,
     read_layer_windows,
     round_up,
+    upload,
 )
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder, computes_bfloat16
-from lm_eval_takeover.forward.transfers import choose_device, upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
 from lm_eval_takeover.pair.member import Member

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
-from lm_eval_takeover.forward.caches import RaggedCache, copy_cache, create_cache, round_up
+from lm_eval_takeover.forward.caches import RaggedCache, choose_device, copy_cache, pad_right, round_up, upload
 from lm_eval_takeover.forward.forward_pass import ForwardPass, GraphedPass, StatePass
-from lm_eval_takeover.forward.transfers import choose_device, pad_right, upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
 
@@ -118,7 +118,7 @@ class StateReader(Reader):
 
     def __init__(self, forward: StatePass, vocab: int) -> None:
         self.forward, self.vocab, self.lengths = forward, vocab, [0]
-        self.cache = create_cache(forward.model.config)
+        self.cache = DynamicCache(config=forward.model.config)
         self._graphed = None
         self._read: list[int] = []
         self._copy, self._kept = copy_cache(self.cache), 0

@@ -23,7 +23,7 @@ from lm_eval_takeover.forward.caches import Sequences, list_layer_kinds
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass, prepare_pass
 from lm_eval_takeover.forward.reader import Reader, StateReader
 from lm_eval_takeover.kernels import operations as kernels
-from lm_eval_takeover.method.observations import observe
+from lm_eval_takeover.method.reading import observe
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw, drawing
@@ -296,8 +296,6 @@ def _describe(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
-
-logger = logging.getLogger(__name__)
 
 _ROWS, _VOCAB = 48, 5008  # three tiles of the kernels, the last one cut short
 _PADDING = 16  # tokens behind the vocabulary: rows begin at multiples of 16, as in most models, so loads are vectors

@@ -1,6 +1,6 @@
-"""The kernels as operations of torch, which CUDA graphs, `FakeTensorMode` and dispatch modes support."""
+"""The kernels as operations of torch, which CUDA graphs and dispatch modes support."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -147,13 +147,5 @@ def launch(name: str, *arguments: Any) -> Any:
         return getattr(kernels, name)(*arguments)
 
 
-_SHAPES: dict[str, Callable[..., Any]] = {  # empty results, for `FakeTensorMode`
-    "draw": lambda logits, words, *rest: (torch.empty_like(words), torch.empty_like(words, dtype=torch.float64)),
-    "read_pair": lambda host, *rest: host.new_empty(host.shape[:2].numel(), 2 + 2 * _READ, dtype=torch.float32),
-    "jensen_shannon": lambda host, donor: host.new_empty(host.shape[:2].numel(), dtype=torch.float32),
-    "compute_words": lambda keys, positions: torch.empty_like(positions),
-    "attend": lambda queries, *rest: queries.new_empty(queries.shape),
-}
-for _name, _shape in _SHAPES.items():
+for _name in ("draw", "read_pair", "jensen_shannon", "compute_words", "attend"):
     torch.library.impl(f"lm_eval_takeover::{_name}", "CUDA")(partial(launch, _name))
-    torch.library.register_fake(f"lm_eval_takeover::{_name}")(_shape)

@@ -1,4 +1,12 @@
-"""The policies of the paper, each in one place. Those of other papers are in `lab/methods.py`.
+"""The scores and policies of the paper, each in one place. Those of other papers are in `lab/methods.py`.
+
+A score is a function of a `PairReading` of raw logits (temperature 1, no top-p; finite or -inf), in float32, in nats `[...]`.
+Scores of one reading share its numbers. Host `p` writes by default, donor `q` takes over.
+
+ce             -sum_v p(v) log q(v)                                                  eq. (2), the paper's default
+rkl            ce - H(p) = KL(p || q)                                                appendix C.1
+entropy        H(p), needs no donor                                                  appendix C.3
+js             Jensen-Shannon divergence, bounded by ln 2
 
 disagreement   the donor, where the gate fires on any score but the entropy          eq. (5), (6)
 entropy        the donor, where the same gate fires on H(host)                       appendix C.3
@@ -16,7 +24,33 @@ from torch import Tensor
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate, fires_ahead
 from lm_eval_takeover.method.policy import Block, BudgetParameter, Policy, register_policy
-from lm_eval_takeover.method.registry import Score, scores
+from lm_eval_takeover.method.reading import PairReading
+from lm_eval_takeover.method.registry import Score, register_score, scores
+
+
+@register_score("ce", needs_donor=True)
+def cross_entropy(reading: PairReading) -> Tensor:
+    """`-sum_v p(v) log q(v)`, equation (2)."""
+    return reading.ce
+
+
+@register_score("rkl", needs_donor=True)
+def reverse_kl(reading: PairReading) -> Tensor:
+    """`KL(p || q) = ce - H(p)`."""
+    return reading.rkl
+
+
+@register_score("entropy", needs_donor=False)
+def entropy(reading: PairReading) -> Tensor:
+    """Shannon entropy `H(p)`."""
+    return reading.host.entropy
+
+
+@register_score("js", needs_donor=True)
+def jensen_shannon(reading: PairReading, top_p: float = 1.0) -> Tensor:
+    """The Jensen-Shannon divergence. `top_p < 1`: of both nuclei ('Sparse but Critical')."""
+    return reading.js if top_p >= 1 else reading.in_nuclei(top_p).js
+
 
 _PAIRED = "policy=entropy goes with score=entropy, policy=disagreement with any other"
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     Asked = Tensor | None
 logger = logging.getLogger(__name__)
 
-_OURS = (f"{PACKAGE}.method.scores", f"{PACKAGE}.method.policies")
 _loaded: dict[str, dict[str, str]] = {}  # by file of `plugins` that ran: the files that it reached, with their digests
 
 
@@ -243,8 +242,7 @@ class Registry(Generic[Entry]):
         return _find_installed(self.group, tuple(sys.path))
 
     def _load_ours(self) -> None:
-        for module in _OURS:
-            importlib.import_module(module)
+        importlib.import_module(f"{PACKAGE}.method.policies")
 
     def describe(self, name: str) -> str:
         """The nearest name, and every name by its source."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from huggingface_hub import constants, get_session, hf_hub_download, try_to_load_from_cache
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
+from lm_eval_takeover.calibration.files import ModelId
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, first_line
-from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.storage.digests import digest_files
 from lm_eval_takeover.storage.files import read_bounded
 

@@ -1,16 +1,18 @@
-"""One checkpoint of the pair: what transformers loads of it, and its own forward pass."""
+"""One checkpoint of the pair: what transformers loads of it, whether all of it was there, and its own forward pass."""
 
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BitsAndBytesConfig, Cache, GenerationConfig
 from transformers.cache_utils import CacheLayerMixin
 from transformers.models.auto import modeling_auto
@@ -18,7 +20,6 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 
 from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
-from lm_eval_takeover.pair import complete_weights
 from lm_eval_takeover.pair.ids import ask_revision, check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary, adds_bos, check_token_ids
 
@@ -135,13 +136,13 @@ class Member:
         placed = model_options(self.given, self.device)
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # refused here, by name
         try:
-            with complete_weights.without_report():
+            with without_report():
                 model, found = self._load(self.loader, dtype=self.dtype, use_safetensors=safe, **placed, **told)
         except ArgumentError as error:
             if safe and "file named model.safetensors" in str(error):
                 raise self._advise_conversion(error) from error
             raise
-        complete_weights.check_checkpoint(f"{self.role}='{self.path}'", self.folder, model, found)
+        check_checkpoint(f"{self.role}='{self.path}'", self.folder, model, found)
         if "device_map" not in placed:
             model = model.to(self.device)
         elif self.given.device_map is not None:
@@ -173,9 +174,7 @@ class Member:
             raise
         except Exception as error:  # likewise
             raise ArgumentError(f"{argument}='{adapter}' cannot be loaded: {first_line(error)}") from error
-        complete_weights.check_adapter(
-            f"{argument}='{adapter}'", find_folder(path, options.get("revision"), file="adapter_config.json"), found
-        )
+        check_adapter(f"{argument}='{adapter}'", find_folder(path, options.get("revision"), file="adapter_config.json"), found)
         return adapted.get_base_model()
 
     def _advise_conversion(self, error: ArgumentError) -> ArgumentError:
@@ -308,3 +307,82 @@ def _find_quantization(arguments: ModelArguments) -> Any:
         return BitsAndBytesConfig(load_in_4bit=arguments.load_in_4bit, load_in_8bit=arguments.load_in_8bit)
     except (AttributeError, KeyError, TypeError, ValueError, ImportError) as error:
         raise ArgumentError(f"the quantization cannot be set up: {error} (expected what transformers takes)") from error
+
+
+SHOWN = 3  # names that an error lists
+# Buffers that a model computes by itself, which older code saves nevertheless.
+_COMPUTED = re.compile(r"(^|\.)(inv_freq|masked_bias|position_ids|attn\.bias|attention\.bias)$")
+_WEIGHTS = ("*.index.json", "*.safetensors", "*.bin", "*.gguf")
+
+
+@contextlib.contextmanager
+def without_report() -> Iterator[None]:
+    """Meanwhile transformers does not print its table of missing and surplus weights: the checks below say it in a line."""
+    loader = logging.getLogger("transformers.modeling_utils")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    loader.addFilter(is_other)
+    try:
+        yield
+    finally:
+        loader.removeFilter(is_other)
+
+
+def check_checkpoint(named: str, folder: Path, model: Any, found: Mapping[str, Any]) -> None:
+    """Raises ArgumentError for weights that were not read, by transformers' `output_loading_info`. Tied ones are not missing."""
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ArgumentError(f"{named} is an adapter; give the model that it is for here, and this folder as peft=…")
+    buffers = dict(model.named_buffers())
+    missing = sorted(name for name in found["missing_keys"] if not (name in buffers and _COMPUTED.search(name)))
+    surplus = sorted(found["unexpected_keys"])
+    shapes = [f"{name} is {_describe(has)}, not {_describe(needs)}" for name, has, needs in sorted(found["mismatched_keys"])]
+    if shapes:
+        _refuse(named, folder, f"has {len(shapes)} weights of another shape than its configuration says", shapes, [])
+    if missing:
+        _refuse(named, folder, f"lacks {len(missing)} of the model's {len(model.state_dict())} weights", missing, surplus)
+    if surplus:
+        logger.warning("%s holds %d weights that the model does not read: %s", named, len(surplus), _list(surplus))
+
+
+def check_adapter(named: str, folder: Path, found: Any) -> None:
+    """The same for what `load_adapter` of peft returns; an adapter's surplus weight is one that was to change the model."""
+    missing, surplus = sorted(found.missing_keys), sorted(found.unexpected_keys)
+    if missing:
+        _refuse(named, folder, f"lacks {len(missing)} of the adapter's weights", missing, surplus)
+    if surplus:
+        _refuse(named, folder, f"has {len(surplus)} weights that belong to no layer of the model", surplus, [])
+
+
+@contextlib.contextmanager
+def refuse_unread(models: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Raises ArgumentError for weights of these models, by role, into which not all was read meanwhile.
+
+    vLLM joins projections, and counts the joined one as read after its first part.
+    """
+    named = {f"{role}.{name}": weight.data for role, model in models.items() for name, weight in model.named_parameters()}
+    weights = {name: weight for name, weight in named.items() if weight.is_floating_point() and weight.itemsize > 1}
+    for weight in weights.values():
+        weight.fill_(math.nan)
+    yield
+    unread = [name for name, weight in weights.items() if weight.sum(dtype=torch.float32).isnan()]
+    if unread:
+        raise ArgumentError(
+            f"the checkpoints lack {len(unread)} of their models' weights: {_list(unread)}; download them again"
+        )
+
+
+def _refuse(named: str, folder: Path, problem: str, names: Sequence[str], surplus: Sequence[str]) -> None:
+    files = [file.name for pattern in _WEIGHTS for file in sorted(folder.glob(pattern))] if folder.is_dir() else []
+    where = f" ('{files[0]}')" if files else ""
+    instead = f"; it has these instead: {_list(surplus)}" if surplus else ""
+    raise ArgumentError(f"{named}{where} {problem}: {_list(names)}{instead}; save or download it again")
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _describe(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

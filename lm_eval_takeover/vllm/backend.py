@@ -15,9 +15,9 @@ from lm_eval_takeover.decoding.emission import REST, SCORE, TAKEN
 from lm_eval_takeover.decoding.engine import Failures, write_after_donor
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.method.observations import COMPARED, COUNTED
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
+from lm_eval_takeover.method.reading import COMPARED, COUNTED
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import OBSERVED, CountTokens, Generation, Request

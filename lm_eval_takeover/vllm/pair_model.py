@@ -22,7 +22,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, init_vllm_registered_model, maybe_prefix
 
-from lm_eval_takeover.pair import complete_weights
+from lm_eval_takeover.pair.member import refuse_unread
 from lm_eval_takeover.vllm.launch import list_sizes, widen_heads
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.slots import pairs
@@ -130,7 +130,7 @@ class TakeoverPairForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         named = ((name if name.startswith("base.") else f"guide.{name}", weight) for name, weight in weights)
-        with complete_weights.refuse_unread(self.checked):
+        with refuse_unread(self.checked):
             loaded: set[str] = AutoWeightsLoader(self).load_weights(
                 (name, widen_weight(name, weight, *self.loaded[name.partition(".")[0]])) for name, weight in named
             )

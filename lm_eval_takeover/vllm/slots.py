@@ -23,8 +23,8 @@ from torch import Tensor
 from lm_eval_takeover.decoding import emission
 from lm_eval_takeover.decoding.emission import COLUMNS, REST, SCORE, Emitted
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.caches import HostCopy, upload
 from lm_eval_takeover.forward.self_check import check_kernels
-from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
 from lm_eval_takeover.method.request import GREEDY

@@ -10,6 +10,7 @@ from helpers.calibrations import BASE, GUIDE, METHOD, SCORES, TARGET, calibrate_
 from helpers.one_line import one_line
 
 from lm_eval_takeover.calibration.files import (
+    ModelId,
     compute_checksum,
     find_calibration,
     find_target,
@@ -22,7 +23,6 @@ from lm_eval_takeover.calibration.files import (
 from lm_eval_takeover.commands.calibrate.measurement import list_limits, peak_share, render_page
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.gate import Gate, fires_along
-from lm_eval_takeover.method.model_id import ModelId
 
 
 def test_a_written_file_reads_back(made, tmp_path):

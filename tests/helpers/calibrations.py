@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from lm_eval_takeover.calibration.files import Calibration, ScoreCalibration, Target
-from lm_eval_takeover.method.model_id import ModelId
+from lm_eval_takeover.calibration.files import Calibration, ModelId, ScoreCalibration, Target
 
 BASE, GUIDE = ModelId("some/base", "abc"), ModelId("some/guide", "def")
 SCORES = np.random.default_rng(0).gamma(0.2, 1.0, 20_000).astype(np.float32).astype(np.float64)

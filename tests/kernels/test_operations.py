@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.kernels.operations import Rules
-from lm_eval_takeover.method.observations import compare, observe
-from lm_eval_takeover.method.reading import PairReading
+from lm_eval_takeover.method.reading import PairReading, compare, observe
 from lm_eval_takeover.method.registry import scores
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of logits that are no distribution

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.files import ModelId
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.loading import OF_METHODS, check_arguments, load_pair, load_policy, refuse_unread
 

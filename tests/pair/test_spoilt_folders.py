@@ -18,8 +18,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.pair import pair as pairs
-from lm_eval_takeover.pair.complete_weights import refuse_unread
-from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.member import Member, refuse_unread
 from lm_eval_takeover.pair.pair import Pair
 
 MESSAGES = [{"role": "user", "content": "How many?"}]

@@ -22,8 +22,7 @@ from lm_eval_takeover.lab.measures.catalogue import (
     measure_position,
 )
 from lm_eval_takeover.lab.score_files import SampleTokens, ceil_percent, read_scored_samples
-from lm_eval_takeover.method.observations import COMPARED, compare
-from lm_eval_takeover.method.reading import PairReading
+from lm_eval_takeover.method.reading import COMPARED, PairReading, compare
 
 values = st.lists(st.one_of(st.just(0.0), st.floats(0, 20, width=32)), min_size=1, max_size=300)
 
