@@ -94,7 +94,6 @@ class Blocks:
     # Draft
 
     def _draft(self, slots: list[int]) -> Draft:
-        """Draft as many tokens as pay."""
         pool, reader, draft = self.pool, self.pool.readers[self.drafter], self._empty_draft(slots)
         rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
         columns = max(row.length for row in pool.rows(slots))
@@ -149,7 +148,6 @@ class Blocks:
         )
 
     def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: HostCopy) -> None:
-        """Add one drafted position, whose tokens have reached the host."""
         rates = self.schedule.rates
         for row, token, mass in zip(rows, *(column.tolist() for column in step.fetch()), strict=True):
             survival = draft.survival[row]
@@ -219,7 +217,6 @@ class Blocks:
     # Emit
 
     def _emit(self, draft: Draft, verdict: Sequence[Tensor]) -> None:
-        """Append the tokens that stand."""
         pool, (tokens, records, counts, ended, scores) = self.pool, verdict
         window, size = torch.cat([stack_windows(pool.rows(draft.slots)), scores], 1), self.policy.window
         observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(counts)

@@ -241,7 +241,6 @@ class MismatchRates:
 
     @property
     def seen(self) -> float:
-        """How many positions were verified."""
         return float(self._seen.sum())
 
     def estimate(self, weight: float) -> float:
@@ -253,7 +252,6 @@ class MismatchRates:
         return min(_BUCKETS - 1, max(0, int(4 * (math.log(min_entropy) + 4)))) if min_entropy > 1e-9 else 0
 
     def rate(self, min_entropy: float) -> float:
-        """The probability that a draft ends at a position of this min-entropy."""
         return self._rates[self.bucket(min_entropy)]
 
     def learn(self, min_entropies: list[float], ends: bool) -> None:
@@ -311,5 +309,4 @@ class Schedule:
         return self.fixed is not None or bool(drafted < most * costs.fused_seconds(rows))
 
     def _at(self, columns: int) -> StepCosts:
-        """The costs of a step, by what is known of drafts now."""
         return replace(self._costs, ends=self.rates.overall, columns=columns)

@@ -175,7 +175,6 @@ def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
 
 @lru_cache(maxsize=2**12)
 def _list_words(key: bytes, block: int) -> NDArray[np.uint64]:
-    """Words of a stream, the `block`-th block of them."""
     generator = np.random.Philox(key=np.frombuffer(key, np.uint64))
     return np.asarray(generator.advance(block * _WORDS // 4).random_raw(_WORDS))  # four words a count
 
@@ -219,7 +218,6 @@ def _replace_taken(
 
 
 def _mix(policy: Policy, host: Tensor | None, donor: Tensor) -> Tensor:
-    """The logits that takeovers are drawn from."""
     return policy.mix(host.float(), donor.float()) if policy.mixes and host is not None else donor
 
 

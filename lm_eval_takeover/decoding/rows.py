@@ -84,7 +84,6 @@ class StopStrings:
         self._lookback = max((len(string.encode()) for string in self._strings), default=0) + 4
 
     def found(self, tokens: Sequence[int]) -> bool:
-        """Whether a string has been written."""
         if not self._strings or not self._in(tokens[-self._lookback :]):
             return False
         text = self._decode(tokens)
@@ -167,7 +166,6 @@ class Row:
 
     @property
     def text(self) -> tuple[int, ...]:
-        """Prompt and emitted tokens."""
         return (*self.request.prompt, *self.generation.tokens)
 
     @property

@@ -112,7 +112,6 @@ class Pool:
         return list(texts)
 
     def _place_prefilled(self) -> None:
-        """Put prefilled rows into slots."""
         while self._entering and (text := self._entering[0].text[:-1]) in self._prefilled:
             row = self._entering.popleft()
             place, read = self._prefilled[text]
@@ -360,5 +359,4 @@ class Stepwise:
 
     @cached_property
     def _cost(self) -> PassCost:
-        """Of a pass of the donor."""
         return PassCost.of(self.pool.passes[self.pool.donor])

@@ -31,7 +31,6 @@ _ANY = 2**31  # columns that a row may need, if unknown
 
 
 def round_up_columns(columns: int) -> int:
-    """The columns that are allocated for this many."""
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
@@ -161,7 +160,6 @@ class RaggedCache(Cache):  # type: ignore[misc]
 
     @property
     def columns(self) -> int:
-        """Columns that are allocated."""
         buffers = self.layers[0].buffers
         return 0 if buffers is None else int(buffers[0].shape[1])
 
@@ -191,7 +189,6 @@ def list_cache_layers(config: Any) -> list[Any]:
 
 
 def list_layer_kinds(config: Any) -> set[type]:
-    """Their kinds."""
     return {type(layer) for layer in list_cache_layers(config)}
 
 

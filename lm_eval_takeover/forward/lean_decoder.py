@@ -144,8 +144,6 @@ class RMSNorm:
 
 
 class LeanLayer:
-    """The weights of one decoder layer."""
-
     def __init__(self, layer: Any, config: Any, *, pack: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads

@@ -124,7 +124,6 @@ class StateReader(Reader):
         self._copy, self._kept = copy_cache(self.cache), 0
 
     def padded_length(self, new: int) -> int:
-        """No padding: it would enter the state."""
         return new
 
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:

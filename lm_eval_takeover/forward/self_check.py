@@ -292,7 +292,6 @@ def _write_texts(member: Member) -> list[list[int]]:
 
 
 def _describe(error: Exception) -> str:
-    """The error in a line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

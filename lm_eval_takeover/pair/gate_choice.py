@@ -80,7 +80,6 @@ class CalibrationFit:
         self._say_once(f"{text}; used anyway")
 
     def _compare_prompts(self, request: TaskRequest) -> list[tuple[str, str]]:
-        """`(calibration's, run's)` form of prompts, where they differ."""
         prompts = self.calibration.prompts
         chat, thinking = prompts["chat_template"], prompts["enable_thinking"]
         if request.chat_template is not None and chat != request.chat_template:
@@ -114,7 +113,6 @@ class CalibrationFit:
         return listed
 
     def compare_dtypes(self) -> None:
-        """Say where the weights have other dtypes."""
         for role, measured in self.calibration.dtypes.items():
             if (now := self.pair.member(role).loaded_as.dtype) != measured:
                 self._say_once(
@@ -128,7 +126,6 @@ class CalibrationFit:
             logger.warning("%s", text)
 
     def _options(self, request: TaskRequest) -> str:
-        """The options of `calibrate` that make it fit."""
         options = []
         if request.chat_template:
             options.append("--apply_chat_template")

@@ -157,7 +157,6 @@ class Member:
         return LoadedAs(str(self.model.dtype), self.model.num_parameters())
 
     def _adapt(self, model: Any, adapter: str) -> Any:
-        """The model with the layers of a PEFT adapter in it."""
         argument, (path, revision) = self.argument("peft"), ask_revision(adapter, "adapter_config.json")
         options = {} if revision is None or Path(path).is_dir() else {"revision": revision}
         try:

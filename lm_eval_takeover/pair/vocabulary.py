@@ -152,7 +152,6 @@ class BytesTokenizer:
 
 
 def _list_texts(value: Any) -> list[str]:
-    """The texts in lists and maps of any depth."""
     if isinstance(value, (list, dict)):
         return [text for each in (value.values() if isinstance(value, dict) else value) for text in _list_texts(each)]
     return [value] if isinstance(value, str) else []
@@ -185,12 +184,10 @@ class Pieces:
         return pieces
 
     def name(self, token: int) -> str:
-        """One token by itself."""
         piece = self._piece(token)
         return self._decode([token]) if piece is None else piece
 
     def list_names(self) -> list[str]:
-        """Of every token of the vocabulary."""
         return [self.name(token) for token in range(len(self._tokenizer))]
 
     def encode(self, text: str) -> list[int]:

@@ -1,21 +1,20 @@
 """The blockwise loop writes what the lockstep loop writes, whatever its blocks, batches, order and memory."""
 
 import itertools
-import math
 import random
 
 import numpy as np
 import pytest
 import torch
 from helpers import pairs
-from helpers.pairs import SAMPLED, look_before_passes, pass_as_on_a_gpu, save_random_model
+from helpers.pairs import SAMPLED, look_before_passes
 
-from lm_eval_takeover.decoding import blockwise, engine, lockstep, stepwise
+from lm_eval_takeover.decoding import blockwise, engine, lockstep
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Disagreement, Early, GuideAlone, Random
-from lm_eval_takeover.method.request import OBSERVED, Request, Sampling
+from lm_eval_takeover.method.policies import Disagreement, Early, GuideAlone
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -60,15 +59,6 @@ def test_early_takes_its_share_of_the_donors_own_answer(demo_pair, prompts, bloc
         assert generation.base_passes == base - 1 + alone[i].base_passes
 
 
-def test_positions_go_on_behind_the_configured_length(prompts, tmp_path, random_pair):
-    """`max_length` may be longer than the configuration says: rotations go on, as in lockstep."""
-    base = save_random_model(tmp_path / "short", vocab_size=544, seed=5, kind="llama", max_position_embeddings=16)
-    pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
-    requests = [Request(p[:8], 0, 30, Sampling(1.0)) for p in prompts[:2]]
-    assert_equal(pair, Random(rate=0.3), requests, [(2, None)])
-    assert_equal(pair, Disagreement(gate=Gate(7.6, 0.9)), requests, [(2, 5)])
-
-
 def test_texts_end_inside_a_block(demo_pair, prompts):
     """End tokens, stop strings and the limit on tokens, each met in the middle of a draft and by a takeover."""
     requests = [Request(prompts[0], 0, 400, SAMPLED), Request(prompts[3], 0, 400, SAMPLED, until=("Step 3", "\n\n"))]
@@ -99,31 +89,6 @@ def test_passes_are_counted_and_blocks_of_one_are_lockstep(small_pair, prompts):
         assert generation.guide_passes == max(generation.takeovers - 1, 0)
 
 
-@pytest.mark.parametrize("name", ["entropy", "random"])
-def test_one_pass_of_the_guide_serves_the_takeovers_of_several_rows(small_pair, prompts, monkeypatch, name):
-    """Rows whose next token is the guide's are read together, and none waits for others."""
-    requests = [Request(p, j, 40, SAMPLED) for p in prompts for j in range(4)]
-    rows = []
-    look_before_passes(monkeypatch, lambda role, ids, reads_prompt: rows.append((role, len(ids) * (not reads_prompt))))
-    made = dict(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=16))
-    served = [count for role, count in rows if role == "guide" and count]
-    assert sum(served) == sum(one.takeovers for one in made.values()) > 20
-    assert len(served) < sum(served) / 2
-
-
-@pytest.mark.parametrize("block_size", [1, "auto"])
-@pytest.mark.parametrize(("role", "value"), [("base", math.nan), ("guide", math.inf)])
-def test_logits_that_are_no_distribution_name_the_request(prompts, role, value, block_size):
-    pair = Pair(*(Member(name, str(folder)) for name, folder in DEMO.items()))
-    head = pair.member(role).model.lm_head
-    head.weight = torch.nn.Parameter(head.weight.detach().clone())
-    head.weight.data[3] = value
-    requests = [Request(prompts[0], 0, 20, SAMPLED, label="task x, doc 7, sample 0")]
-    for policy in (POLICIES["disagreement"], POLICIES[role]):
-        with pytest.raises(ModelOutputError, match=rf"{role} .* NaN or infinite .* token 0 of task x, doc 7, sample 0"):
-            list(engine.generate(pair, policy, requests, block_size=block_size))
-
-
 @pytest.mark.parametrize("name", ["disagreement", "entropy"])
 def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, monkeypatch, name):
     requests = [Request(prompts[0], j, 30, SAMPLED) for j in range(3)] + [Request(prompts[1], 0, 30, SAMPLED)]
@@ -145,39 +110,6 @@ def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, mon
     fails = range(10**6)
     with pytest.raises(ArgumentError, match="not enough memory for one sample"):
         list(engine.generate(small_pair, POLICIES[name], requests, batch_size=4))
-
-
-@pytest.mark.parametrize("name", ["entropy", "random"])
-def test_a_pass_over_a_second_group_leaves_what_the_first_has_read(small_pair, prompts, monkeypatch, name):
-    """All slots compute along in a pass: not over the logits, keys and values of an earlier one, though it had more columns."""
-    pass_as_on_a_gpu(small_pair, monkeypatch)
-    monkeypatch.setattr(stepwise, "_UNREAD_AT_ONCE", 1)  # each row is a group
-    texts = [(prompts[0] * 9)[:length] for length in (420, 20, 240)]
-    requests = [Request(text, 0, 20 + 9 * i, SAMPLED) for i, text in enumerate(texts)]
-    assert_equal(small_pair, POLICIES[name], requests, [(5, None)])
-
-
-def test_tokens_per_guide_pass_are_what_the_rate_gives(small_pair):
-    """Exactly those of a replay of the blocks, and `E = (1 - (1 - g)^k) / g` on average. A takeover that writes the drafted token
-    ends no draft."""
-    k, policy = 3, Disagreement(gate=Gate(3.0))
-    requests = [Request((i,), i, 48, Sampling(1.0)) for i in range(24)]
-    known = dict(lockstep.generate(small_pair, policy, requests, batch_size=24, traced=True))
-    blocks, ended, tokens = [], 0, 0
-    for index, one in blockwise.generate(small_pair, policy, requests, batch_size=4, block_size=k):
-        drafted = np.array(known[index].observed).reshape(-1, len(OBSERVED))[:, OBSERVED.index("host_token")]
-        others = [token != int(host) for token, host in zip(one.tokens, drafted, strict=True)]  # these end a draft
-        sizes = []
-        while (start := sum(sizes)) < len(others):
-            block = others[start : start + k]
-            sizes.append(block.index(True) + 1 if True in block else len(block))
-        assert one.guide_passes == len(sizes) - 1  # the first one also reads the end of the prompt
-        blocks += sizes[:-1]  # the text's end may have cut the last one short
-        ended, tokens = ended + sum(others), tokens + len(others)
-    rate = ended / tokens
-    assert 0.05 < rate < 0.3
-    expected = (1 - (1 - rate) ** k) / rate
-    assert np.mean(blocks) == pytest.approx(expected, abs=4 * np.std(blocks) / len(blocks) ** 0.5 + 1e-9)
 
 
 @pytest.fixture(scope="module")

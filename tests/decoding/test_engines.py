@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED, look_before_passes
+from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
 from helpers.reference import all_logits, log_softmax, replay_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -170,16 +170,6 @@ def test_a_thinking_budget_belongs_to_the_identity_and_such_texts_count_in_trunc
     told, other = lm.get_model_info()["takeover"], GuidedTakeover(policy="guide")
     assert (told["thinking_budget"], told["truncated"]) == (2, 0.5)
     assert lm.recorder.settings["policy"] == other.recorder.settings["policy"] | {"thinking_budget": 2}
-
-
-def test_a_prompt_is_prefilled_once_per_model(small_pair, prompts, monkeypatch):
-    seen, requests = [], [Request(p, j, 4, SAMPLED) for j in range(8) for p in prompts]
-    list(lockstep.generate(small_pair, POLICIES["disagreement"], requests[:1]))  # a first run has checks of its own
-    look_before_passes(monkeypatch, lambda role, ids, reads_prompt: seen.extend([role] * len(ids) * reads_prompt))
-    for batch_size in (1, 3, 8, 16, 100):
-        seen.clear()
-        list(lockstep.generate(small_pair, POLICIES["disagreement"], requests, batch_size=batch_size))
-        assert sorted(seen) == ["base"] * len(prompts) + ["guide"] * len(prompts)
 
 
 def test_models_that_a_policy_does_not_ask_are_not_loaded():

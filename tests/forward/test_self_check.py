@@ -3,8 +3,6 @@
 The next simpler way is taken, a line says so, and texts stay. GPUs are simulated.
 """
 
-import inspect
-
 import pytest
 import torch
 from architectures import save_model
@@ -13,7 +11,7 @@ from helpers.simulated_gpu import CUDA, simulated_gpu
 
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward import caches, forward_pass, reader
+from lm_eval_takeover.forward import caches, forward_pass
 from lm_eval_takeover.forward.forward_pass import ForwardPass, GraphedPass, prepare_pass
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.self_check import Reading, check_member, choose_reading, verify_pass
@@ -46,23 +44,6 @@ def test_what_is_sound_passes(member, caplog, kind, dtype):
     assert not notices(caplog)
 
 
-def test_a_cache_is_found_by_either_name_that_transformers_gives_it(member, monkeypatch, caplog):
-    """Later versions call it `cache`. One that is not found makes each token read its whole text again."""
-    llama, renamed = member("llama"), member("llama")
-    kind = type(llama.model)
-    own, other = names if (names := ["cache", "past_key_values"])[0] in llama.forward_arguments else names[::-1]
-
-    def forward(self, **options):
-        return kind.forward(self, **{own if name == other else name: value for name, value in options.items()})
-
-    read = ("input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", other)
-    forward.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in read])
-    monkeypatch.setattr(renamed.model, "__class__", type("Renamed", (kind,), {"forward": forward}))
-    assert (llama.cache_argument, renamed.cache_argument) == (own, other)
-    assert choose_reading(renamed) == Reading()
-    assert verify_pass(renamed).lean is None and not notices(caplog)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_states_that_samples_share_are_found(member, monkeypatch, caplog, dtype):
     """As they were shared once: convolution and recurrent states in one dictionary, written in place."""
@@ -76,12 +57,6 @@ def test_states_that_samples_share_are_found(member, monkeypatch, caplog, dtype)
     monkeypatch.setattr(caches, "select_rows", select_attention_only)
     assert choose_reading(member("falcon_h1", dtype=dtype)) == Reading(padded=False, cached=False, chunked=False)
     assert "so its cache is not used and each token reads its whole text again" in caplog.text
-
-
-def test_states_that_a_roll_back_leaves_as_they_were_are_found(member, monkeypatch):
-    monkeypatch.setattr(reader, "copy_cache", lambda cache: cache)
-    with pytest.raises(ArgumentError, match=r"its first logits differ from plain passes .* use block_size=1"):
-        verify_pass(member("qwen3_next"))
 
 
 def test_padding_that_is_read_is_found(member, caplog):
@@ -134,15 +109,6 @@ def test_a_model_whose_pass_fails_is_refused_at_the_start_and_not_by_request(mem
     told = r"cannot be served: a pass over a short text fails with RuntimeError: no kernel$"
     with pytest.raises(ArgumentError, match=told):
         list(engine.generate(Pair(broken, None), BaseAlone(), [Request((65,), 0, 2, GREEDY)] * 3))
-
-
-def test_logits_that_are_no_numbers_are_left_to_the_request_that_meets_them(member, caplog):
-    broken = member("llama")
-    with torch.no_grad():
-        broken.model.model.norm.weight.fill_(torch.nan)
-    assert choose_reading(broken) == Reading()
-    assert not notices(caplog)
-    verify_pass(broken)
 
 
 def forget_lengths(monkeypatch):

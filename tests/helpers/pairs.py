@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.forward_pass import CudaGraphs, ForwardPass, prepare_pass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
@@ -52,18 +52,6 @@ def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):
     for one, (name, value) in itertools.product(passes, {"graphed": graphed, "left_reader": None}.items()):
         monkeypatch.setattr(one, name, value)
     return passes
-
-
-def record_graphs(monkeypatch):
-    """Of every pass as on a GPU, as it comes: the graphs that it is among, its rows, new tokens and columns."""
-    runs, plain = [], CudaGraphs.run
-
-    def run(self, key, function):
-        runs.append((self, *key[:3]))
-        return plain(self, key, function)
-
-    monkeypatch.setattr(CudaGraphs, "run", run)
-    return runs
 
 
 def texts(generations):

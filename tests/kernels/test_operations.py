@@ -1,17 +1,20 @@
-"""What scores and traces ask, in Triton's interpreter, beside the same in torch, of tensors that lie in memory in any way."""
+"""In Triton's interpreter or on a GPU: attention beside SDPA, draws beside those of the CPU, scores and traces beside torch."""
 
 import math
+from dataclasses import astuple
 
+import numpy as np
 import pytest
 import torch
 from helpers.interpreter import interpret_operations
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 
-from lm_eval_takeover.kernels import operations
+from lm_eval_takeover.kernels import attention, draws
 from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.reading import PairReading, compare, observe
 from lm_eval_takeover.method.registry import scores
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import draw_on_cpu, drawing, request_digest, stream_key, words
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of logits that are no distribution
 NAMES = [score.name for score in scores if score.source.digest is None]
@@ -65,58 +68,134 @@ def test_small_scores_are_not_rounded_against_1(monkeypatch):
     torch.testing.assert_close(found, host[:, 1:].exp().sum(-1), rtol=1e-5, atol=0)
 
 
-def padded(tensor):
-    """In a larger one, before and behind it in every dimension."""
-    larger = tensor.new_full([size + 3 for size in tensor.shape], 1)
-    view = larger[tuple(slice(1, size + 1) for size in tensor.shape)]
-    return view.copy_(tensor)
+SHAPES = [(1, 1, 256, 64), (2, 12, 700, 64), (3, 5, 90, 16), (1, 40, 513, 32), (5, 3, 64, 16)]  # rows, new, columns, dim
+HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter multiplies bfloat16 as integers
 
 
-def strided(tensor):
-    """Every second element of a larger one."""
-    larger = tensor.new_full([2 * size for size in tensor.shape], 1)
-    view = larger[tuple(slice(None, None, 2) for _ in tensor.shape)]
-    return view.copy_(tensor)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("window", "dtype"), [(None, torch.float32), (30, torch.float32), (30, HALF)], ids=str)
+def test_it_is_that_of_sdpa(shape, window, dtype):
+    """Rows of their own lengths; the keys of a row are a part of a wider buffer, and the queries of a fused projection."""
+    rows, new, columns, dim = shape
+    kv_heads, group = 2, 3
+    generator = torch.Generator().manual_seed(columns)
+    fused = torch.randn(rows, new, (group + 2) * kv_heads, dim, generator=generator, dtype=torch.float32).to(dtype)
+    queries = fused[:, :, : group * kv_heads]
+    buffers = torch.randn(2, rows + 1, columns + 7, kv_heads, dim, generator=generator).to(dtype)
+    keys, values = (buffer[:rows, :columns].transpose(1, 2) for buffer in buffers)
+    lengths = torch.randint(0, columns - new + 1, (rows, 1), generator=generator)
+    positions, at = (lengths + torch.arange(new))[..., None], torch.arange(columns)
+    hidden = at > positions
+    if window is not None:
+        hidden |= at <= positions - window
+    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None]
+    repeated = (part.double().repeat_interleave(group, 1) for part in (keys, values))
+    expected = scaled_dot_product_attention(queries.double().transpose(1, 2), *repeated, attn_mask=mask.double(), scale=0.3)
+    made = attention.attend(queries, keys, values, mask, 0.3)
+    assert made.dtype == dtype and made.shape == queries.shape
+    close = {"atol": 1e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    torch.testing.assert_close(made.double(), expected.transpose(1, 2), **close)
 
 
-def permuted(tensor):
-    """With its dimensions behind each other in the opposite order."""
-    turned = tensor.permute(*reversed(range(tensor.dim()))).contiguous()
-    return turned.permute(*reversed(range(tensor.dim())))
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of weights that are 0
+CPU = torch.device("cpu")
+SETTINGS = [
+    Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.3, 1.0, 1), Sampling(2.0, 0.5, 5), Sampling(0.7, 1.0, 5),
+    Sampling(1e-6, 0.9), Sampling(1.0, 0.1), Sampling(1.0, 1e-9), Sampling(2.0, 0.99, 97), Sampling(1.0, 0.9, 5000),
+    Sampling(1.5, min_p=0.1), Sampling(0.8, 0.9, min_p=0.3), Sampling(1.3, 0.95, 20, 0.05), Sampling(1.0, min_p=1.0),
+]  # fmt: skip
 
 
-PLACES = st.sampled_from([torch.Tensor.contiguous, padded, strided, permuted])
+def place_rules(*samplings):
+    return Rules.of([astuple(one) for one in samplings], CPU)
 
 
-def leaves(value):
-    return [value] if isinstance(value, torch.Tensor) else [leaf for part in value for leaf in leaves(part)]
+def at_random(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    rows=st.integers(1, 3), width=st.integers(1, 2), vocab=st.sampled_from([3, 64, 97]), seed=st.integers(0, 99), how=st.data()
-)  # fmt: skip
-def test_where_tensors_lie_changes_nothing(monkeypatch, rows, width, vocab, seed, how):
-    generator = torch.Generator().manual_seed(seed)
-    host, donor = (3 * torch.randn(rows, width, vocab, generator=generator) for _ in range(2))
-    tokens = torch.randint(0, vocab, (rows, width), generator=generator)
-    count = rows * width
-    words, keys = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in ((count,), (rows, 1, 2)))
-    asked = torch.randint(-1, count, (count,), generator=generator)
-    rules = Rules.of([(0.7, 0.9, 5, 0.1)] * count, torch.device("cpu"))
+def as_tensor(at):
+    return torch.from_numpy(at.view(np.int64))
 
-    def compute(place):
-        table = place(rules.table)
-        return [
-            operations.read_pair(place(host), place(donor), place(tokens)),
-            operations.jensen_shannon(place(host), place(donor)),
-            operations.draw(place(host), place(words), rules._replace(table=table), place(asked)),
-            operations.compute_words(place(keys), place(tokens)),
-        ]
 
-    with monkeypatch.context() as patch:
-        library = interpret_operations(patch)
-        expected, found = compute(torch.Tensor.contiguous), compute(lambda tensor: how.draw(PLACES)(tensor))
-        del library
-    for one, other in zip(leaves(expected), leaves(found), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+def rough_logits(rows, vocab, seed=1):
+    """Of all kinds: flat, sharp and certain rows, equal tokens, tokens that are ruled out, a nucleus of one token."""
+    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
+    logits *= torch.tensor([0.0, 0.5, 3.0, 12.0]).repeat(rows)[:rows, None]
+    logits[:, 0] = logits[:, -1]
+    logits[::5, vocab // 3] = -torch.inf
+    logits[1::7, : vocab // 2] = -torch.inf
+    logits[2::11, vocab // 4] = 60.0
+    return logits
+
+
+def test_the_words_of_a_device_are_those_of_numpys_philox():
+    keys, positions, expected = [], [], []
+    for sample in range(3):
+        for t in (0, 1, 2, 3, 4, 7, 1000, 40_001):
+            keys.append(stream_key(5, request_digest((1, 2)), sample).view(np.int64))
+            positions.append(t)
+            expected.append(words(5, request_digest((1, 2)), sample, t + 1)[t])
+    found = draws.compute_words(torch.tensor(np.array(keys)), torch.tensor(positions))
+    assert found.numpy().view(np.uint64).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("how", "dtype"), [*((how, torch.float32) for how in SETTINGS), *((how, torch.bfloat16) for how in SETTINGS[:5])], ids=str
+)
+def test_every_draw_is_that_of_the_cpu(how, dtype):
+    logits, at = rough_logits(320, 97).to(dtype), at_random(320)
+    with drawing():
+        expected, masses = draw_on_cpu(logits.float().numpy(), at, how)
+    tokens, found = draws.draw(logits[:, None], as_tensor(at), *place_rules(how), None, rows=512, tile=64)
+    assert tokens.tolist() == expected.tolist()
+    np.testing.assert_allclose(found, masses, rtol=1e-6)
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 1000])
+def test_vocabularies_of_any_size(vocab):
+    for how in (Sampling(0.9, 0.8), Sampling(0.9, 0.8, 9)):
+        logits, at = rough_logits(16, vocab), at_random(16, seed=vocab)
+        with drawing():
+            expected = draw_on_cpu(logits.numpy(), at, how)[0]
+        tokens, _ = draws.draw(
+            logits[:, None], as_tensor(at), *place_rules(how), None, rows=16, tile=64 if vocab < 999 else 256
+        )
+        assert tokens.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("judged", [1, 3])
+def test_a_race_goes_on_until_its_winner_is_kept(judged):
+    """A small nucleus refuses many winners: the passes decide some of them, the last program the rest."""
+    logits, at = rough_logits(200, 150), at_random(200, seed=3)
+    with drawing():
+        expected = draw_on_cpu(logits.numpy(), at, Sampling(1.5, 0.02))[0]
+    rules = place_rules(Sampling(1.5, 0.02))
+    tokens, _ = draws.draw(logits[:, None], as_tensor(at), *rules, None, rows=256, tile=64, judged=judged)
+    assert tokens.tolist() == expected.tolist()
+
+
+def test_each_row_has_its_own_rule_and_row_of_logits():
+    """Rows of a padded vocabulary are picked out without a copy, some twice, some never; who asks for nothing gets 0."""
+    logits, at = rough_logits(40, 120)[:, :97], at_random(33)
+    hows = [SETTINGS[i % len(SETTINGS)] for i in range(33)]
+    asked = torch.arange(33) * 7 % 40
+    asked[5] = asked[20] = -1
+    tokens, masses = draws.draw(logits[:, None], as_tensor(at), *place_rules(*hows), asked, rows=16, tile=32)
+    for i, how in enumerate(hows):
+        if asked[i] < 0:
+            assert (tokens[i], masses[i]) == (0, 1)
+            continue
+        with drawing():
+            assert tokens[i] == draw_on_cpu(logits[asked[i]][None].numpy(), at[i : i + 1], how)[0][0]
+
+
+@pytest.mark.parametrize("how", SETTINGS[:6], ids=str)  # greedy, plain, by top-p, by top-k, and by both
+def test_logits_that_are_no_distribution_end_in_some_token_and_are_told(how):
+    logits = torch.zeros(4, 97)
+    logits[0, 5], logits[1, 5], logits[2] = torch.nan, torch.inf, -torch.inf
+    tokens, masses = draws.draw(logits[:, None], as_tensor(at_random(4)), *place_rules(how), None, rows=4, tile=32)
+    assert ((tokens >= 0) & (tokens < 97)).all()
+    assert masses.isnan().tolist() == [True, True, True, False]  # as on a CPU
+    with drawing():
+        assert np.isnan(draw_on_cpu(logits.numpy(), at_random(4), how)[1]).tolist() == [True, True, True, False]

@@ -1,4 +1,4 @@
-"""Scores: hand-computed values, the plain numpy definition, and the properties that hold for any two distributions."""
+"""Scores and the gate: the plain numpy definitions, and the properties that hold for any distributions and trajectories."""
 
 import math
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.gate import Gate, fires, fires_along, push
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores
 
@@ -35,12 +35,6 @@ def test_scores_of_disjoint_distributions():
     assert reverse_kl(host, donor).item() == math.inf
     assert jensen_shannon(host, donor).item() == pytest.approx(LN2)
     assert entropy(host).item() == 0
-
-
-def test_minus_infinity_in_the_host_costs_nothing():
-    host, donor = logits(0.5, 0.5, 0.0), logits(0.25, 0.75, 0.0)
-    assert cross_entropy(host, donor).item() == pytest.approx(0.5 * math.log(4) + 0.5 * math.log(4 / 3))
-    assert all(torch.isfinite(scores.get(name)(host, donor)).all() for name in SCORES)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -107,3 +101,44 @@ def test_a_score_that_cannot_be_negative_has_no_negative_threshold():
     with pytest.raises(ArgumentError, match=r"kappa=2\.0 needs scores above 0, not score="):
         Disagreement(score="log_ratio", gate=Gate(-0.1, 2.0))
     assert Disagreement(score="log_ratio", gate=Gate(-0.1)).gate.tau == -0.1
+
+
+def plain(gate, scores):
+    """Equation (5) in plain Python."""
+    fired = []
+    for t, s in enumerate(scores):
+        recent = scores[max(0, t - gate.window) : t]
+        local = t == 0 or gate.kappa == 0 or s > gate.kappa * (math.fsum(recent) / len(recent))
+        fired.append(s > gate.tau and local)
+    return fired
+
+
+def step_by_step(gate, scores):
+    recent, fired = torch.zeros(1, gate.window), []
+    for t, s in enumerate(scores):
+        score = torch.tensor([s])
+        fired.append(bool(fires(gate, score, recent, t)))
+        recent = push(recent, score)
+    return fired
+
+
+@given(st.lists(st.floats(0, 20, width=32), max_size=60), st.floats(0, 5), st.floats(0, 30), st.integers(1, 80))
+def test_both_forms_equal_the_definition(scores, tau, kappa, window):
+    gate = Gate(tau, kappa, window)
+    expected = plain(gate, scores)
+    assert step_by_step(gate, scores) == expected
+    assert fires_along(gate, torch.tensor(scores, dtype=torch.float32)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((math.nan, 1.0, 10), "tau=nan"),
+        ((1.0, -2.0, 10), r"kappa=-2\.0"),
+        ((1.0, math.nan, 10), "kappa=nan"),
+        ((1.0, 1.0, 0), "window=0 is not at least 1 token; kappa=0 turns the window test off"),
+    ],
+)
+def test_impossible_gates_are_refused(values, text):
+    with pytest.raises(ArgumentError, match=text):
+        Gate(*values)

@@ -1,18 +1,26 @@
-"""What a prompt becomes: BOS as asked for, chat templates by name, and a line where the two tokenizers would differ."""
+"""What two models must share, and what a prompt becomes: BOS as asked for, chat templates by name, tokens as texts.
+
+A line says where the two tokenizers would differ.
+"""
 
 import json
+import random
 import shutil
 
 import pytest
 from architectures import save_model
 from helpers.one_line import one_line
 from lm_eval.models.huggingface import HFLM
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import AutoTokenizer
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, VocabularyError
+from lm_eval_takeover.lab.measures.planning import classify_vocabulary
 from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.pair.vocabulary import adds_bos
+from lm_eval_takeover.pair.vocabulary import BytesTokenizer, Pieces, Vocabulary, adds_bos, share
+from lm_eval_takeover.runs.run_reader import RunReader
 
 TEXT, BOS = "Ann has 3 Apples.", "<|endoftext|>"
 
@@ -138,3 +146,113 @@ def test_a_model_that_writes_no_text_by_transformers_is_refused_at_once(tmp_path
         ArgumentError, "has no class for models of type 't5' that writes text; a newer one may have it, or backend=vllm"
     ):
         load_pair(ModelArguments(base=str(tmp_path / "t5"), policy="base"))
+
+
+def vocabulary(names, size=None, added=()):
+    return Vocabulary(size or len(names), dict(enumerate(names)), frozenset(added))
+
+
+WORDS = ["a", "b", "c", "d"]
+
+
+BYTES = vocabulary(["\u0120the", "\u010a", "\u00c3\u00a9", "a"])
+SENTENCEPIECE = vocabulary(["\u2581the", "<0x0A>", "\u00e9", "a"])
+PLAIN = vocabulary([" the", "\n", "\u00e9", "a"])
+RESERVED = vocabulary([*WORDS, "<|reserved_0|>", "<|reserved_1|>"], added=(4, 5))
+
+
+@pytest.mark.parametrize(
+    ("base", "guide", "size", "renamed"),
+    [
+        (vocabulary(WORDS, 8), vocabulary(WORDS, 10), 8, ()),  # Qwen2.5 pads to 151,936 or 152,064 by model size
+        (BYTES, SENTENCEPIECE, 4, ()),  # two formats may spell the same tokens in two ways
+        (BYTES, PLAIN, 4, ()),
+        (PLAIN, SENTENCEPIECE, 4, ()),
+        # Llama-3.1-8B and DeepSeek-R1-Distill-Llama-8B: reserved places became <think> and chat marks
+        (RESERVED, vocabulary([*WORDS, "<think>", "<|reserved_1|>"], added=(4, 5)), 6, ((4, "<|reserved_0|>", "<think>"),)),
+        # Qwen2.5 has no name where Qwen3 has <think>
+        (vocabulary(WORDS, 8), vocabulary([*WORDS, "<think>"], 8, added=(4,)), 8, ((4, None, "<think>"),)),
+    ],
+)
+def test_what_families_differ_in_is_shared(base, guide, size, renamed):
+    shared, turned = share(base, guide), share(guide, base)
+    assert (shared.size, shared.renamed) == (size, renamed)
+    assert (turned.size, turned.renamed) == (size, tuple((index, two, one) for index, one, two in renamed))
+
+
+@pytest.mark.parametrize(
+    ("base", "guide", "told"),
+    [
+        (vocabulary(WORDS), vocabulary(["a", "c", "b", "d"]), "2 of 4 entries differ, first id 1: base 'b', guide 'c'"),
+        (vocabulary(WORDS), vocabulary(["a", "b", "c", "e"]), "1 of 4 entries differ, first id 3: base 'd'"),
+        (vocabulary(WORDS), vocabulary(["a", "b", "c"], 4), "1 of 4 entries differ, first id 3: base 'd', guide None"),
+        (vocabulary(WORDS), vocabulary(["a", "b", "c", "<x>"], added=(3,)), "1 of 4"),  # an ordinary token is no special one
+        (BYTES, vocabulary(["the", "<0x0A>", "\u00e9", "a"]), "1 of 4"),
+        (vocabulary([f"x{i}" for i in range(100)]), vocabulary([f"y{i}" for i in range(100)]), "100 of 100 entries differ, "),
+    ],
+)
+def test_a_real_mismatch_shows_the_first_differing_entries(base, guide, told):
+    with pytest.raises(VocabularyError, match=f"do not share a vocabulary: {told}") as caught:
+        share(base, guide)
+    assert ("and 95 more" in str(caught.value)) == told.startswith("100")
+
+
+def test_digest_tells_vocabularies_apart():
+    one, same = share(vocabulary(WORDS, 8), vocabulary(WORDS, 9)), share(vocabulary(WORDS, 9), vocabulary(WORDS, 8))
+    other = share(vocabulary(["a", "b", "c", "x"], 8), vocabulary(["a", "b", "c", "x"], 8))
+    assert one.digest == same.digest != other.digest
+
+
+def test_characters_of_several_tokens_stay_whole():
+    class Bytes:
+        parts = (b"a", "é".encode()[:1], "é".encode()[1:], b"b")
+
+        def decode(self, tokens, **_):
+            return b"".join(self.parts[token] for token in tokens).decode(errors="replace")
+
+        def convert_ids_to_tokens(self, token):
+            return "x"
+
+    pieces = Pieces(Bytes())
+    assert pieces.split([0, 1, 2, 3]) == ["a", "", "é", "b"]
+    assert pieces.split([0, 1]) == ["a", "\ufffd"]
+    assert pieces.name(2) == "\ufffd"
+
+
+def make_sentencepiece():
+    """A small vocabulary in the form of Llama 2's file."""
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁thewai,.'√", "th", "▁th", "▁the"]
+    vocabulary, merges = {name: place for place, name in enumerate(names)}, [("t", "h"), ("▁", "th"), ("▁th", "e")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(parts)
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.add_tokens(["<think>"])
+    return tokenizer
+
+
+@pytest.mark.parametrize(("model_type", "name", "of_bytes", "end"), [
+    ("qwen3", "Qwen2Tokenizer", True, "<|im_end|>"),
+    ("qwen2", "LlamaTokenizerFast", True, "<|im_end|>"),  # as DeepSeek-R1-Distill-Qwen
+    ("llama", "PreTrainedTokenizerFast", True, "<|end|>"),  # a token that is only here
+    ("llama", "LlamaTokenizer", False, "</s>"),  # whose class adds no space to the added token
+])  # fmt: skip
+def test_pieces_are_those_of_the_model_s_own_class(model_type, name, of_bytes, end, tmp_path):
+    shutil.copy(DEMO["base"] / "tokenizer.json", tmp_path)
+    if not of_bytes:
+        make_sentencepiece().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    words = {"tokenizer_class": name, "eos_token": end, "clean_up_tokenization_spaces": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(words))
+    run = RunReader(tmp_path, {}, {}, {}, [], 0)
+    light, own = run.load_tokenizer(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    pieces, wanted = Pieces(light), Pieces(own)
+    names = wanted.list_names()
+    assert isinstance(light, BytesTokenizer) == (end == "<|im_end|>")
+    assert pieces.list_names() == names and end in names
+    draw = random.Random(0)
+    for text in ([draw.randrange(len(names)) for _ in range(draw.randrange(1, 40))] for _ in range(200)):
+        assert pieces.split(text) == wanted.split(text)
+    known = [classify_vocabulary(names, each.encode).characters for each in (pieces, wanted)]
+    assert known[0] == known[1]

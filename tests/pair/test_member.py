@@ -16,7 +16,6 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.caches import Plan
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.ids import find_revision, identify, locate
@@ -102,16 +101,6 @@ def test_a_model_that_accelerate_places_writes_the_same(prompts):
         texts.append([made[i].tokens for i in range(2)])
         assert member.device.type == ("cpu" if not torch.cuda.is_available() else member.device.type)
     assert texts[0] == texts[1]
-
-
-def test_a_plan_goes_to_the_device_of_each_layer():
-    """Layers on several devices write at the same places, each on its own."""
-    plan = Plan([3, 5], 2, [1, 0], torch.device("cpu"))
-    there = plan.on(torch.device("meta"))
-    assert plan.on(torch.device("cpu")) is plan
-    assert there.positions.device.type == there.slots.device.type == "meta"
-    assert (there.columns, there.rows, there.new, there.aligned_start) == (plan.columns, plan.rows, plan.new, None)
-    assert plan.on(torch.device("meta")) is there
 
 
 def test_a_checkpoint_has_an_id_and_a_revision(tmp_path):

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.pair import pair as pairs
 from lm_eval_takeover.pair.member import Member, refuse_unread
@@ -99,16 +98,12 @@ import sys
 sys.argv = ["lm_eval"]
 from lm_eval_takeover.errors import install_error_hook
 install_error_hook()
-{code}
+bytes(2**60)
 """
 
 
-@pytest.mark.parametrize("code", ["bytes(2**60)", "raise ValueError('a \\x1b[31mdefect')"])
-def test_too_little_memory_is_one_line_under_the_commands(code):
-    done = subprocess.run([sys.executable, "-c", LITTLE.format(code=code)], capture_output=True, text=True, env=environment())
-    if "defect" in code:
-        assert done.returncode == 1 and "Traceback" in done.stderr
-        return
+def test_too_little_memory_is_one_line_under_the_commands():
+    done = subprocess.run([sys.executable, "-c", LITTLE], capture_output=True, text=True, env=environment())
     assert done.returncode == 2 and done.stderr.startswith("error: too little memory (") and done.stderr.count("\n") == 1
 
 
@@ -157,12 +152,6 @@ def test_weights_that_are_not_the_model_s_are_refused_by_name(folder, spoil, wor
     with one_line(ArgumentError, f"base='{folder}' ", *words):
         open_folder(folder)
     assert "LOAD REPORT" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("role", DEMO)
-def test_tied_weights_are_not_missing(role, caplog):
-    assert Member(role, str(DEMO[role])).model is not None
-    assert not caplog.records
 
 
 @pytest.fixture
