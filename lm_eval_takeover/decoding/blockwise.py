@@ -170,8 +170,7 @@ class Blocks:
         rows = zip(draft.tokens, pool.rows(draft.slots), strict=True)
         listed = [[row.last, *tokens, *[0] * (new - len(tokens)), len(tokens)] for tokens, row in rows]
         uploaded, reader = upload(torch.tensor(listed), pool.device), pool.readers[pool.donor]
-        padded = torch.nn.functional.pad(uploaded[:, :new], (0, reader.padded_length(new) - new))
-        logits = reader.read(draft.slots, padded)[:, :new].to(pool.device)
+        logits = reader.read(draft.slots, uploaded[:, :new])[:, :new].to(pool.device)
         return uploaded[:, 1:-1], uploaded[:, -1:], logits
 
     # Verify

@@ -71,7 +71,7 @@ class PassCost:
 
     fixed: a pass (launches, weights read once). per_token: arithmetic. per_column: cached keys and values of one token. draw,
     per_draw: drawing one token of each row. several: extra of a pass over several tokens. padded: such passes have few lengths
-    (`round_up`). block: the host's work on a block that this model verifies.
+    (`round_up`), those of graphs. block: the host's work on a block that this model verifies.
     """
 
     fixed: float
@@ -87,7 +87,7 @@ class PassCost:
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
         """From the shape and dtype of a model, and the kind of its device."""
         machine = find_machine(forward.member.device, forward.model.dtype)
-        return cls.of_model(forward.model, machine, padded=isinstance(forward, ForwardPass))
+        return cls.of_model(forward.model, machine, padded=forward.graphed)
 
     @classmethod
     def of_model(cls, model: Any, machine: Machine, *, padded: bool) -> "PassCost":

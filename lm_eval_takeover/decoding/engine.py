@@ -178,7 +178,7 @@ def generate(
 ) -> Iterator[tuple[int, Generation]]:
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
-    A prompt is prefilled once per model for all its samples. batch_size: in samples. block_size: the length of a draft in tokens;
+    Samples of one prompt in a batch share its prefill. batch_size: in samples. block_size: the length of a draft in tokens;
     1 is the lockstep loop, which `auto` also uses for models that cannot be read in blocks. Every policy writes the shared
     vocabulary and ends at the end tokens of both models. traced: fills `Generation.observed`. A request that a model cannot
     answer does not stop the others; its error is raised at the end.
@@ -191,7 +191,7 @@ def generate(
     def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
         count = count_tokens
         if count_tokens is not None and policy.needs_donor_length:  # the donor's own answers are no takeovers
-            count = partial(_count_only, count_tokens)
+            count = lambda tokens, taken: count_tokens(tokens, None)  # noqa: E731
         options: dict[str, Any] = {"seed": seed, "count_tokens": count, "traced": traced}
         if in_blocks:
             options["block_size"] = None if block_size == "auto" else block_size
@@ -203,10 +203,6 @@ def generate(
     else:
         yield from write(policy, requests, traced)
     failures.check()
-
-
-def _count_only(count_tokens: CountTokens, count: int, taken: int | None) -> None:
-    count_tokens(count, None)
 
 
 def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size: int) -> bool:

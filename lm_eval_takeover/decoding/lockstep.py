@@ -33,22 +33,19 @@ def generate(
     """As `engine.generate`, but without `early` with a rate. begun: generations to continue, one for each request."""
     readings = {role: choose_reading(pair.member(role)) for role in policy.roles}
     padded = all(reading.padded for reading in readings.values())
-    for group in _whole_prompts(list_rows(pair, policy, requests, begun, traced), batch_size, padded=padded):
+    for rows in _list_batches(list_rows(pair, policy, requests, begun, traced), batch_size, padded=padded):
         try:
-            prompts = list(dict.fromkeys(row.text for row in group))
-            prefilled = {
-                role: Sequences.prefill(pair.member(role), pair.vocab_size, prompts, cached=reading.cached)
+            texts = list(dict.fromkeys(row.text for row in rows))
+            places = [texts.index(row.text) for row in rows]
+            read = {
+                role: Sequences.prefill(pair.member(role), pair.vocab_size, texts, cached=reading.cached).select(places)
                 for role, reading in readings.items()
             }
-            for start in range(0, len(group), batch_size):
-                rows = group[start : start + batch_size]
-                for row in rows:
-                    row.begin(policy, seed, _device_of(prefilled))
-                places = [prompts.index(row.text) for row in rows]
-                read = {role: sequences.select(places) for role, sequences in prefilled.items()}
-                yield from _decode(policy, rows, read, pair.eos_ids, count_tokens)
+            for row in rows:
+                row.begin(policy, seed, _device_of(read))
+            yield from _decode(policy, rows, read, pair.eos_ids, count_tokens)
         except Exception as error:
-            blame(error, (row.index for row in group))
+            blame(error, (row.index for row in rows))
             raise
 
 
@@ -125,24 +122,13 @@ def _device_of(read: dict[str, Sequences]) -> torch.device:
     return choose_device(next(iter(read.values())).logits.device)
 
 
-def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:
-    """Groups of rows that are prefilled together. Samples of one prompt stay together; the longest prompts come first.
-
-    A group fits into one batch, unless one prompt has more samples. Its rows are at one position; unless `padded`, of one length.
-    """
+def _list_batches(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:
+    """Rows of one position, sampling and stop strings, and unless `padded` of one length. Samples of one prompt stay together."""
 
     def alike(row: Row) -> tuple[object, ...]:
         return (0 if padded else len(row.text), row.position, row.request.until, *astuple(row.request.sampling))
 
-    def order(row: Row) -> tuple[object, ...]:
-        return (-len(row.text), row.text, *alike(row))
-
-    group: list[Row] = []
-    for _, rows in groupby(sorted(waiting, key=order), key=order):
-        same = list(rows)
-        if group and (len(group) + len(same) > batch_size or alike(group[0]) != alike(same[0])):
-            yield group
-            group = []
-        group = group + same
-    if group:
-        yield group
+    ordered = sorted(waiting, key=lambda row: (*alike(row), -len(row.text), row.text))  # the longest first
+    for _, group in groupby(ordered, key=alike):
+        rows = list(group)
+        yield from (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))

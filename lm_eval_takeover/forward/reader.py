@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from lm_eval_takeover.forward.caches import RaggedCache, choose_device, copy_cache, pad_right, round_up, upload
+from lm_eval_takeover.forward.caches import RaggedCache, choose_device, copy_cache, pad_right, upload
 from lm_eval_takeover.forward.forward_pass import ForwardPass, GraphedPass, StatePass
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
@@ -53,10 +53,6 @@ class Reader:
     @property
     def device(self) -> torch.device:
         return self.forward.member.device
-
-    def padded_length(self, new: int) -> int:
-        """The padded length of a pass over `new` tokens, so few shapes occur. A replayed pass pads itself."""
-        return new if self._graphed is not None else round_up(new)
 
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:
         """Logits `[rows, new, vocab]` after each of `ids` `[rows, new]`, read `offset` tokens behind each row's length.
@@ -122,9 +118,6 @@ class StateReader(Reader):
         self._graphed = None
         self._read: list[int] = []
         self._copy, self._kept = copy_cache(self.cache), 0
-
-    def padded_length(self, new: int) -> int:
-        return new
 
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:
         start, new = self.lengths[0] + offset, ids[0].tolist()
