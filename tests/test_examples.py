@@ -1,5 +1,8 @@
 """What runs elsewhere: examples/ in a shell as GitHub runs them, and `scripts/gpu_check.sh` with a Python that stands in."""
 
+import importlib.util
+import itertools
+import json
 import os
 import re
 import subprocess
@@ -170,3 +173,28 @@ def test_a_wrong_call_and_a_python_without_torch_or_a_gpu_are_one_line(tmp_path)
         done, packed = check_gpu(tmp_path, call, **more)
         assert (done.returncode, done.stderr.count("\n"), packed) == (2, 1, []) and said in done.stderr
     assert not list((tmp_path / "out").rglob("*.t*"))
+
+
+def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_another(tmp_path):
+    spec = importlib.util.spec_from_file_location("real_model_problems", EXAMPLES / "real-model" / "problems.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    made.main(tmp_path)
+    files = [tmp_path / f"{name}.jsonl" for name in made.SIZES]
+    rows = {path.stem.rstrip("12"): [] for path in files} | {"test": list(made.load_test()["test"])}
+    for path in files:
+        rows[path.stem.rstrip("12")] += map(json.loads, path.read_text().splitlines())
+    equations = {split: set() for split in rows}
+    for split, row in ((split, row) for split, of in rows.items() for row in of):
+        sums = re.findall(r"(\d+) ([-+*]) (-?\d+) = (-?\d+)", row["solution"])
+        assert sums[-1][-1] == row["answer"] and row["solution"].endswith(f"\\boxed{{{row['answer']}}}.")
+        for first, sign, second, result in sums:
+            assert eval(first + sign + second) == int(result) and (split != "test" or int(result) >= 0)
+            equations[split].add((sign, *((first, second) if sign == "-" else sorted((first, second)))))
+    words = {split: set(f"{made.NAMES[split]} {made.THINGS[split]}".split()) for split in rows}
+    for one, other in itertools.combinations(rows, 2):
+        assert not equations[one] & equations[other] and not words[one] & words[other]
+    kinds = {split: {row["kind"] for row in of} for split, of in rows.items()}
+    assert kinds == {"train": (old := set(made.KINDS) - {*made.NEW_KINDS}), "calibration": old, "test": set(made.KINDS)}
+    numbers = [(row["kind"], *re.findall(r"\d+", row["problem"])) for row in rows["test"]]
+    assert len(set(numbers)) == len(numbers) == 80
