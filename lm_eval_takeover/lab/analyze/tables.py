@@ -4,7 +4,7 @@ import argparse
 import heapq
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.commands._output import write_csv, write_json, writing
+from lm_eval_takeover.commands._output import write_csv, write_file, write_json, writing
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
@@ -51,7 +51,13 @@ def analyze(options: argparse.Namespace) -> int:
         raise ArgumentError(f"{name} cannot be shown: {reason}")
     for name, table in tables.items():
         write_analysis(options.out, name, table)
-    _write_index(options, inputs.runs, list(tables), missing)
+    described = [
+        {"name": name, "path": os.path.relpath(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
+        for name, run in inputs.runs.items()
+    ]
+    index = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
+    index |= {"near": options.near, "rollouts": options.rollouts}
+    write_file("out", options.out / INDEX, write_json(index))
     for reason in dict.fromkeys(missing.values()):
         together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
         print(f"{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)
@@ -227,19 +233,6 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
             write_text(folder / f"{name}.svg", picture)
 
 
-def _write_index(
-    options: argparse.Namespace, runs: Mapping[str, RunReader], names: Sequence[str], missing: Mapping[str, str]
-) -> None:
-    """`analysis.json`: which runs, by paths relative to the folder, and which analyses."""
-    described = [
-        {"name": name, "path": os.path.relpath(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
-        for name, run in runs.items()
-    ]
-    content = {"version": __version__, "runs": described, "analyses": names, "cannot_show": missing}
-    with writing("out", options.out):
-        write_text(options.out / INDEX, write_json(content | {"near": options.near, "rollouts": options.rollouts}))
-
-
 _LARGEST, _AROUND = 3, 24  # takeovers that are shown, and tokens on either side
 _TRACED = ["token_id", "host_token_id", "chosen_from"]
 SETS = ("low", "high")
@@ -291,7 +284,11 @@ def _describe(inputs: Inputs, run: RunReader, sample: Answered, at: int | None =
 
 
 def make_contexts(inputs: Inputs) -> pl.DataFrame:
-    """One word at low and at high scores, by js where it is scored."""
+    """One word at low and at high scores, by js where it is scored ('Sparse but Critical').
+
+    A context is a whole word with the tokens beside it: `low` below 0.001 nats, where both models agree, `high` from 0.1 nats.
+    The word is the one that is most frequent in its rarer set. Contexts with the smallest digests of their places are shown.
+    """
     score = "js" if "js" in inputs.scores else inputs.scores[0]
     read = partial(read_scored_samples, inputs.score_files, [score])
     words = Words.read(inputs.pieces.list_names())

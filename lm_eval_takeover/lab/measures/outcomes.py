@@ -2,7 +2,8 @@
 
 In comes one table with a row per sample of all runs: `run, policy, score, nominal, task, doc_id, sample, correct, tokens,
 takeovers`. What the tokens of takeovers are, their rank under the host and cross-sampling ('Sparse but Critical'), is measured on
-traces: columns `token_id, takeover, score, donor_rank, host_token_id`, integers -1 where the trace has null.
+traces: columns `token_id, takeover, score, donor_rank, host_token_id`, integers -1 where the trace has null. And whether a
+sample's largest scores predict a wrong answer (Table 2, Figure 4).
 """
 
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ from lm_eval_takeover.lab.score_files import (
 )
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.problems import derive_pass_at_k
-from lm_eval_takeover.results.statistics import Trio, as_values, average_differences, within_shares
+from lm_eval_takeover.results.statistics import Trio, Values, as_values, average_differences, within_shares
 from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
 from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.runs.layout import SAMPLES
@@ -203,9 +203,14 @@ def summarize_tasks(analysis: Analysis) -> dict[str, dict[str, Summary]]:
         inside = choose_averaged(tasks) if task == MEAN else [task]
         for name, run in analysis.runs.items():
             if all(each in run.tasks for each in inside):
-                parts = [_summarize(analysis, name, part, k) for part in inside]
-                whole = replace(average(parts), rates=_measure_rates(analysis, name, inside), k=k)
-                summaries.setdefault(task, {})[name] = whole
+                counts = [_count_correct(analysis, name, part) for part in inside]
+                known = [each for each in counts if each is not None]
+                whole = Summary({}, Rates(), None, None, k)  # without scores where samples were not verified
+                if len(known) == len(counts):
+                    pairs = [zip(*each.values(), strict=True) for each in known]
+                    whole = average([summarize_correct(right, drawn, k, Rates()) for right, drawn in pairs])
+                rates = _measure_rates(analysis, name, inside)
+                summaries.setdefault(task, {})[name] = replace(whole, rates=rates, k=k)
     return summaries
 
 
@@ -242,16 +247,10 @@ def tell_costs(analysis: Analysis, rows: Mapping[str, Summary]) -> str:
 
 def tell_difference(analysis: Analysis, tasks: Sequence[str]) -> str:
     """`Better than random takeovers: yes, …`: by Acc, paired by problem; empty where there are no two such runs."""
-    pair, parts = (analysis.compared, analysis.random), []
-    for task in tasks if None not in pair else ():
-        ours, theirs = (_count_correct(analysis, str(name), task) for name in pair)
-        if not ours or not theirs or ours.keys() != theirs.keys():
-            return ""
-        shares = [np.array([right / drawn for right, drawn in problems.values()]) for problems in (ours, theirs)]
-        parts.append(shares[0] - shares[1])
-    if not parts:
+    parts = _read_problems(analysis, [analysis.compared, analysis.random], tasks)
+    if parts is None:
         return ""
-    difference = average_differences(parts)
+    difference = average_differences([ours - theirs for (ours, _), (theirs, _) in parts])
     interval, p = within_shares(difference.interval()), difference.p_value()
     low, high = (f"{100 * end:+.1f}" for end in (interval.low, interval.high))
     chance = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
@@ -270,14 +269,6 @@ def _measure_rates(analysis: Analysis, name: str, tasks: Sequence[str]) -> Rates
     )
 
 
-def _summarize(analysis: Analysis, name: str, task: str, k: int) -> Summary:
-    """One task of a run; without scores where its samples were not verified."""
-    counts = _count_correct(analysis, name, task)
-    if counts is None:
-        return Summary({}, Rates(), None, None, k)
-    return summarize_correct([right for right, _ in counts.values()], [n for _, n in counts.values()], k, Rates())
-
-
 def _count_correct(analysis: Analysis, name: str, task: str) -> dict[int, tuple[int, int]] | None:
     """By problem, in order, how many of how many samples are correct; None where some were not verified."""
     by_doc = {doc: samples for (of_task, doc), samples in analysis.samples[name].items() if of_task == task}
@@ -286,22 +277,27 @@ def _count_correct(analysis: Analysis, name: str, task: str) -> dict[int, tuple[
     return {doc: (sum(sample.correct for sample in samples), len(samples)) for doc, samples in by_doc.items()}
 
 
+def _read_problems(
+    analysis: Analysis, names: Sequence[str | None], tasks: Sequence[str]
+) -> list[list[tuple[Values, Values]]] | None:
+    """By task and run the share of correct samples of each problem, and their number; None where runs have other problems."""
+    parts = []
+    for task in tasks:
+        counts = [_count_correct(analysis, name, task) for name in names if name is not None]
+        if len(counts) < len(names) or not counts[0] or any(not each or each.keys() != counts[0].keys() for each in counts):
+            return None
+        pairs = [as_values(list(each.values())).T for each in filter(None, counts)]
+        parts.append([(right / drawn, drawn) for right, drawn in pairs])
+    return parts
+
+
 def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None) -> Figure:
     """Recovery in Acc, or Pass@k; empty where the runs have other problems."""
-    if analysis.runs[name].written_by is not None or not (analysis.base and analysis.reference):
+    parts = _read_problems(analysis, [name, analysis.base, analysis.reference], tasks)
+    if analysis.runs[name].written_by is not None or parts is None:
         return Figure()
-    trios = []
-    for task in tasks:
-        counts = [_count_correct(analysis, run, task) for run in (name, analysis.base, analysis.reference)]
-        if not counts[0] or any(not problems or problems.keys() != counts[0].keys() for problems in counts):
-            return Figure()
-        values = []
-        for problems in filter(None, counts):
-            right, drawn = (as_values(numbers) for numbers in zip(*problems.values(), strict=True))
-            values.append(right / drawn if k is None else derive_pass_at_k(right / drawn, drawn, k))
-        guided, base, reference = values
-        trios.append(Trio(guided, base, reference))
-    return recover(trios)
+    scores = [[own if k is None else derive_pass_at_k(own, drawn, k) for own, drawn in part] for part in parts]
+    return recover([Trio(*of_task) for of_task in scores])
 
 
 UNKNOWN = 0xFFFF
@@ -379,7 +375,16 @@ def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -
 
 
 def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, score: str, pieces: Pieces) -> str:
-    """One rollout, as this module's docstring has it; `scored` is what was measured on it afterwards, by this score."""
+    """One rollout; `scored` is what was measured on it afterwards, by this score.
+
+    It is base64 of a zlib stream, which a browser opens by itself (`DecompressionStream("deflate")`):
+
+        u32               bytes of the header, little-endian
+        header            JSON: `text`, a piece per token; `taken`, positions that the donor wrote; `same`, those of them where
+                          the host would have written that, too; `host`, by position what it would have instead
+        4 columns of u16  the low bytes of all tokens, then the high bytes, 65535 for unknown: score, and minus the
+                          log-probability under host and donor, in thousandths of a nat (at most 65.534); rank under the host
+    """
     columns = tokens.columns
     measured = [columns[name] for name in ("score", "host_logprob", "donor_logprob", "donor_rank")]
     if scored is not None:

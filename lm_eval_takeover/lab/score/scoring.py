@@ -1,4 +1,7 @@
-"""Finds the texts of a run without scores, and reads them with both models, file by file."""
+"""Finds the texts of a run without scores, and reads them with both models, file by file.
+
+`restore_arguments` and `Readers` are the models of a stored run, for any command that reads its texts again.
+"""
 
 import contextlib
 import logging

@@ -2,13 +2,11 @@
 
 import csv
 import json
-import re
 import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +14,9 @@ from helpers.run_dirs import plant
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.lab.analyze.command import DESCRIPTION
-from lm_eval_takeover.lab.analyze.tables import SHOWN, Words, count_words, draw_contexts
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
-from lm_eval_takeover.lab.score_files import SampleTokens, list_score_files, read_scored_samples
+from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
@@ -159,30 +155,3 @@ def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, o
         analyze(tmp_path / "out", *folders, only=only)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_help_names_every_analysis():
-    assert set(COLUMNS) <= set(re.findall(r"\w+", DESCRIPTION))
-
-
-PIECES = [" so", "me", " the", "The", ".\n", " a"]
-WORDS = Words.read(PIECES)
-
-
-def test_a_part_of_a_longer_word_is_none():
-    found = WORDS.find(np.array([0, 1, 2, 4, 3, 2, 0, 5, 9]))
-    assert [WORDS.names[word] if word >= 0 else None for word in found] == [
-        *(None, None, "the", None, "the", "the", "so", None, None)
-    ]
-
-
-def test_contexts_are_drawn_by_their_places_alone():
-    values = np.tile(np.array([0.5, 0.0, 0.05], np.float32), 20)
-    samples = [SampleTokens(("t", doc, 0), {"token_id": np.tile([2, 2, 2], 20), "js": values}) for doc in range(4)]
-    assert count_words(samples, WORDS, "js")[:, WORDS.names.index("the")].tolist() == [80, 80]
-    drawn = [
-        [(row["set"], row["doc_id"], row["position"]) for row in draw_contexts(order, WORDS, 2, "js")]
-        for order in (samples, samples[::-1])
-    ]
-    assert drawn[0] == drawn[1]
-    assert len(set(drawn[0])) == 2 * SHOWN and {at % 3 for side, _, at in drawn[0] if side == "high"} == {0}

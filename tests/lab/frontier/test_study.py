@@ -1,42 +1,28 @@
-"""The frontier's files: a stranger's method in them, rows with a call for each task, and what other commands read of them."""
+"""The frontier: a drafted guide in it, rows with a call for each task, groups, seeds and pairs, and what it refuses."""
 
 import csv
+import itertools
 import json
+import statistics
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.one_line import one_line
 from helpers.results import takeover, write_results
 from helpers.stock import comparing_here
 
+from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.running import describe_costs, write_costs
-from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.commands.compare.running import write_costs
+from lm_eval_takeover.errors import ArgumentError, ResultsError, TakeoverError
 from lm_eval_takeover.lab.frontier import AREA_AXES
 from lm_eval_takeover.lab.frontier.output import draw_frontier, write_frontier
 from lm_eval_takeover.lab.frontier.study import describe_frontier
 from lm_eval_takeover.results.files import read_run
-from lm_eval_takeover.results.kept_rows import ComparedRow
+from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 
 METHOD = {"host": "base", "donor": "guide"}
-STRANGER = """\
-from dataclasses import dataclass
-
-from lm_eval_takeover import BudgetParameter, Policy, register_policy
-
-
-@register_policy("later")
-@dataclass(frozen=True, kw_only=True)
-class Later(Policy):
-    \"\"\"The donor writes by chance, and more so the longer the text is.\"\"\"
-
-    uses_chance = True
-    budget_parameter = BudgetParameter("eagerness")
-    eagerness: float = 0.1
-
-    def takes_over(self, at):
-        return at.chance < self.eagerness * (at.positions / 50).clamp(max=1)
-"""
 
 
 def read_lines(path):
@@ -48,30 +34,29 @@ def write_run(folder, correct, **written):
     return read_run(*write_results(folder, correct, **written).glob("results_*.json"))
 
 
-def test_a_method_of_a_stranger_and_a_drafted_guide_stand_in_the_picture(tmp_path, capsys):
+def test_a_method_and_a_drafted_guide_stand_in_the_picture(tmp_path, capsys):
     """A drafted guide is a point where passes are counted: its own texts, in fewer passes; right of it nothing is saved."""
-    plugin, run_dir = tmp_path / "mine.py", tmp_path / "grid"
-    plugin.write_text(STRANGER)
-    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,drafted,later,random@0.1", "--rates", "0.1,0.4"]
+    run_dir = tmp_path / "grid"
+    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,drafted,random", "--rates", "0.1,0.4"]
     words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3", "--batch_size", "16", "--quiet"]
     with comparing_here():
-        assert main([*words, "--model_args", f"plugins={plugin}", "--run_dir", str(run_dir)]) == 0
+        assert main([*words, "--run_dir", str(run_dir)]) == 0
     assert main(["frontier", str(run_dir), "--out", str(run_dir), "--cost", "passes"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "A method that costs more saves nothing." in printed and "measured against guide" in printed
     lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
-    assert list(lines) == ["base", "guide", "drafted", "later@0.1", "later@0.4", "random@0.1"]
-    assert 0 < float(lines["later@0.1"]["realized_rate"]) < float(lines["later@0.4"]["realized_rate"])
+    assert list(lines) == ["base", "guide", "drafted", "random@0.1", "random@0.4"]
+    assert 0 < float(lines["random@0.1"]["realized_rate"]) < float(lines["random@0.4"]["realized_rate"])
     guide, drafted = (float(lines[row]["donor_passes_per_token"]) for row in ("guide", "drafted"))
     assert drafted < 0.8 * guide and lines["drafted"]["realized_rate"] == "1.0"
     texts = [read_run(next((run_dir / row).glob("results/**/results_*.json"))) for row in ("guide", "drafted")]
     assert len({run.tasks["takeover_demo"].problems.texts for run in texts}) == 1
     areas = json.loads((run_dir / "frontier_area.json").read_text())
-    assert list(read_areas(areas, "share")) == ["later", "random"]
+    assert list(read_areas(areas, "share")) == ["random"]
     costs = {(a["axis"], a["metric"]): a["least_cost_90"] for a in areas if a["method"] == "drafted"}
     assert costs["passes", "acc"] == pytest.approx(drafted) and {axis for axis, _ in costs}.isdisjoint(AREA_AXES)
     picture = (run_dir / "frontier.svg").read_text()
-    assert picture.count("<title>later@0.4: Acc") == 1 and ">later</text>" in picture
+    assert picture.count("<title>random@0.4: Acc") == 1 and ">random</text>" in picture
     assert ">drafted</text>" in picture and "<title>drafted" not in picture
     assert main(["leaderboard", str(run_dir), "--format", "json"]) == 0
     board = json.loads(capsys.readouterr().out)["rows"]
@@ -95,13 +80,6 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
     for name in ("realized_rate", "acc"):
         assert lines["average"][name] == pytest.approx(sum(lines[task][name] for task in counts) / 2)
     assert [lines[task]["realized_rate"] for task in counts] == list(rates.values())
-
-
-def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
-    counts = [takeover("random", tokens=tokens, takeovers=tokens // 100, seconds=2.5) for tokens in (1000, 300)]
-    runs = [write_run(tmp_path / f"{run['tokens']}", {"takeover_demo": [1, 2]}, run=run) for run in counts]
-    (cost,) = describe_costs({ComparedRow("random", "random"): runs})
-    assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)
 
 
 def make_runs(tmp_path, counts, tasks=("takeover_demo",), samples=8):
@@ -138,15 +116,6 @@ def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
                      "takeover_amc23": {"far": 0.0}}  # fmt: skip
     assert read_areas(made.all_areas, "share", "takeover_gsm8k", "pass8") == {"far": pytest.approx(0.75)}
     assert {(area["task"], area["metric"]) for area in made.areas} == {("average", "acc")}
-
-
-def test_areas_of_pass_at_k_are_of_the_k_that_the_table_shows(tmp_path):
-    """Of 16 samples the column has Pass@8, and so have areas and bands."""
-    runs = make_runs(tmp_path, {"base": 0, "guide": 16, "far@0.05": 1, "far@0.1": 1}, samples=16)
-    made = describe_frontier(runs)
-    shown = {line["row"]: line for line in made.averages}
-    assert [shown["far@0.1"][name] for name in ("pass8", "pass8_gain")] == pytest.approx([0.5, 0.5])
-    assert read_areas(made.all_areas, "share", metric="pass8") == {"far": pytest.approx(0.5 * (1 - 0.5 * 0.5))}
 
 
 def test_each_axis_has_the_methods_that_have_a_cost_there_and_one_that_can_write_no_more_keeps_its_gain(tmp_path):
@@ -212,7 +181,7 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     assert "<title>oracle@0.1: Acc" in (tmp_path / "frontier.svg").read_text()
     (tmp_path / "effects.json").write_text(
         json.dumps([known[0] | {"shrunk": 1e-28, "effect": 0.0}])
-    )  # nothing is worth anything
+    )  # nothing is worth a thing
     assert all(area["oracle_share"] in (None, 1) for area in describe_frontier(runs, tmp_path).all_areas)
     of_another = {"run": "ce@0.05"}, r"is of the run 'ce@0.05'; expected those of a row here"
     strange = [known[0] | {"doc_id": 6}], "has an effect on .*6.*; expected problems that the rows have"
@@ -223,29 +192,135 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
             describe_frontier(runs, tmp_path)
 
 
-@pytest.mark.parametrize(("kinds", "problems", "samples"), [
-    ("base", 1, 1), ("thinking", 6, 1), ("rates guide", 1, 8), ("rates early thinking base", 6, 1), ("guide base rates", 1, 1),
-    ("guide base rates", 1, 8),
+@pytest.mark.parametrize(("labels", "why"), [
+    ("base", "no areas: no method has two rates; give compare --rates"),
+    ("far@0.02 far@0.05 guide", "no areas: they are gains over the base alone"), ("guide base far@0.02 far@0.05", ""),
 ])  # fmt: skip
-def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, kinds, problems, samples):
-    """`rates` are a method with two rates; `early` follows its rate."""
-    runs = {}
-    for kind in kinds.split():
-        for rate in (0.02, 0.05) if kind == "rates" else (None,):
-            run = takeover({"rates": "random"}.get(kind, kind), rate=rate or 0.03)
-            run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": run["realized_rate"]}}
-            model = {"model": "hf"} if kind == "thinking" else {"run": run}
-            label, method = f"{kind}@{rate}" if rate else kind, METHOD if kind in ("rates", "early") else {}
-            row = ComparedRow(label, "random" if method else kind, rate=rate, follows=kind == "early", **method)
-            runs[row] = [write_run(tmp_path / label, {"takeover_demo": [samples] * problems}, samples=samples, **model)]
-    made = describe_frontier(runs)
-    ends = [row.get(name) for row in (*made.lines, *made.all_areas) for name in ("low", "difference_high", "acc_gain_low")]
-    assert all(end is None or -1 <= end <= 1 for end in ends)
+def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, labels, why):
+    made = describe_frontier(make_runs(tmp_path, dict.fromkeys(labels.split(), 1)))
     draw_frontier(made.averages, "share", tmp_path / "frontier.svg")
-    assert len(made.averages) == len(runs)
-    table, has_areas = write_frontier(made, "share", "table"), "rates" in kinds and "base" in kinds
-    assert ("no areas: no method has two rates; give compare --rates" in table) is ("rates" not in kinds)
-    assert table.startswith("Areas by share of tokens that the guide writes\n") is has_areas
-    assert ("\nLeast share of tokens at which the guide is asked\n" in table) is has_areas
-    assert ("no areas: they are gains over the base alone" in made.why) is ("rates" in kinds and not has_areas)
-    assert capsys.readouterr().err == "" and (tmp_path / "frontier.svg").read_text().startswith("<?xml")
+    table = write_frontier(made, "share", "table")
+    assert len(made.averages) == len(labels.split()) and (tmp_path / "frontier.svg").read_text().startswith("<?xml")
+    if why:
+        assert why in table
+    else:
+        assert table.startswith("Areas by share of tokens that the guide writes\n")
+        assert "\nLeast share of tokens at which the guide is asked\n" in table
+
+
+ALONE = {"base": [0, 1, 2, 1, 0, 3], "guide": [8, 7, 8, 8, 6, 8]}
+NEAR = {"near@0.05": [4, 3, 8, 2, 5, 6], "near@0.1": [6, 6, 8, 4, 7, 8]}
+FAR = {"far@0.05": [1, 1, 3, 1, 0, 4], "far@0.1": [2, 2, 5, 2, 1, 6]}
+
+
+def write_comparison(folder, counts, *, seed=0, pair="acme/Small-Base", calibration=None, **written):
+    """A folder as `compare` leaves it, of rows with so many of 8 samples correct. Returns its rows with their runs."""
+    runs = {}
+    for label, correct in counts.items():
+        name, _, at = label.partition("@")
+        rate = float(at or 0)
+        told = {"tokens": 1000, "takeovers": round(1000 * rate), "realized_rate": rate, "changed": 10, "asked": 1000}
+        given = {"base": pair, "seed": seed, "calibration": calibration, "per_task": {"takeover_demo": told}}
+        run = takeover("random" if at else name, rate=rate, **given)
+        method = {"host": "base", "donor": "guide", "word": name, "rate": rate} if at else {}
+        results = write_results(folder / label / "results", {"takeover_demo": correct}, run=run, **written)
+        runs[ComparedRow(label, name, **method)] = [read_run(*results.glob("results_*.json"))]
+    write_kept_rows(folder, runs)
+    return runs
+
+
+def merge(tmp_path, other="two"):
+    """The averages of all rows, and all areas."""
+    words = ["frontier", *(str(tmp_path / name) for name in ("one", other))]
+    assert main([*words, "--out", str(tmp_path / "merged")]) == 0
+    lines, areas = (json.loads((tmp_path / "merged" / f"{name}.json").read_text()) for name in ("frontier", "frontier_area"))
+    return [line for line in lines if line["task"] == "average"], areas
+
+
+def test_groups_of_methods_are_merged_as_if_they_had_run_together(tmp_path, capsys):
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    write_comparison(tmp_path / "two", ALONE | FAR)
+    together = describe_frontier(write_comparison(tmp_path / "all", ALONE | NEAR | FAR))
+    lines, areas = merge(tmp_path)
+    assert [line["row"] for line in lines] == [*ALONE, *NEAR, *FAR]
+    assert {line["seeds"] for line in lines} == {1} and {line["acc_between_seeds"] for line in lines} == {None}
+    assert areas == json.loads(json.dumps(together.all_areas))
+    printed = capsys.readouterr()
+    assert "Areas by share of tokens" in printed.out and printed.err == ""
+    assert ">far</text>" in (tmp_path / "merged" / "frontier.svg").read_text()
+
+
+def test_seeds_of_a_row_are_one_row_with_the_spread_between_them(tmp_path):
+    other = {label: correct[1:] + correct[:1] for label, correct in NEAR.items()} | {"near@0.05": [8, 3, 8, 2, 5, 6]}
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    write_comparison(tmp_path / "two", ALONE | other, seed=1)
+    lines, areas = merge(tmp_path)
+    assert [(line["row"], line["seeds"]) for line in lines] == [(label, 2) for label in ALONE | NEAR]
+    accs = {label: [sum(counts[label]) / 48 for counts in (NEAR, other)] for label in NEAR}
+    for line in lines[2:]:
+        assert line["acc"] == pytest.approx(statistics.mean(accs[line["row"]]))
+        assert line["acc_between_seeds"] == pytest.approx(statistics.stdev(accs[line["row"]]))
+        assert line["realized_rate"] == line["rate"]
+        pairs = [zip(counts[line["row"]], ALONE["guide"], strict=True) for counts in (NEAR, other)]
+        apart = sum(abs(own - guide) for own, guide in itertools.chain(*pairs))  # samples that are right in one row alone
+        assert line["same_as_guide"] == pytest.approx(1 - apart / 96)
+    gains = [statistics.mean(accs[label]) - sum(ALONE["base"]) / 48 for label in NEAR]
+    assert read_areas(areas, "share") == {"near": pytest.approx(gains[0] / 4 + (gains[0] + gains[1]) / 4)}
+
+
+def test_pairs_stand_in_one_figure_each_with_its_own_base(tmp_path, capsys):
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    write_comparison(tmp_path / "two", {"base": [4] * 6, "guide": [8] * 6} | NEAR, pair="acme/Other-Base")
+    lines, areas = merge(tmp_path)
+    pairs = ["Small-Base + Large", "Other-Base + Large"]
+    assert [line["pair"] for line in lines] == [pair for pair in pairs for _ in ALONE | NEAR]
+    first, second = (read_areas([area for area in areas if area["pair"] == pair], "share")["near"] for pair in pairs)
+    assert first > second
+    picture, printed = (tmp_path / "merged" / "frontier.svg").read_text(), capsys.readouterr().out
+    assert all(f">Acc, {pair}</text>" in picture and f"{pair}\nAreas by" in printed for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"counts": {"base": [1] * 5, "guide": [8] * 5}}, "differ in problems of takeover_demo"),
+        ({"verifier": "math_verify"}, "differ in verifier: takeover -> math_verify"),
+        ({"decoding": {"temperature": 1.0}}, "differ in temperature: 0.6 -> 1.0"),
+        ({"calibration": "two"}, "differ in calibration prompts"),
+        ({"seed": 1, "counts": ALONE | FAR}, "rows differ in seeds: base has [0, 1], near@0.05 has [0]"),
+    ],
+    ids=["problems", "verifier", "decoding", "prompts", "seeds"],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line_that_says_why(tmp_path, changed, text):
+    packaged, _ = find_calibration("demo")
+    for name in ("one", "two"):
+        given = {"counts": ALONE | NEAR, "calibration": "one"} | (changed if name == "two" else {})
+        write_comparison(tmp_path / name, given.pop("counts"), **given)
+        prompts = packaged.prompts | ({"problems": packaged.prompts["problems"][1:]} if name == "two" else {})
+        write_calibration(replace(packaged, prompts=prompts), tmp_path / name / f"{name}.json")
+    with one_line(ArgumentError, text):
+        merge(tmp_path)
+
+
+def test_after_a_stopped_call_with_another_limit_each_row_has_its_last_results(tmp_path, capsys):
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    given = takeover("base", base="acme/Small-Base")
+    write_results(tmp_path / "one/base/results", {"takeover_demo": [1] * 12}, run=given, date="2026-01-02T00-00-00")
+    assert main(["leaderboard", str(tmp_path / "one"), "--vs", str(tmp_path / "one/base"), "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    sizes = {row["model"]: row["tasks"]["takeover_demo"]["problems"] for row in rows}
+    assert sizes == dict.fromkeys(ALONE | NEAR, 6) | {"base": 12}
+
+
+def test_only_folders_of_compare_are_read(tmp_path):
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArgumentError, match=r"empty' has no rows.json, which `compare --run_dir` writes"):
+        merge(tmp_path, "empty")
+    (first, *_) = json.loads((tmp_path / "one" / "rows.json").read_text())
+    for rows, text in (({}, "expected a list"), ([1], "expected"), ([{}], "label"), ([first | {"results": [".."]}], "outside")):
+        (tmp_path / "empty" / "rows.json").write_text(json.dumps(rows))
+        with pytest.raises(TakeoverError, match=text):
+            merge(tmp_path, "empty")
+    with pytest.raises(ArgumentError, match=r"has no effects.json; expected what `effects --out` wrote"):
+        main(["frontier", str(tmp_path / "one"), "--effects", str(tmp_path), "--out", str(tmp_path / "new")])

@@ -4,7 +4,6 @@ import numpy as np
 import polars as pl
 import pytest
 from effect_intervals import SCORES, measure
-from matplotlib.figure import Figure
 
 from lm_eval_takeover.lab.measures.effects import (
     BEYOND,
@@ -12,13 +11,11 @@ from lm_eval_takeover.lab.measures.effects import (
     Outcomes,
     Positions,
     measure_auroc,
-    measure_position,
     nested_mean,
     tabulate_auroc,
     tabulate_by_score,
     tabulate_summary,
 )
-from lm_eval_takeover.lab.measures.figures import draw
 from lm_eval_takeover.results.statistics import paired_difference
 
 
@@ -75,10 +72,12 @@ def test_figures_hold_in_simulated_worlds(world):
     assert found["auroc effect"] > found["auroc near"] > found["auroc random"] + 0.1
 
 
-def test_bins_by_score_rise_with_the_effect():
-    bins = tabulate_by_score(planted(np.random.default_rng(2)), ["good", "noise"]).filter(kind="all")
+def test_bins_by_score_rise_with_the_effect_equal_scores_are_in_one_and_unknown_ones_in_none():
+    positions = planted(np.random.default_rng(2)).with_columns(flat=pl.lit(1.0), unknown=pl.lit(float("nan")))
+    bins = tabulate_by_score(positions, ["good", "flat", "unknown"]).filter(kind="all")
     good = bins.filter(score="good")
-    assert good["positions"].sum() == bins.filter(score="noise")["positions"].sum() and len(good) == 10
+    assert bins.filter(pl.col("score") != "good").select("score", "positions").rows() == [("flat", len(positions))]
+    assert good["positions"].sum() == len(positions) and len(good) == 10 and tabulate_auroc(positions, ["unknown"]).is_empty()
     assert good["effect"][-1] > 0.5 > 0.2 > abs(good["effect"][0])
     assert (good["left"] <= good["right"]).all() and good["left"].is_sorted()
 
@@ -105,14 +104,6 @@ def test_kinds_and_tasks_have_rows_of_their_own_and_populations_add_up():
     assert sum(table["t", kind]["population"] for kind in ("takeover", "control")) == table["t", "all"]["population"]
 
 
-def test_equal_scores_stay_in_one_bin_and_unknown_ones_in_none():
-    positions = planted(np.random.default_rng(3), problems=10)
-    positions = positions.with_columns(flat=pl.lit(1.0), unknown=pl.lit(float("nan")))
-    bins = tabulate_by_score(positions, ["flat", "unknown"]).filter(kind="all")
-    assert bins.select("score", "positions").rows() == [("flat", len(positions))]
-    assert tabulate_auroc(positions, ["unknown"]).is_empty()
-
-
 def test_the_share_that_brings_most_of_the_gain():
     def share(host, donor):
         return position_frame(host, donor).share_of_gain()
@@ -131,42 +122,9 @@ def test_chance_alone_does_not_look_like_a_few_large_effects():
     assert position_frame(*draws.tolist()).share_of_gain() > 0.6  # by the same draws it would be 0.2
 
 
-def test_a_position_has_counts_and_an_interval_within_bounds():
-    assert measure_position([False, True], [True, True]) == {
-        "correct_host": 1, "correct_donor": 2, "continuations": 2, "effect": 0.5, "low": -1.0, "high": 1.0,
-    }  # fmt: skip
-    alone = measure_position([False], [True])
-    assert (alone["effect"], alone["low"], alone["high"]) == (1.0, -1.0, 1.0)
-
-
-def test_the_picture_weights_positions_as_the_tables_do():
-    draw("effects", pl.DataFrame({"kind": "control", "effect": [0.0, 1.0], "inclusion": [0.5, 0.1]}), figure := Figure())
-    heights = figure.axes[0].patches[0].get_xy()[:, 1]
-    assert sorted(set(heights.round(6))) == pytest.approx([0, 2 / 12, 10 / 12], abs=1e-6)
-
-
-def observe(rng, host, donor, pairs=8):
-    """Outcomes of positions that end correctly with these chances, and the raw effects."""
-    ends = [rng.random((len(host), pairs)) < np.asarray(chance)[:, None] for chance in (host, donor)]
-    gained, lost = ((a & ~b).sum(axis=1) for a, b in (ends[::-1], ends))
-    return Outcomes(gained, lost, pairs), (gained - lost) / pairs
-
-
-def test_effects_are_found_and_single_ones_are_drawn_to_what_is_likely():
-    rng = np.random.default_rng(0)
-    good = rng.random(300) < 0.3
-    outcomes, raw = observe(rng, np.full(300, 0.2), np.where(good, 0.9, 0.2))
-    mixture = outcomes.fit(np.ones(300))
-    helpful, harmful = mixture @ BEYOND
-    assert helpful == pytest.approx(good.mean(), abs=0.06) and harmful < 0.03
-    shrunk = outcomes.expect(mixture, EFFECTS[:, None])[:, 0]
-    truth = np.where(good, 0.7, 0)
-    assert np.square(shrunk - truth).mean() < 0.5 * np.square(raw - truth).mean()
-
-
 def test_positions_count_by_their_weight_and_greedy_texts_have_no_noise():
-    rng = np.random.default_rng(1)
-    outcomes, _ = observe(rng, np.full(200, 0.1), np.repeat([0.1, 0.9], 100))
+    right = np.random.default_rng(1).random((2, 200, 8)) < np.array([np.full(200, 0.1), np.repeat([0.1, 0.9], 100)])[..., None]
+    outcomes = Outcomes(*((a & ~b).sum(axis=1) for a, b in (right[::-1], right)), 8)
     weights = np.repeat([9.0, 1.0], 100)
     assert (outcomes.fit(np.stack([np.ones(200), weights])) @ BEYOND)[:, 0] == pytest.approx([0.5, 0.1], abs=0.05)
     outcomes = Outcomes(np.array([1, 0, 0, 0]), np.array([0, 1, 0, 0]), 1, exact=True)

@@ -35,10 +35,11 @@ HOSTILE = [
 WORDS = [" the", " of", " and", "\n", " 12", " so", " then", *HOSTILE]
 
 
-def write_report(folder, tokenizer, monkeypatch, *options, out=None):
-    monkeypatch.setattr(RunReader, "load_tokenizer", lambda *_: tokenizer)
+def write_report(folder, *options, out=None):
     out = out or folder / "report.html"
-    assert main(["report", str(folder / "analysis"), "--out", str(out), *options]) == 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RunReader, "load_tokenizer", lambda *_: TableTokenizer(WORDS))
+        assert main(["report", str(folder / "analysis"), "--out", str(out), *options]) == 0
     return out
 
 
@@ -64,22 +65,17 @@ def write_small(folder, texts, problem="What is $x^2$ for $x = 3$?", docs=4, ans
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A report of ordinary texts."""
-    folder = tmp_path_factory.mktemp("small")
-    write_small(folder, 7)
-    with pytest.MonkeyPatch.context() as patch:
-        return write_report(folder, TableTokenizer(WORDS), patch)
+    write_small(folder := tmp_path_factory.mktemp("small"), 7)
+    return write_report(folder)
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
     """A report of texts that would like to be more than texts."""
-    folder = tmp_path_factory.mktemp("hostile")
-    problem = (
-        "</script><script>console.log('out')</script> $\\href{javascript:alert(1)}{x}$ \\[\\unknown\\] \u202e" + "y" * 200_000
-    )
-    write_small(folder, len(WORDS), problem, 2, "</style><script>console.log(2)</script>\\x\u202e")
-    with pytest.MonkeyPatch.context() as patch:
-        return write_report(folder, TableTokenizer(WORDS), patch)
+    problem = "</script><script>console.log('out')</script> $\\href{javascript:alert(1)}{x}$ \\[\\unknown\\] \u202e"
+    answer = "</style><script>console.log(2)</script>\\x\u202e"
+    write_small(folder := tmp_path_factory.mktemp("hostile"), len(WORDS), problem + "y" * 200_000, 2, answer)
+    return write_report(folder)
 
 
 def read_index(path):
@@ -97,7 +93,7 @@ def read_rollout(path, number):
     return header, planes[:, 0] + 256 * planes[:, 1]
 
 
-def test_a_rollout_is_packed_with_all_that_is_shown_of_it(small):
+def test_a_rollout_is_packed_with_all_that_is_shown_of_it_and_a_rate_off_the_asked_one_is_marked(small):
     index = read_index(small)
     assert [run["name"] for run in index["runs"]] == ["base", "guided"]
     assert (index["base"], index["compared"]) == (0, 1)
@@ -111,13 +107,8 @@ def test_a_rollout_is_packed_with_all_that_is_shown_of_it(small):
     assert np.abs(host - score).max() <= 2 and np.abs(donor - score / 8).max() <= 2
     unscored, columns = read_rollout(small, index["problems"][0]["runs"][0][0][-1])
     assert unscored["taken"] == [] and (columns[0] == 65535).all()
-
-
-def test_the_table_says_how_good_each_run_is(small):
-    text = small.read_text()
-    assert re.search(r'<th scope="row">base</th><td class="number" data-name="Acc">25.0%\n\[', text)
-    assert ">7.5% †</td>" in text  # 3 takeovers of 40 tokens, and 2 were asked for
-    assert "guided: the guide wrote 7.5% of the tokens. 25.0% of its answers" in text and "Each task" not in text
+    text = small.read_text()  # 3 takeovers of 40 tokens, and 2 were asked for
+    assert ">7.5% †</td>" in text and "guided: the guide wrote 7.5% of the tokens. 25.0% of its answers" in text
 
 
 def test_recovery_is_measured_against_the_thinking_row_even_if_that_is_the_guide_itself():
@@ -126,7 +117,7 @@ def test_recovery_is_measured_against_the_thinking_row_even_if_that_is_the_guide
     assert Analysis(Path(), runs, [], {}).reference == "thinking"
 
 
-def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monkeypatch):
+def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
     """Two tasks, of which one has longer texts: the rate is a share of all tokens, in the headline and in the table."""
     random, names = np.random.default_rng(0), {"base": 2, "random": 2, "guided": 5, "guide": 7, "thinking": 6}
     problems = {(task, doc): ("?", "8") for task in ("takeover_gsm8k", "takeover_amc23") for doc in range(9)}
@@ -140,7 +131,7 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monk
         run = write_run(tmp_path / name, policy, rollouts, problems)
         plant_facts(run, takeover={"guide": {"id": "small" if name == "thinking" else "large", "revision": None}})
     write_analysis(tmp_path / "analysis", *(tmp_path / name for name in names))
-    text = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch).read_text()
+    text = write_report(tmp_path).read_text()
     shown = text[text.index('id="good"') : text.index('id="where"')]
     lead, picture, table, costs, tasks = (shown.index(part) for part in ("lead", "<svg", "<table", "Guide passes", "<details"))
     assert lead < picture < table < costs < tasks < shown.index(">takeover_amc23<") and shown.count("<svg") == 1
@@ -156,7 +147,7 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path, monk
 
 
 @pytest.mark.parametrize("counts", [0, 5])
-def test_planning_is_shown_where_the_task_has_such_words(tmp_path, monkeypatch, counts):
+def test_planning_is_shown_where_the_task_has_such_words(tmp_path, counts):
     write_small(tmp_path, 7)
     row = {"task": "toy", "run": "guided", "set": "takeovers", "score": "ce", "enrichment": 1.0, "low": None, "high": None}
     rows = [row | {"class": name, "in_base": counts if name == "planning" else 9} for name in ("planning", "execution")]
@@ -165,14 +156,14 @@ def test_planning_is_shown_where_the_task_has_such_words(tmp_path, monkeypatch, 
     index["analyses"].append("planning")
     (tmp_path / "analysis" / "analysis.json").write_text(json.dumps(index))
     shutil.copy(tmp_path / "analysis" / "flips.svg", tmp_path / "analysis" / "planning.svg")
-    text = write_report(tmp_path, TableTokenizer(WORDS), monkeypatch).read_text()
+    text = write_report(tmp_path).read_text()
     words = text[text.index('id="words"') : text.index('id="changed"')]
     assert ("How often planning" in words) == bool(counts)
 
 
-def test_what_is_embedded_fits_and_tells_which(small, tmp_path, monkeypatch):
+def test_what_is_embedded_fits_and_tells_which(small, tmp_path):
     limit, part = round((small.stat().st_size - 12_000) / 1e6, 3), tmp_path / "part.html"
-    write_report(small.parent, TableTokenizer(WORDS), monkeypatch, "--max-size", str(limit), out=part)
+    write_report(small.parent, "--max-size", str(limit), out=part)
     assert part.stat().st_size <= limit * 1e6
     index = read_index(part)
     kept = [[[sample[0] for sample in run if len(sample) > 6] for run in problem["runs"]] for problem in index["problems"]]
@@ -182,7 +173,7 @@ def test_what_is_embedded_fits_and_tells_which(small, tmp_path, monkeypatch):
     assert all(base == guided and base for base, guided in kept)  # a sample is there with the base's, and one of each problem
     assert len(kept[0][0]) >= len(kept[2][0])  # what changed comes first
     with pytest.raises(ArgumentError, match=r"--max_size 0.1: the page needs 0\.\d MB before any answer is in it"):
-        write_report(small.parent, TableTokenizer(WORDS), monkeypatch, "--max-size", "0.1", out=part)
+        write_report(small.parent, "--max-size", "0.1", out=part)
 
 
 def test_figures_hold_nothing_but_shapes_and_texts(tmp_path):

@@ -1,16 +1,14 @@
 """Both models along stored samples: what is written, resumed and refused."""
 
 import json
-import re
 import shutil
 import sqlite3
 
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from helpers.demo_runs import run_demo
 from helpers.pairs import look_before_passes
-from helpers.run_dirs import copy_few, plant_facts
+from helpers.run_dirs import plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
@@ -24,10 +22,6 @@ from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
 NAME = ["task", "doc_id", "sample", "position"]
-
-
-def copy(run, folder):
-    return shutil.copytree(run, folder / run.name)
 
 
 def read(folder, kind):
@@ -51,7 +45,7 @@ def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
 
 
 def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
-    run = copy(demo_runs["base"], tmp_path)
+    run = shutil.copytree(demo_runs["base"], tmp_path / "base")
     shutil.rmtree(run / "scores")
     monkeypatch.setattr(scoring, "FILE_TOKENS", 2000)
     batches = []
@@ -71,21 +65,8 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     assert len(batches) == 5
 
 
-def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):
-    run = copy_few(demo_runs["base"], tmp_path / "run")
-
-    def look(role, ids, reads_prompt):
-        if len(ids) > 9:
-            raise MemoryError
-
-    look_before_passes(monkeypatch, look)
-    assert main(["score", str(run), "--batch_size", "16"]) == 0
-    assert "batch size 8" in caplog.text
-    assert read(run, "scores").select("doc_id", "sample").n_unique() == 16
-
-
 def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_pair):
-    run = copy(demo_runs["base"], tmp_path)
+    run = shutil.copytree(demo_runs["base"], tmp_path / "base")
     guide = ["--guide", str(random_pair["guide"]), "--base", str(random_pair["base"])]
     with pytest.raises(RunDirError, match=r"was scored with base=demo-base .* give --overwrite"):
         main(["score", str(run), *guide])
@@ -109,17 +90,9 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
     assert read(run, "scores").equals(held)
 
 
-def test_a_run_of_one_model_needs_the_other_named(tmp_path, random_pair):
-    run_demo(tmp_path / "run", 1, {"policy": "base", "base": str(random_pair["base"])}, gen_kwargs="max_gen_toks=8")
-    with pytest.raises(ArgumentError, match=re.escape("--guide is missing: the run in")):
-        main(["score", str(tmp_path / "run")])
-    assert main(["score", str(tmp_path / "run"), "--guide", str(random_pair["guide"])]) == 0
-    assert read(tmp_path / "run", "scores")["position"].max() == 7
-
-
 def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, random_pair, caplog, monkeypatch):
     """The folder names a model whose own code is asked for by `trust_remote_code`, and what says where weights go."""
-    run, evil = copy(demo_runs["base"], tmp_path), shutil.copytree(random_pair["base"], tmp_path / "evil")
+    run, evil = shutil.copytree(demo_runs["base"], tmp_path / "base"), shutil.copytree(random_pair["base"], tmp_path / "evil")
     config = json.loads((evil / "config.json").read_text())
     classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": [None, "evil.Tokenizer"]}
     (evil / "config.json").write_text(json.dumps(config | {"auto_map": classes, "model_type": "evil"}))
