@@ -2,5 +2,5 @@
 
 Reads `manifest.toml` (set-ups of models and tasks; items with their rows, analyses and figures), runs what is missing by the
 other commands, and writes `index.html` and `index.md`. It computes no statistics: each number is one of a command's JSON files.
-Start reading at `manifest`, then `command`, then `index`.
+Start reading at `manifest`, then `command`.
 """

@@ -38,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Returns 0, or the exit status of the first command that failed; the index has all that was made."""
     need_lab_packages("paper")
     from lm_eval_takeover.commands.compare import worker
-    from lm_eval_takeover.lab.paper.index import write_index
-    from lm_eval_takeover.lab.paper.manifest import plan_commands, read_manifest
+    from lm_eval_takeover.lab.paper.manifest import plan_commands, read_manifest, write_index
     from lm_eval_takeover.storage.paths import make_component
 
     manifest = read_manifest(options.setups)
