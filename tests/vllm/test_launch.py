@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import check_next_vllm
 import pytest
+import torch
 from helpers.one_line import one_line
 from helpers.pairs import save_random_model
 from transformers import AutoConfig
@@ -90,6 +92,30 @@ def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, monkeypatch, caplog):
     alike = plan(block_size="auto", max_num_seqs=16, data_parallel_size=2)["speculative_config"]
     assert alike["num_speculative_tokens_per_batch_size"] == [(1, 16, lengths[-1])]
     assert "speculative_config" not in plan(block_size="auto", policy="random", rate=0.9, tau=None)
+
+
+@pytest.mark.parametrize("ranges", [[(1, 9, 12), (10, 99, 10), (100, 256, 7)], [(1, 9, 12), (10, 99, 9), (100, 1024, 0)]])
+def test_three_lengths_of_drafts_have_few_graphs(plan, monkeypatch, ranges):
+    """By vLLM's own sizes. A fixed length of 8 has 44 full graphs of the target, the best length of each number 253 and 387."""
+    from vllm.config.compilation import CUDAGraphMode
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.worker.gpu import cudagraph_utils
+
+    longest, most = ranges[0][2], ranges[-1][1]
+    given = {"num_speculative_tokens_per_batch_size": ranges, "num_speculative_tokens": longest}
+    options = plan(block_size=1, max_num_seqs=most, max_num_batched_tokens=8192)
+    config = EngineArgs(**options, enforce_eager=False).create_engine_config()
+    config.speculative_config = SimpleNamespace(**given, uses_dynamic_speculative_decoding=lambda: True)
+    compilation, mode = config.compilation_config, CUDAGraphMode.FULL_AND_PIECEWISE
+    compilation.cudagraph_mode, compilation.cudagraph_capture_sizes, compilation.max_cudagraph_capture_size = mode, None, None
+    config.model_config.enforce_eager = False
+    monkeypatch.setattr(type(config), "num_speculative_tokens", longest)
+    monkeypatch.setattr(type(config), "uniform_decode_query_len", longest + 1)
+    monkeypatch.setattr(cudagraph_utils, "get_pp_group", Mock())
+    monkeypatch.setattr(cudagraph_utils, "current_platform", Mock())
+    config._set_cudagraph_sizes()
+    graphs = cudagraph_utils.CudaGraphManager(config, torch.device("cpu"), mode, longest + 1)._capture_descs
+    assert len(graphs[CUDAGraphMode.FULL]) < 140 and len(graphs[CUDAGraphMode.PIECEWISE]) < 64
 
 
 @pytest.mark.parametrize(
