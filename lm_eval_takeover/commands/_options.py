@@ -5,8 +5,9 @@ dtype={"default": None})`. Start reading at `add_shared`.
 """
 
 import argparse
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +157,26 @@ def check_least(options: argparse.Namespace, *names: str) -> None:
             raise ArgumentError(f"--{name} {value} is not at least 1")
 
 
-def check_prompts(source: str | None) -> None:
-    """Raise ArgumentError where `--prompts` can only be the name of a file, and there is none."""
-    is_file = source is not None and (source.endswith(_PROMPTS) or source.startswith(("/", ".", "~")))
-    if is_file and not Path(str(source)).exists():
+def list_fields(field: str | None, has_task: bool) -> tuple[str, ...]:
+    """The fields of which a file of prompts has one: `--field`; else a task's problems, or whole prompts."""
+    return (field,) if field else ("problem", "question") if has_task else ("prompt",)
+
+
+def check_prompts(source: str | None, names: Sequence[str]) -> None:
+    """Raise ArgumentError where `--prompts` can only be a file and there is none, or its first line has none of these fields."""
+    path = Path(source or "")
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            first = next((line for line in lines if line.strip()), None)
+        if first is None:
+            raise ArgumentError(f"--prompts '{source}' holds no prompt; expected one JSON object with '{names[0]}' per line")
+        row: Any = None
+        with contextlib.suppress(ValueError):  # its reader names the line
+            row = json.loads(first)
+        if isinstance(row, dict) and not any(name in row for name in names):
+            told = f"no text in field '{names[0]}' (its fields: {', '.join(row) or 'none'})"
+            raise ArgumentError(f"--prompts '{source}': {told}; name the field with --field")
+    elif source and not path.exists() and (source.endswith(_PROMPTS) or source.startswith(("/", ".", "~"))):
         raise ArgumentError(f"--prompts '{source}' does not exist; expected a JSONL file, or a data set of the hub")
 
 

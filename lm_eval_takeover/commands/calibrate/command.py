@@ -4,7 +4,16 @@ import argparse
 from pathlib import Path
 
 from lm_eval_takeover.arguments import check_folder
-from lm_eval_takeover.commands._options import ENGINE, LOADING, PAIR, add_shared, check_include_path, check_least, check_prompts
+from lm_eval_takeover.commands._options import (
+    ENGINE,
+    LOADING,
+    PAIR,
+    add_shared,
+    check_include_path,
+    check_least,
+    check_prompts,
+    list_fields,
+)
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
 from lm_eval_takeover.errors import ArgumentError
 
@@ -29,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--prompts", metavar="PROMPTS", help="JSONL file, or hub data set 'id[:config]'; not your benchmark")
     add("--split", default="train", help="split of the hub data set (default: train)")
-    add("--field", help="field with the prompt or problem (default: problem with --task, else prompt, else question)")
+    add("--field", help="field with the prompt or problem (default: problem or question with --task, else prompt)")
     add("--task", metavar="TASK", help="the task that you will run; it supplies the template and the sampling settings")
     add_shared(group, "include_path", include_path={"help": "a folder of task files for --task"})
     add_shared(group, "apply_chat_template", "enable_thinking")
@@ -83,7 +92,7 @@ def _check_measurement(options: argparse.Namespace) -> None:
     """Raise ArgumentError for prompts, rates and files that can be known to be wrong."""
     if options.prompts is None and not (options.task and options.diagnostic):
         raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
-    check_prompts(options.prompts)
+    check_prompts(options.prompts, list_fields(options.field, bool(options.task)))
     if options.include_path is not None and not options.task:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
     check_include_path(options)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lm_eval_takeover.commands._options import list_fields
 from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Sampling
 from lm_eval_takeover.results.documents import read_lines
@@ -138,8 +139,9 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
         rows = _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None, None)
     elif (path := Path(source)).exists():
         # A task's template goes around a problem; without a task a file holds whole prompts.
-        field = field or ("problem" if task else "prompt")
+        names = list_fields(field, task is not None)
         lines = [{name: line.get(name) for name in line} for line in read_lines(path, "one JSON object per line")]
+        field = next((name for name in names if lines and name in lines[0]), names[0])
         rows = _Rows(lines, f"--prompts '{source}'", path.name, field, None, None)
     else:
         import datasets

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.arguments import KINDS, ModelArguments, check_folder
-from lm_eval_takeover.commands._options import LOADING, PAIR, check_include_path, check_prompts
+from lm_eval_takeover.commands._options import LOADING, PAIR, check_include_path, check_prompts, list_fields
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, check_name, parse_rates, parse_word
 
@@ -97,7 +97,7 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
         "model_args": arguments,
     }
     ModelArguments.parse({name: given[name] for name in _LISTED if given[name] is not None})
-    check_prompts(options.prompts)
+    check_prompts(options.prompts, list_fields(options.field, has_task=True))
     check_include_path(options)
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")

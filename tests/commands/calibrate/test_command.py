@@ -108,13 +108,13 @@ def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked
     ("words", "text"),
     [
         ("--prompts EMPTY", "--prompts 'EMPTY' holds no prompt"),
-        ("--prompts WRONG", "--prompts 'WRONG': no row has text in field 'prompt' (its fields: text)"),
+        ("--prompts WRONG", "--prompts 'WRONG': no text in field 'prompt' (its fields: text); name the field with --field"),
         ("--prompts LONG", "--prompts: all 1 are empty or exceed the context of 2048 tokens"),
         ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
-        ("--prompts WRONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
-        ("--prompts WRONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
-        ("--prompts WRONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),
-        ("--prompts WRONG --model_args polcy=random", "--model_args polcy=… loads no model; "),
+        ("--prompts LONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
+        ("--prompts LONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
+        ("--prompts LONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),
+        ("--prompts LONG --model_args polcy=random", "--model_args polcy=… loads no model; "),
     ],
 )
 def test_an_error_of_the_user_is_one_line_and_writes_nothing(tmp_path, words, text):
