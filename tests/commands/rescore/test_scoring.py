@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -102,7 +103,7 @@ def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsy
 
 def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "run")
-    with sqlite3.connect(folder / "journal-000.sqlite") as connection:
+    with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
         connection.execute("DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
     connection.close()
     (run,), verdicts = read_stored_runs(folder)

@@ -97,7 +97,7 @@ def test_a_word_is_shown_where_models_agree_and_where_they_differ(analysed, demo
 
 def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     """As after a second command: what it asks for has the keys of texts that stand under the first task."""
-    with sqlite3.connect(copies["base"] / "journal-000.sqlite") as journal:
+    with closing(sqlite3.connect(copies["base"] / "journal-000.sqlite")) as journal, journal:
         rows = journal.execute("SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked").fetchall()
     with closing(Journal(copies["base"] / "journal-000.sqlite")) as journal:
         journal.add_asked(rows[0][0], [AskedSample("twin", *row[2:]) for row in rows])
@@ -109,7 +109,7 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
 
 
 def forget(run, rows):
-    with sqlite3.connect(run / "journal-000.sqlite") as journal:
+    with closing(sqlite3.connect(run / "journal-000.sqlite")) as journal, journal:
         journal.execute(f"DELETE FROM {rows}")
 
 

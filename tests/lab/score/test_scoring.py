@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -83,7 +84,7 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
     with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
         scoring.check_tokenizer(found, pair, [scoring.UnscoredSample(texts[0].sample, texts[0].prompt, [pair.vocab_size])])
     held = read(run, "scores")
-    with sqlite3.connect(run / "journal-000.sqlite") as journal:
+    with closing(sqlite3.connect(run / "journal-000.sqlite")) as journal, journal:
         journal.execute("DELETE FROM traces WHERE id > 5")
     with pytest.raises(RunDirError, match=r"the trace of task .* is missing; the run's own command repairs it"):
         main(["score", str(run), "--overwrite"])
