@@ -249,7 +249,7 @@ def _list_settings(run: Run, tasks: Sequence[str]) -> dict[str, str]:
 def _shorten(name: str, value: Any) -> str:
     if name == "chat_template":
         return "off" if value is None else f"on ({str(value)[:6]})"
-    text = "none" if value is None else str(value).replace("\n", " ")
+    text = "none" if value is None else f"{value:g}" if name == "limit" else str(value).replace("\n", " ")
     if name in ("base", "guide"):
         text = text.rpartition("/")[2]
     return text if len(text) <= 30 else f"{text[:27]}..."

@@ -33,6 +33,7 @@ CAPTIONS: Mapping[str, str] = {
     "entropy_by_js": "Mean entropy of both models by their Jensen-Shannon divergence",
     "guides": "How guides, or checkpoints of one, differ from the base, and how far their decisions coincide",
     "overlap": "How far the largest scores coincide with the largest entropies",
+    "near": "How many positions have a score of nearly 0",
     "planning": "How often planning and execution tokens stand at peaks and takeovers (1: as often as among all tokens)",
     "failure": "Whether the largest scores predict a wrong answer",
     "signals": "The largest scores of correct and of incorrect samples",
