@@ -288,6 +288,18 @@ def check_folder(role: str, name: str) -> None:
         raise ArgumentError(f"{role}='{path}' cannot be loaded: there is no such folder; give one, or a hub id")
 
 
+def split_plugins(names: str | None) -> list[tuple[str, Path | None]]:
+    """Each of `plugins` with its file, None for a module. Raises ArgumentError for a file that is missing or not of Python."""
+    found = list[tuple[str, Path | None]]()
+    for name in filter(None, (names or "").split("+")):
+        path = Path(expanduser(name))
+        if (path.suffix == ".py") != path.is_file():
+            wrong = "no Python file (NAME.py)" if path.is_file() else "no file"
+            raise ArgumentError(f"plugins='{name}' is {wrong}; expected a Python file or an importable module")
+        found.append((name, path if path.is_file() else None))
+    return found
+
+
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 

@@ -161,7 +161,10 @@ def test_imports_are_light():
     starts = "import lm_eval_takeover, lm_eval_takeover.lm_eval_hooks; lm_eval_takeover.register_score"
     helps = [["--help"], ["calibrate", "--help"]]
     reads = [["leaderboard", LOGS], ["regress", LOGS, "--baseline", LOGS], ["score", "no/run.json"]]
-    reads += [["effects", "no/run.json", "--dry_run", "--out", "no"]]
+    reads += [["effects", "no/run.json", "--dry_run", "--out", "no"], ["score", "no", "--guide", "/no/such"]]
+    compare, calibrate = ["compare", "--tasks", "takeover_demo", "--run_dir", "no"], ["calibrate", "--out", "no.json"]
+    reads += [[*compare, "--plugins", "no.py"], [*compare, "--calibration", "no.json"], [*compare, "--rows", "bsae"]]
+    reads += [[*calibrate, "--prompts", "no.jsonl"], [*calibrate, "--prompts", "p", "--plugins", "no.py"]]
     package = ROOT / "lm_eval_takeover"
     light = [path for folder in ("answers", "tasks", "storage", "results") for path in (package / folder).glob("*.py")]
     names = ", ".join(".".join(path.with_suffix("").relative_to(ROOT).parts) for path in light if path.stem != "__init__")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import KINDS, check_folder
+from lm_eval_takeover.arguments import KINDS, check_folder, split_plugins
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -108,6 +108,7 @@ def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:
     values = {**_read_given(options, "batch_size", "plugins", *PAIR, *LOADING), **read_arguments(options.model_args)}
     for role in PAIR:
         check_folder(role, str(values.get(role, "")))
+    split_plugins(values.get("plugins"))
     if "dtype" in values:
         values.setdefault("guide_dtype", values["dtype"])
     return {**values, **read_engine(options)}

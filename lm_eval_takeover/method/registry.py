@@ -19,10 +19,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from lm_eval_takeover.arguments import split_plugins
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory, nearest
 from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import PACKAGE as PACKAGE
@@ -288,21 +288,17 @@ def digest_plugins(names: str | None) -> str:
 
 def _find_plugins(names: str | None) -> Iterator[tuple[str, Path, bool]]:
     """Each name with its file, and whether it is a module. One may put the next on the path, so they are found in turn."""
-    for name in filter(None, (names or "").split("+")):
-        path = Path(expanduser(name))
-        if path.suffix == ".py" or path.is_file():
-            if path.suffix != ".py" or not path.is_file():
-                wrong = "no Python file (NAME.py)" if path.is_file() else "no file"
-                raise ArgumentError(f"plugins='{name}' is {wrong}; expected a Python file or an importable module")
-            yield name, path, False
-        else:
-            try:
-                spec = importlib.util.find_spec(name)
-            except (ImportError, ValueError):
-                spec = None
-            if spec is None:
-                raise ArgumentError(f"plugins='{name}' is neither a file nor a module that can be imported")
-            yield name, Path(spec.origin or name), True
+    for name, file in split_plugins(names):
+        if file is not None:
+            yield name, file, False
+            continue
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            raise ArgumentError(f"plugins='{name}' is neither a file nor a module that can be imported")
+        yield name, Path(spec.origin or name), True
 
 
 def _run_file(path: Path) -> None:

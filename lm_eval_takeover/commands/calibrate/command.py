@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.arguments import check_folder
+from lm_eval_takeover.arguments import check_folder, split_plugins
 from lm_eval_takeover.commands._options import (
     ENGINE,
     LOADING,
@@ -96,6 +96,7 @@ def _check_measurement(options: argparse.Namespace) -> None:
     if options.include_path is not None and not options.task:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
     check_include_path(options)
+    split_plugins(options.plugins)
     for role in PAIR:
         check_folder(role, getattr(options, role) or "")
     if options.enable_thinking is not None and not options.apply_chat_template:

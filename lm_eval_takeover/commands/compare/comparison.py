@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import KINDS, ModelArguments, check_folder
+from lm_eval_takeover.arguments import KINDS, ModelArguments, check_folder, split_plugins
+from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._options import LOADING, PAIR, check_include_path, check_prompts, list_fields
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, check_name, parse_rates, parse_word
@@ -99,6 +100,9 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
     ModelArguments.parse({name: given[name] for name in _LISTED if given[name] is not None})
     check_prompts(options.prompts, list_fields(options.field, has_task=True))
     check_include_path(options)
+    split_plugins(arguments.get("plugins"))
+    if options.calibration is not None:
+        find_calibration(options.calibration)
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
     models = [("base", options.base), ("guide", options.guide)] if options.base is not None else []
