@@ -45,7 +45,7 @@ _QUICK = 200  # simulations
 MOST_PROBLEMS = 100_000  # a plan names no larger number
 _HALVINGS = 26  # of 60 log-odds: to a millionth
 _EDGE = 1e-9  # probabilities are kept that far from 0 and 1
-_ROUNDS = 3  # in which the smallest drop is found
+_ROUNDS = 6  # of halvings, in which the smallest drop is found
 
 
 def find_metric(settings: Settings, name: str) -> str:
@@ -344,11 +344,13 @@ def find_smallest_drop(baseline: Scores, design: Design, drop: float) -> dict[st
     for name, sides in ({AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups).items():
         smallest = []
         for whole in (False, True):
-            least = drop
+            errors = [margin.error for margin in _simulate(sides, quick, drop, whole)]
+            low, high = design.limit, min(design.limit + 1.2 * design.reach * float(np.sqrt(np.mean(np.square(errors)))), 0.99)
             for _ in range(_ROUNDS):
-                errors = [margin.error for margin in _simulate(sides, quick, min(least, 0.99), whole)]
-                least = design.limit + design.reach * float(np.sqrt(np.mean(np.square(errors))))
-            smallest.append(least)
+                middle = (low + high) / 2
+                found_often = _measure_power(_simulate(sides, quick, middle, whole), design) >= POWER
+                low, high = (low, middle) if found_often else (middle, high)
+            smallest.append(high)
         alike, lost = smallest
         found[name] = alike, lost, _plan_drop(name, sides, quick, drop).problems_for_80
     return found
@@ -363,9 +365,7 @@ def _group(baseline: Scores) -> dict[str, list[TaskScores]]:
 
 def _plan_drop(name: str, sides: Sequence[TaskScores], design: Design, drop: float) -> Power:
     shifted, lost = (_simulate(sides, design, drop, whole) for whole in (False, True))
-    power, whole = (
-        round(float(np.mean([margin.p_below() <= design.level for margin in margins])), 4) for margins in (shifted, lost)
-    )
+    power, whole = (round(_measure_power(margins, design), 4) for margins in (shifted, lost))
     count = sum(len(side.problems) for side in sides)
     samples = design.samples or sides[0].problems.samples
     return Power(name, count, samples, drop, power, whole, _count_needed(shifted, design, count))
@@ -384,11 +384,19 @@ def _simulate(sides: Sequence[TaskScores], design: Design, drop: float, whole: b
     return [average_differences(values) for values in zip(*parts, strict=True)]
 
 
+def _measure_power(margins: Sequence[Difference], design: Design) -> float:
+    return float(np.mean([margin.p_below() <= design.level for margin in margins]))
+
+
 def _count_needed(margins: Sequence[Difference], design: Design, count: int) -> int | None:
-    beyond = -float(np.mean([margin.value for margin in margins]))
-    if beyond <= 0:
-        return None
-    needed = count * (design.reach * float(np.sqrt(np.mean([margin.error**2 for margin in margins]))) / beyond) ** 2
+    """The problems for which 80 % of runs find the drop: by how many standard errors it is beyond the limit with `count`."""
+    power = _measure_power(margins, design)
+    if 0.2 < power < 0.99:
+        errors = float(ndtri(power) - ndtri(design.level))
+    else:
+        beyond = -float(np.mean([margin.value for margin in margins]))
+        errors = max(beyond, 1e-9) / float(np.sqrt(np.mean([margin.error**2 for margin in margins])))
+    needed = count * (design.reach / errors) ** 2 if errors > 0 else np.inf
     return ceil(needed) if needed <= MOST_PROBLEMS else None
 
 

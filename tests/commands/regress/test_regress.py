@@ -13,8 +13,10 @@ from regression_alarms import rate_alarms
 from scipy import stats
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.regress.baseline import read_baseline
+from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores, read_baseline
+from lm_eval_takeover.commands.regress.verdicts import Design, find_smallest_drop, plan
 from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.problems import Problems
 
 FILTERS = ("strict-match", "flexible-extract")
 
@@ -263,6 +265,17 @@ def test_a_plan_prints_the_power_of_each_drop(check, regress):
         assert (row["task"], row["problems"], row["samples"], row["drop"]) == (TASK, 300, 8, drop)
     assert allowed["power"] < 0.05 and large["power"] > 0.95  # the allowed drop itself, and far beyond it
     assert allowed["problems_for_80"] is None and 20 < large["problems_for_80"] < 300
+
+
+def test_the_smallest_drop_is_found_in_80_percent_of_runs_by_the_plan_too():
+    """A good model on few problems, where a reckoning by standard errors alone says a drop that 95 % of runs find."""
+    shares = np.random.default_rng(1).binomial(8, np.random.default_rng(2).beta(0.9, 0.1, 40)) / 8
+    problems, design = Problems(tuple(map(str, range(40))), 8, {"acc": shares}), Design(0.02, 0.95)
+    baseline = Scores("model", {}, {}, {"t": TaskScores(problems, {})})
+    ((least, whole, _),) = find_smallest_drop(baseline, design, 0.05).values()
+    alike, lost = plan(baseline, design, [least, whole])
+    assert 0.7 < alike.power < 0.9 and 0.7 < lost.power_whole < 0.9
+    assert (alike.power >= 0.8) == (alike.problems_for_80 <= 40)
 
 
 def test_equal_models_alarm_seldom_and_planted_drops_are_found():
