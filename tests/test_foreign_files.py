@@ -34,7 +34,7 @@ def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound):
 
 
 def test_a_flipped_bit_is_never_read_as_data(sound):
-    """Of a journal: tests/runs/test_journal.py."""
+    """Of a journal: tests/runs/test_run_writer.py."""
     path, rng, refused = sound.with_name("prompts") / "base" / "prompts.parquet", random.Random(0), 0
     content, expected = path.read_bytes(), parquet.read_prompts(path.parent)
     for _ in range(60):
