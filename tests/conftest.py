@@ -26,7 +26,7 @@ from helpers.processes import ForkServer, environment
 from helpers.read_once import lighten_harness, made_once
 from hypothesis import settings
 
-from lm_eval_takeover.cli import main
+from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -62,6 +62,17 @@ def _process_is_light():
 def _process_is_given_back(tmp_path_factory):
     with given_back(tmp_path_factory.getbasetemp()):
         yield
+
+
+@pytest.fixture(scope="session")
+def parse():
+    parser = build_parser()
+    return lambda *words: parser.parse_args([*words])  # the words of a call
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
 
 
 @pytest.fixture

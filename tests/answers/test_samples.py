@@ -1,14 +1,27 @@
-"""All samples of a problem in one process: answers, outcomes, majority, and what a response may raise."""
+"""Answers that are read, whether they are the gold answer, and what several samples make of them."""
 
 import logging
+import re
+import subprocess
+import sys
+import time
 from functools import cache
 from itertools import permutations
 
 import pytest
+import yaml
+from helpers.pairs import ROOT
 from helpers.tables import read_table
+from hypothesis import example, given
+from hypothesis import strategies as st
+from regex_growth import list_patterns
 
-from lm_eval_takeover.answers import samples
+from lm_eval_takeover.answers import extraction, samples
+from lm_eval_takeover.answers.extraction import find_tags, read_answer, read_letter, strip_thinking
+from lm_eval_takeover.answers.normalisation import normalise, parse_rational
 from lm_eval_takeover.answers.samples import Question, judge_samples, run_here
+from lm_eval_takeover.answers.verification import verify
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 def ask(gold, answers, **options):
@@ -117,3 +130,165 @@ def test_scorers_differ_where_their_rules_do(verifier, outcomes):
     responses = [r"\boxed{70}", "So she has 70.", "The answer is 70. She needs 3 days for it.", r"So \boxed{70.0}"]
     judged = judge_samples(Question("70", responses, [False] * 4, verifier=verifier))
     assert [sample.outcome for sample in judged.samples] == outcomes
+
+
+@pytest.mark.parametrize(("table", "read"), [("extracted", read_answer), ("letters", read_letter)])
+def test_extracted(table, read):
+    assert not [(response, answer) for response, answer in read_table(table) if read(response).answer != answer]
+
+
+def test_a_text_that_was_cut_off_has_not_answered():
+    for text in ("She has 5 + 3 = 8", "So it is $8$", "8"):
+        assert read_answer(text).answer is not None
+        assert read_answer(text, truncated=True).answer is None
+    assert read_answer("\\boxed{8} and", truncated=True) == ("8", True)
+    assert read_answer("The answer is 8. Let me", truncated=True) == ("8", False)
+
+
+def test_no_pattern_repeats_a_group_possessively():
+    """Python before 3.11.5 matches such a group wrongly; an atomic group with a plain quantifier is right everywhere."""
+    patterns = [pattern.pattern for pattern, _ in list_patterns().values()]
+    written = [path.read_text(encoding="utf-8") for path in (ROOT / "lm_eval_takeover").rglob("*.py")]
+    assert len(patterns) > 100
+    assert not [text for text in patterns + written if re.search(r"(?<!\\)(?:\\\\)*\)(?:[*+?]|\{\d*,?\d*\})\+", text)]
+
+
+WORDS = ["\\boxed{", "{", "}", "1", " and ", "$", "\\", "answer is ", "<think>", "\n", ". ", ","]
+
+
+@given(st.text() | st.lists(st.sampled_from(WORDS), max_size=30).map("".join))
+@example("$\n$")
+@example("answer is $. ,$")
+def test_no_text_and_no_arrangement_of_its_words_breaks_extraction(text):
+    read_letter(text)
+    answer = read_answer(text).answer
+    assert answer is None or answer == answer.strip() != ""
+
+
+@pytest.mark.parametrize(
+    "unit", ["\\boxed{", "{", "$", "answer is ", "\\(", "\\boxed{1}", "\\boxed{1},", "answer to ", "$a$,", " ", "\n", "####",
+             "\\boxed{1} and ", "\\boxed{1}\n* x", "\\boxed{1} ** , x"],
+)  # fmt: skip
+def test_time_is_linear_in_the_response(unit):
+    def seconds(length):
+        text = unit * (length // len(unit))
+        start = time.process_time()
+        read_answer(text)
+        read_letter(text)
+        return time.process_time() - start
+
+    # Eight times as long takes about eight times the time; quadratic would be 64 times.
+    assert seconds(160_000) < 24 * seconds(20_000) + 0.05
+
+
+def test_an_answer_to_an_invented_problem_does_not_count():
+    for gold, response, near_miss in read_table("run_on_texts"):
+        assert read_answer(response).answer == gold
+        assert read_answer(near_miss).answer != gold
+
+
+def test_a_response_ends_where_it_invents_the_next_problem():
+    assert strip_thinking("\\boxed{5}\n\nProblem: next") == "\\boxed{5}\n\n"
+    assert strip_thinking("The total is 5.\n Problem: next") == "The total is 5.\n"
+    assert read_answer("We restate it. Problem: how many? So it is \\boxed{5}.").answer == "5"  # in mid-line it is a word
+    assert strip_thinking("Problem: restated.\nSolution: 5") == "Problem: restated.\nSolution: 5"
+    thought = "<think>\nIt is 5.\n</think>\nProblem: restated with 3.\nSolution: \\boxed{5}"
+    assert strip_thinking(thought) == thought.partition("</think>")[2]  # no answer was possible before the header
+    assert strip_thinking(thought + "\n\nProblem: next \\boxed{6}").endswith("\\boxed{5}\n\n")
+    assert read_answer("Let us begin.\nProblem: restated.\nSolution: \\boxed{5}").answer == "5"
+    assert read_answer("\\boxed{5}, a typical word problem: see above").answer == "5"
+    assert strip_thinking("a\n<think>\nProblem: b</think>c") == "c"
+    assert strip_thinking("a\nProblem: b</think>c") == "c"
+    unclosed = ["x <think> y", "<think>a</think> <think>b", "<think>a</think>b", "a</think>b"]
+    unclosed.append("\\boxed{5}\n\nProblem: next <think> hm")
+    assert [bool(find_tags(strip_thinking(text))) for text in unclosed] == [True, True, False, False, False]
+
+
+def test_headers_are_those_of_the_tasks_prompts():
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("!", lambda *_: None)
+    texts = [path.read_text() for path in TASK_CONFIGS.glob("*yaml")]
+    prompts = [yaml.load(text, Loader).get("doc_to_text") for text in texts]
+    assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(extraction.HEADERS)
+
+
+CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)
+
+
+def test_verdicts():
+    """In one test: a test of its own for each of hundreds of cases takes longer than they do."""
+    assert not [(gold, answer) for gold, answer, correct in CASES if (verify(gold, answer) == "correct") is not correct]
+
+
+@given(st.text(), st.sampled_from(["5", r"3\sqrt{13}", "(1,2)", r"\{1,2\}", "x=5", r"[0,\infty)", r"\text{east}"]))
+def test_identical_text_is_correct_and_no_text_breaks_a_verdict(text, gold):
+    normalise(text)
+    parse_rational(text)
+    assert verify(text, text) == "correct"
+    assert verify(gold, text) in ("correct", "incorrect", "unparsed")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["a" * 60 + "5 = 3", "a+" * 60 + "5 = 3", "x" * 60 + "! = 3", r"\text{a} " * 60 + "5", "1 " * 200, "a_" * 100 + "=",
+     "(" * 15 + "a " * 100],
+)  # fmt: skip
+def test_no_pattern_of_ours_backtracks_without_end(answer):
+    for gold in ("5", "x=5", "(1,2)", r"15\mbox{ cm}^2"):
+        assert verify(gold, answer) != "correct"  # without an end otherwise
+
+
+def test_tolerance_is_absolute():
+    assert verify(r"4.2\%", "4.25", tolerance=0.1) == "correct"
+    assert verify(r"4.2\%", "0.0425", tolerance=0.1) == "correct"
+    assert verify(r"4.2\%", "4.4", tolerance=0.1) != "correct"
+    assert verify(r"\sqrt{2}", "1.4", tolerance=0.1) == "correct"
+
+
+NO_EVALUATION = """
+import builtins, sys
+sys.path.insert(0, {tests!r})
+import sympy, sympy.physics.units, math_verify, latex2sympy2_extended.latex2sympy2  # with what sympy imports late
+from helpers.tables import read_table
+from lm_eval_takeover.answers.verification import is_too_large, verify
+
+verify(r"\\\\sqrt{{8}}", "2\\\\sqrt{{2}}")  # imports, which may evaluate code of their own
+
+def refuse(*arguments, **_):
+    raise AssertionError(f"evaluated {{arguments[:1]!r}}")
+
+plain = sys.modules['sympy.core.sympify'].sympify
+def sympify(value, *rest, **options):
+    return refuse(value) if isinstance(value, str) else plain(value, *rest, **options)
+
+for module in list(sys.modules.values()):
+    if getattr(module, "__name__", "").partition(".")[0] in ("sympy", "math_verify", "latex2sympy2_extended"):
+        for name, value in list(vars(module).items()):
+            if value is plain:
+                setattr(module, name, sympify)
+            elif getattr(value, "__name__", "") in ("parse_expr", "eval_expr", "stringify_expr") and callable(value):
+                setattr(module, name, refuse)
+plain_exec = exec
+def execute(source, *rest, **options):
+    # Imports run code objects, and sympy builds its monomial functions from a template of its own.
+    if isinstance(source, str) and not source.startswith("def monomial_"):
+        refuse(source)
+    return plain_exec(source, *rest, **options)
+builtins.eval, builtins.exec = refuse, execute
+
+wrong = [(g, a) for g, a, correct in read_table("verdicts")[::8] if (verify(g, a) == "correct") is not correct]
+hostile = ["__import__('os').getpid()", "\\\\sqrt{{117}} + getpid()", "2+getpid*0", "\\\\frac{{getpid}}{{2}}", "exec('x')",
+           "1.5 + 10^{{2}}",
+           "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", "50\\\\% + 1"]
+verdicts = [verify(r"3\\\\sqrt{{13}}", answer) == "correct" for answer in hostile]
+print(wrong, any(verdicts))
+"""
+
+
+def test_no_text_of_an_answer_reaches_eval_exec_parse_expr_or_sympify():
+    """Cases keep their verdicts in an interpreter where these refuse, so nothing depends on them or swallows their error."""
+    code = NO_EVALUATION.format(tests=str(ROOT / "tests"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[] False", done.stdout[-2000:] + done.stderr[-2000:]

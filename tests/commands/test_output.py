@@ -1,17 +1,25 @@
-"""Tables of all commands: on a terminal at any width every number is whole and one of the JSON; a stranger's text never acts."""
+"""What commands print, and what they load: tables at any width, and model arguments of all commands."""
 
 import json
 import logging
 import re
+from typing import get_type_hints
 
 import pytest
 from helpers.printed_numbers import check_numbers
 from helpers.results import takeover, write_results
+from helpers.stock import value_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm_eval_takeover.arguments import KINDS, ModelArguments
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
 from lm_eval_takeover.commands._output import WRITERS, Table
+from lm_eval_takeover.commands.compare import calls
+from lm_eval_takeover.commands.compare.calls import plan_rows, read_workload
+from lm_eval_takeover.commands.compare.comparison import read_comparison
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 from lm_eval_takeover.results.files import MATHEMATICAL
 
@@ -98,3 +106,59 @@ def test_notices_have_no_control_characters_whoever_writes_them(caplog, capsys):
     logger.warning("once \x07")
     logger.info("not shown")
     assert capsys.readouterr().err == "once \\u0007\n"
+
+
+LOADS = [name for name, kind in KINDS.items() if kind.loads and name not in PAIR]
+HINTS = get_type_hints(ModelArguments)
+
+
+def choose_value(name):
+    """A value that the argument does not have by default, as JSON has it."""
+    if bool in (kinds := getattr(HINTS[name], "__args__", (HINTS[name],))):
+        return True
+    return {"quant_method": "bitsandbytes", "load_in_4bit": True} if "quantization" in name and str not in kinds else "float32"
+
+
+def check(parsed, name, value):
+    given = parsed if isinstance(parsed, ModelArguments) else ModelArguments.parse(parsed)
+    assert getattr(given, name) == value, name
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory, parse):
+    """The work of the demo task, whatever the models are."""
+    words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path_factory.mktemp("run")), "--rows", "base"]
+    return read_workload(read_comparison(parse(*words)))
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_an_argument_reaches_the_models_of_calibrate_score_and_effects(name, parse):
+    value = choose_value(name)
+    words = ["--model_args", json.dumps({name: value})]
+    calibrate = ["calibrate", "--prompts", "p", "--out", "o.json"]
+    check(read_loading(parse(*calibrate, *words)), name, value)
+    if name in LOADING:
+        option = [f"--{name}", *([] if value is True else [value])]
+        check(read_loading(parse(*calibrate, *option)), name, value)
+        check(read_stored_pair(parse("score", "run", *option)), name, value)
+    for stored in (["score", "run"], ["effects", "run", "--out", "o"]):
+        check(read_stored_pair(parse(*stored, *words)), name, value)
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, parse, tmp_path, monkeypatch, demo_pair, loads):
+    value, loaded = choose_value(name), []
+    words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), "--rows", "guided", "--target_rate", "0.07"]
+    words += ["--base", str(DEMO["base"]), "--guide", str(DEMO["guide"])]
+    given = {
+        each: json.dumps(value) if isinstance(value, dict) else value for each, value in {name: choose_value(name)}.items()
+    }
+    asked = read_comparison(parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items())))
+    (row,) = plan_rows(asked)
+    monkeypatch.setattr(calls, "load_pair", lambda given: loaded.append(given) or demo_pair)
+    plan = calls.plan_calibration(asked, [row], loads)
+    check(loaded[0], name, value)
+    check(read_loading(parse(*plan.words)), name, value)
+    (call,) = calls.plan_calls(asked, row, plan)
+    given = read_arguments(value_of(call.words, "--model_args"))
+    check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lm_eval.utils import handle_non_serializable
 
-from helpers.demo_runs import evaluate_demo
+from helpers.demo_runs import evaluate
 from lm_eval_takeover.runs import journal, run_writer
 from lm_eval_takeover.storage import files
 from lm_eval_takeover.tasks import benchmarks
@@ -59,7 +59,7 @@ def attempt(spec):
     run_writer.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
-    found = evaluate_demo("guided-takeover", spec["arguments"], spec["limit"])
+    found = evaluate("guided-takeover", ["takeover_demo"], spec["arguments"], spec["limit"])
     outcome = {"takeover": found["config"]["takeover"]} | {name: found[name] for name in ("results", "samples")}
     files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))
 

@@ -13,14 +13,11 @@ def evaluate(model, tasks, arguments=None, limit=None, task_folder=None, metadat
     return simple_evaluate(model=model, model_args=arguments, tasks=tasks, limit=limit, **options)
 
 
-def evaluate_demo(model, arguments, limit, task="takeover_demo", task_folder=None, **options):
-    return evaluate(model, [task], arguments, limit, task_folder, **options)
-
-
-def run_demo(folder, limit, arguments, **options):
+def run_demo(folder, limit, arguments, task="takeover_demo", task_folder=None, **options):
     """The demo task by our model with a run_dir."""
     from lm_eval_takeover.tasks.verdicts import get_verdict_log
 
-    found = evaluate_demo("guided-takeover", {"batch_size": 64, "run_dir": str(folder), **arguments}, limit, **options)
+    arguments = {"batch_size": 64, "run_dir": str(folder), **arguments}
+    found = evaluate("guided-takeover", [task], arguments, limit, task_folder, **options)
     get_verdict_log().close()
     return found

@@ -48,7 +48,7 @@ TESTED_ELSEWHERE = {
     "think_end_token",
     "add_bos_token",  # changes the prompt's ids, where the tokenizer has a BOS
     "guide_add_bos_token",
-}  # below, test_plugins.py, tests/vllm
+}  # below, tests/method, tests/vllm
 # Of the base or of both, and of the guide alone.
 LOADING = {
     "revision": "v2", "subfolder": "inner", "gguf_file": "q4.gguf", "peft": "acme/lora", "device_map": "auto",

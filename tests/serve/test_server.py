@@ -15,7 +15,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.demo_runs import evaluate_demo, run_demo
+from helpers.demo_runs import evaluate, run_demo
 from helpers.foreign_bodies import ROUTES, make_body, post
 from helpers.pairs import POLICIES, ROOT, SAMPLED
 from helpers.processes import wait_until
@@ -203,7 +203,7 @@ def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, 
     found = [
         run_demo(tmp_path / "hf", 2, arguments, **options),
         run_demo(tmp_path / "vllm", 2, arguments | engine | {"backend": "vllm"}, **options),
-        evaluate_demo("local-completions", served, 2, **options),
+        evaluate("local-completions", ["takeover_demo"], served, 2, **options),
     ]
     by_hf, by_vllm, by_server = ({row["doc_id"]: row["resps"] for row in one["samples"]["takeover_demo"]} for one in found)
     assert by_vllm == by_hf
