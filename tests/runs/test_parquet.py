@@ -235,7 +235,7 @@ def test_the_mean_score_and_the_share_of_spikes_are_those_of_the_traces(whole, t
     for counts, kept in ((info, traces.score), (info["of_truncated"], traces.score[cut])):
         assert counts["tokens"] == len(kept)
         assert counts["mean_score"] == pytest.approx(kept.astype(float).mean(), abs=1e-5)
-        assert counts["spike_share"] == pytest.approx((scores > 0.05).mean(), abs=1e-5)
+        assert counts["spike_share"] == pytest.approx((kept > 0.05).mean(), abs=1e-5)
         assert counts["spike_share"] > counts["realized_rate"]  # the window test refuses some
     assert answer(whole[1], prompts=6, **gate)[1]["per_task"] == info["per_task"]
     _, signed = answer(9, policy="disagreement", score="log_ratio", tau=-9, kappa=0)
