@@ -5,7 +5,6 @@ dtype={"default": None})`. Start reading at `add_shared`.
 """
 
 import argparse
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -165,19 +164,17 @@ def list_fields(field: str | None, has_task: bool) -> tuple[str, ...]:
 
 def check_prompts(source: str | None, names: Sequence[str]) -> None:
     """Raise ArgumentError where `--prompts` can only be a file and there is none, or its first line has none of these fields."""
+    from lm_eval_takeover.results.documents import read_lines
+
     path = Path(source or "")
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            first = next((line for line in lines if line.strip()), None)
+    if source and path.exists():
+        first = next(read_lines(path, "one JSON object per line"), None)
         if first is None:
             raise ArgumentError(f"--prompts '{source}' holds no prompt; expected one JSON object with '{names[0]}' per line")
-        row: Any = None
-        with contextlib.suppress(ValueError):  # its reader names the line
-            row = json.loads(first)
-        if isinstance(row, dict) and not any(name in row for name in names):
-            told = f"no text in field '{names[0]}' (its fields: {', '.join(row) or 'none'})"
+        if not any(name in first for name in names):
+            told = f"no text in field '{names[0]}' (its fields: {', '.join(first) or 'none'})"
             raise ArgumentError(f"--prompts '{source}': {told}; name the field with --field")
-    elif source and not path.exists() and (source.endswith(_PROMPTS) or source.startswith(("/", ".", "~"))):
+    elif source and (source.endswith(_PROMPTS) or source.startswith(("/", ".", "~"))):
         raise ArgumentError(f"--prompts '{source}' does not exist; expected a JSONL file, or a data set of the hub")
 
 
