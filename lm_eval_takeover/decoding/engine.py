@@ -189,9 +189,7 @@ def generate(
     in_blocks = block_size != 1 and _reads_blocks(pair, policy, block_size, batch_size)
 
     def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-        count = count_tokens
-        if count_tokens is not None and policy.needs_donor_length:  # the donor's own answers are no takeovers
-            count = lambda tokens, taken: count_tokens(tokens, None)  # noqa: E731
+        count = partial(_count_only, count_tokens) if count_tokens and policy.needs_donor_length else count_tokens
         options: dict[str, Any] = {"seed": seed, "count_tokens": count, "traced": traced}
         if in_blocks:
             options["block_size"] = None if block_size == "auto" else block_size
@@ -203,6 +201,11 @@ def generate(
     else:
         yield from write(policy, requests, traced)
     failures.check()
+
+
+def _count_only(count_tokens: CountTokens, count: int, _: int | None) -> None:
+    """The donor's own answers are no takeovers."""
+    count_tokens(count, None)
 
 
 def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size: int) -> bool:
