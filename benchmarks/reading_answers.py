@@ -12,6 +12,7 @@ HF_ENDPOINT for a mirror). `--kinds` prints a row for each kind of report. `--ha
 import argparse
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -26,7 +27,9 @@ from lm_eval_takeover.answers.verification import verify
 SHARED = Path(__file__).parents[2] / "shared"
 PAGE = Path(__file__).parents[1] / "docs/verification.md"
 TABLE = Path(__file__).parents[1] / "tests/helpers/data/verdicts.jsonl"
-VERIFIERS: tuple[Verifier, ...] = ("takeover", "math_verify", "last_number")
+VERIFIERS: tuple[Verifier, ...] = ("takeover", "math_verify")
+LAST_NUMBER = "last_number"  # what simple scorers read
+NUMBER = re.compile(r"-?(?:\d[\d,]*)?\.?\d+")
 HOSTILE = "answer is " * 800 + "$1$, " * 800 + "\\boxed{" * 800
 
 
@@ -99,8 +102,11 @@ def _is_in(half: str, number: int) -> bool:
     return half == "all" or number % 2 == (half == "odd")
 
 
-def decide(judge: Judge, verifier: Verifier, row: Text) -> bool:
-    question = Question(row.gold, [row.text], [False], row.kind, row.tolerance, verifier)
+def decide(judge: Judge, verifier: str, row: Text) -> bool:
+    if verifier == LAST_NUMBER:
+        row = row._replace(text=next(reversed(NUMBER.findall(row.text)), ""), kind="answer")
+    by: Verifier = "math_verify" if verifier == "math_verify" else "takeover"
+    question = Question(row.gold, [row.text], [False], row.kind, row.tolerance, by)
     return judge.judge_samples(question).samples[0].outcome == "correct"
 
 
@@ -155,7 +161,7 @@ def main() -> None:
     if options.write:
         write_kinds()
         return
-    verifiers = VERIFIERS[:1] if options.ours else VERIFIERS
+    verifiers = VERIFIERS[:1] if options.ours else (*VERIFIERS, LAST_NUMBER)
     print("|inputs|right|wrong|" + "|".join(f"{name}: refused|accepted" for name in verifiers) + "|")
     print("|---|" + "--:|" * (2 + 2 * len(verifiers)), flush=True)
     sources = {"GSM8K solutions": load_texts, "MATH-500 solutions": load_math, "reports": load_reports, "tests": load_table}

@@ -104,11 +104,6 @@ def find_tagged(text: str) -> str:
     return next(reversed(_ANSWER_TAG.findall(text)), "") if "</" in text else ""
 
 
-def read_last_number(response: str) -> str | None:
-    """The last number of a response, wherever it stands; what simple scorers read."""
-    return next(reversed(_NUMBER.findall(strip_thinking(response)[-TAIL:])), None)
-
-
 # 1. Boxes
 
 Span = tuple[int, int, str]  # start, end, what it holds

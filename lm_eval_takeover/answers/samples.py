@@ -14,8 +14,7 @@ from lm_eval_takeover.answers.normalisation import canonicalise
 _log = logging.getLogger(__name__)
 
 Kind = Literal["math", "letters", "answer"]  # `answer`: a response is nothing but its answer
-# Ours, that library, and three simple ones: boxes alone, the last number, equality letter by letter.
-Verifier = Literal["takeover", "math_verify", "boxed", "last_number", "exact_match"]
+Verifier = Literal["takeover", "math_verify"]  # ours, and that library alone
 
 
 class Question(NamedTuple):
@@ -81,7 +80,7 @@ def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> 
 
     @cache
     def judge(gold: str, answer: str) -> str:
-        if question.kind == "letters" or question.verifier == "exact_match":
+        if question.kind == "letters":
             return "correct" if gold.strip() == answer.strip() else "incorrect"
         asked = (gold, answer, question.tolerance)
         outcome, reason = (None, None) if stock else ask("verdict_by_text", asked)
@@ -120,11 +119,7 @@ def read(
     if verifier == "math_verify":
         answer, boxes = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))[0]
         return answer, answer and f"${answer}$", bool(boxes), unclosed
-    if verifier == "last_number":
-        answer, boxed = extraction.read_last_number(response), False
-    else:
-        answer, boxed = extraction.read_answer(response, truncated)
-        answer = None if verifier == "boxed" and not boxed else answer
+    answer, boxed = extraction.read_answer(response, truncated)
     restated = answer is not None and verification.restates(answer, gold, problem)
     return answer, None if answer is None or restated else canonicalise(answer), boxed, unclosed
 

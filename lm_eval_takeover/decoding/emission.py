@@ -118,7 +118,7 @@ def list_logits(logits: Tensor, base_logits: Tensor | None, roles: Sequence[str]
 
 
 def read_all(scores: Sequence[Score], base_logits: Tensor, guide_logits: Tensor, tokens: Tensor) -> Tensor:
-    """These scores with the base as host, then `COMPARED`: float32 `[..., scores + 11]`."""
+    """These scores with the base as host, then `COMPARED`: float32 `[..., scores + 8]`."""
     reading = PairReading(base_logits, guide_logits, tokens)
     return torch.cat([torch.stack([score.of(reading) for score in scores], -1), compare(reading)], -1)
 

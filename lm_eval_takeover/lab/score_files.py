@@ -1,13 +1,11 @@
 """Scores files: `RUN_DIR/scores/*.parquet`, one row per token of the stored samples, both models teacher-forced on the text.
 
     task, doc_id, sample, position, token_id, a column for each registered score, base_entropy, guide_entropy, base_logprob,
-    guide_logprob, base_rank, guide_rank, base_top, guide_top, guide_top_rank, shared_top5, shared_top10
+    guide_logprob, base_rank, guide_rank, base_top, guide_top
 
 The score `entropy` is the column `base_entropy`. The base hosts, so `ce` is `-sum p_base log p_guide`. Ranks are those of the
-token that stands there, 1 for the likeliest. Tops are the ids of the likeliest tokens. `guide_top_rank` is the rank of the
-guide's likeliest token under the base. `shared_top5` counts the tokens that are among the 5 likeliest of both models. Scores,
-entropies and log-probabilities are in nats, float32 as computed. A file is one row group, written whole or not at all. It is
-read one sample at a time.
+token that stands there, 1 for the likeliest. Tops are the ids of the likeliest tokens. Scores, entropies and log-probabilities
+are in nats, float32 as computed. A file is one row group, written whole or not at all. It is read one sample at a time.
 """
 
 import json
@@ -28,7 +26,7 @@ from lm_eval_takeover.runs.run_reader import split_samples
 from lm_eval_takeover.storage.schema import check
 
 _FLOATS = ("base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
-_INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top", "guide_top_rank", "shared_top5", "shared_top10")
+_INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top")
 _METADATA = "takeover_scores"
 ENTROPY = "entropy"
 T = TypeVar("T")
@@ -72,14 +70,9 @@ def make_schema(scores: Sequence[str] = ()) -> pa.Schema:
     )
 
 
-def place_scores(folder: Path, name: str = "") -> Path:
-    """The folder of a run_dir's scores, or of those by another guide, which have a name."""
-    return folder / "-".join(filter(None, (SCORES_FOLDER, name)))
-
-
-def list_score_files(folder: Path, name: str = "") -> list[Path]:
+def list_score_files(folder: Path) -> list[Path]:
     """The scores files of a run_dir, the oldest first."""
-    return sorted(path for path in place_scores(folder, name).glob("*.parquet") if not path.name.startswith("."))
+    return sorted(path for path in (folder / SCORES_FOLDER).glob("*.parquet") if not path.name.startswith("."))
 
 
 def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
@@ -102,10 +95,10 @@ def find_scored(files: Sequence[Path], keys: Set[bytes]) -> set[bytes]:
     return found
 
 
-def write_scores(folder: Path, header: ScoresHeader, samples: Mapping[bytes, "SampleTokens"], name: str = "") -> Path:
+def write_scores(folder: Path, header: ScoresHeader, samples: Mapping[bytes, "SampleTokens"]) -> Path:
     """A new file with these samples by key, whole or not at all."""
-    number = max((int(path.stem) for path in list_score_files(folder, name) if path.stem.isdigit()), default=0) + 1
-    path = place_scores(folder, name) / f"{number:06d}.parquet"
+    number = max((int(path.stem) for path in list_score_files(folder) if path.stem.isdigit()), default=0) + 1
+    path = folder / SCORES_FOLDER / f"{number:06d}.parquet"
     schema = make_schema(list(header.scores))
     columns = parquet.name_tokens([sample.name for sample in samples.values()], [*map(len, samples.values())])
     for name in schema.names[len(columns) :]:

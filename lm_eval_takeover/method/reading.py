@@ -151,12 +151,8 @@ def _nucleus(logits: Tensor, top_p: float) -> Tensor:
     return ordered.masked_fill(outside, -torch.inf).scatter(-1, index, ordered.masked_fill(outside, -torch.inf))
 
 
-SHARED = (5, 10)  # sizes of the sets of likeliest tokens whose overlap is counted
-COMPARED = (
-    *(f"{role}_{measure}" for measure in ("entropy", "logprob", "rank", "top") for role in ("base", "guide")),
-    "guide_top_rank",
-    *(f"shared_top{size}" for size in SHARED),
-)  # of scores files
+# Of scores files.
+COMPARED = tuple(f"{role}_{measure}" for measure in ("entropy", "logprob", "rank", "top") for role in ("base", "guide"))
 COUNTED = COMPARED[4:]  # of these the whole numbers
 
 
@@ -203,22 +199,13 @@ def judge_tokens(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def compare(reading: PairReading) -> Tensor:
-    """Float32 `[..., 11]` of a reading with the base as host and tokens `[...]`, in the order of `COMPARED`.
+    """Float32 `[..., 8]` of a reading with the base as host and tokens `[...]`, in the order of `COMPARED`.
 
     Entropies and log-probabilities in nats; ranks are those of the token that stands there, 1 for the likeliest; tops are the
-    likeliest tokens' ids. `guide_top_rank` is the rank under the base of the guide's likeliest token, `shared_top5` how many of
-    the 5 likeliest tokens of both are the same. Whole numbers below 2^24 are exact in float32.
+    likeliest tokens' ids. Whole numbers below 2^24 are exact in float32.
     """
-    base, guide, of_guide = reading.host, reading.donor, reading.donor_logits
-    assert reading.tokens is not None and of_guide is not None
-    logits = (reading.host_logits, of_guide)
-    first = gather(logits[0], guide.top.long())[..., None]
-    columns = [
-        *(base.entropy, guide.entropy, _log_prob(base, reading.tokens), _log_prob(guide, reading.tokens)),
-        *(base.rank, guide.rank, base.top, guide.top, (logits[0] > first).sum(-1) + 1),
-    ]
-    tops = [one.topk(min(SHARED[-1], one.shape[-1]), dim=-1).indices for one in logits]
-    for size in SHARED:
-        ours, theirs = (top[..., :size] for top in tops)
-        columns.append((ours[..., :, None] == theirs[..., None, :]).sum((-1, -2)))
+    assert reading.tokens is not None
+    both, tokens = (reading.host, reading.donor), reading.tokens
+    columns = [*(one.entropy for one in both), *(_log_prob(one, tokens) for one in both)]
+    columns += [*(one.rank for one in both), *(one.top for one in both)]
     return torch.stack([column.float() for column in columns], -1)

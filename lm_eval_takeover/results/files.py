@@ -1,4 +1,4 @@
-"""Runs of lm-eval, of any model and task, read from what `--output_path` wrote; and logs of inspect_ai."""
+"""Runs of lm-eval, of any model and task, read from what `--output_path` wrote."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,6 @@ from lm_eval_takeover.results.problems import (
     choose_accuracy,
     is_share,
     list_metrics,
-    read_log,
     read_problems,
     read_samples,
 )
@@ -133,14 +132,14 @@ class Run:
 
 
 def find_results(path: Path) -> list[Path]:
-    """The results files and logs of inspect_ai below a folder, or the file itself. Raises ResultsError.
+    """The results files below a folder, or the file itself. Raises ResultsError.
 
     A file of samples counts where it is given itself, or where its folder has no results.
     """
     if path.is_file():
         return [path]
-    results, logs, samples = (sorted(path.rglob(name)) for name in ("results_*.json", "*.eval", "samples_*.jsonl"))
-    files = results + logs or samples
+    results, samples = (sorted(path.rglob(name)) for name in ("results_*.json", "samples_*.jsonl"))
+    files = results or samples
     if not files:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
         raise ResultsError(f"'{path}' {state}; expected the folder of `lm_eval --output_path`, or a results file in it")
@@ -242,30 +241,21 @@ def file_date(path: Path) -> str:
 
 
 def read_run(path: Path, reading: ReadOptions = ReadOptions()) -> Run:
-    """The run of a results file, a file of samples, or a log of inspect_ai. Raises ResultsError with the field, ArgumentError."""
-    if path.suffix == ".eval":
-        return _describe_alone(path, *read_log(path, reading))
+    """The run of a results file, or of a file of samples. Raises ResultsError with the field."""
     if path.suffix != ".jsonl":
         return _read_results(path, reading)
     task = re.sub(r"^samples_|_\d{4}-\d\d-\d\dT[\d.:-]*$", "", path.stem)
     results = path.with_name(f"results_{file_date(path)}.json")
     if not results.exists():
         problems, of_task = read_samples(path, reading)
-        return _describe_alone(path, f"{path.parent.name} {file_date(path)}", {}, task, of_task, problems, of_task["metric"])
+        result = TaskResult(task, problems.means(), len(problems), problems.samples, of_task, problems, Counts())
+        result = replace(result, accuracy=of_task["metric"])
+        name, missing = f"{path.parent.name} {file_date(path)}", _list_missing(path, result)
+        return Run(path, name, "other", {}, {}, {}, {task: result}, None, {}, missing, row=str(path))
     run = _read_results(results, reading)
     if task not in run.tasks:
         raise ResultsError("; ".join([f"'{path}' is of no task that '{results.name}' has", *run.left_out]))
     return replace(run, source=path, tasks={task: run.tasks[task]})
-
-
-def _describe_alone(
-    path: Path, model: str, settings: Settings, task: str, of_task: Settings, problems: Problems, accuracy: str
-) -> Run:
-    """A run of one task without a results file of lm-eval: all that is known of it is its problems."""
-    counts = len(problems), problems.samples
-    result = TaskResult(task, problems.means(), *counts, of_task, problems, Counts(), accuracy=accuracy)
-    missing = _list_missing(path, result)
-    return Run(path, model, "other", settings, {}, {}, {task: result}, None, {}, missing, row=str(path))
 
 
 def _list_missing(path: Path, result: TaskResult) -> list[str]:

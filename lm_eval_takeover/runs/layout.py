@@ -5,7 +5,6 @@
     RUN_DIR/traces/000-000001.parquet
     RUN_DIR/prompts.parquet        what was asked; prompts.lock is held while a rank adds to it
     RUN_DIR/scores/000001.parquet  both models along the stored samples, once `lm-eval-takeover score` wrote it
-    RUN_DIR/scores-NAME/           the same by another guide
     RUN_DIR/damaged-1/             what was not sound and was moved aside
 
 Files of other names are left alone.

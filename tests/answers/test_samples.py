@@ -117,21 +117,6 @@ def test_what_reading_or_judging_raises_is_the_outcome_of_one_response(monkeypat
     assert "IndexError while a response was judged; it counts as unparsed" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("verifier", "outcomes"),
-    [
-        ("takeover", ["correct", "correct", "correct", "correct"]),
-        ("boxed", ["correct", "no_answer", "no_answer", "correct"]),
-        ("last_number", ["correct", "correct", "incorrect", "correct"]),
-        ("exact_match", ["correct", "correct", "correct", "incorrect"]),
-    ],
-)
-def test_scorers_differ_where_their_rules_do(verifier, outcomes):
-    responses = [r"\boxed{70}", "So she has 70.", "The answer is 70. She needs 3 days for it.", r"So \boxed{70.0}"]
-    judged = judge_samples(Question("70", responses, [False] * 4, verifier=verifier))
-    assert [sample.outcome for sample in judged.samples] == outcomes
-
-
 @pytest.mark.parametrize(("table", "read"), [("extracted", read_answer), ("letters", read_letter)])
 def test_extracted(table, read):
     assert not [(response, answer) for response, answer in read_table(table) if read(response).answer != answer]

@@ -4,13 +4,10 @@ import copy
 import json
 import re
 import shutil
-import subprocess
-import sys
 from itertools import count
 from pathlib import Path
 
 import pytest
-from helpers import processes
 from helpers.demo_runs import run_demo
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
@@ -124,64 +121,6 @@ def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path):
     assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
     (line,) = run.left_out
     assert "choices of" in line and f"2 of {COUNT} problems have no response, and are in no figure" in line
-
-
-INSPECT = """
-import sys
-import inspect_ai
-from inspect_ai.dataset import Sample
-from inspect_ai.model import ModelOutput
-from inspect_ai.scorer import f1, match
-from inspect_ai.solver import solver
-folder, (count, right, crashed) = sys.argv[1], map(int, sys.argv[2:])
-
-@solver
-def answer():
-    async def solve(state, generate):
-        number = int(state.sample_id)
-        if number < crashed:
-            raise RuntimeError("connection lost")
-        state.output = ModelOutput.from_content("mockllm/model", f"it is {number}" if number < right else "none")
-        return state
-    return solve
-
-data = [Sample(id=number, input=f"number {number}", target=str(number)) for number in range(count)]
-task = inspect_ai.Task(name="numbers", dataset=data, solver=answer(), scorer=[match(), f1()], epochs=2)
-settings = {"log_dir": folder, "log_format": "eval", "display": "none", "fail_on_error": False}
-inspect_ai.eval(task, model="mockllm/model", **settings)
-"""
-
-
-def write_inspect_log(folder, right, crashed=0):
-    """A log of `inspect eval`: 2 epochs of a solver that answers the first problems rightly, and crashes on the very first."""
-    words = [sys.executable, "-c", INSPECT, folder, *map(str, (COUNT, right, crashed))]
-    subprocess.run(words, check=True, env=processes.environment())
-    return find(folder, "*.eval")
-
-
-@pytest.mark.filterwarnings("default")
-def test_logs_of_inspect_are_compared_as_those_of_lm_eval_are(tmp_path, capsys):
-    """Their epochs are samples, and a grade is no Pass@k; what crashed is counted, and is not wrong."""
-    pytest.importorskip("inspect_ai", reason="writes and reads the logs, and inspect_ai is not installed")
-    good = write_inspect_log(tmp_path / "good", 15)
-    result = read_run(good).tasks["numbers"]
-    assert (result.accuracy, result.samples, len(result.problems)) == ("match", 2, COUNT)
-    assert (result.means["acc"], result.means["pass@2"]) == (15 / COUNT, 15 / COUNT)
-    graded = read_run(good, ReadOptions("f1")).tasks["numbers"]
-    assert graded.k is None and 0 < graded.means["acc"] < 15 / COUNT  # `it is 7` shares a word with `7`
-    bad = write_inspect_log(tmp_path / "bad", 5)
-    status, found = regress(capsys, bad, "--baseline", good)
-    assert (status, found["tasks"]["numbers"]["difference"]) == (1, pytest.approx(-10 / COUNT))
-    assert main(["regress", str(good), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
-    capsys.readouterr()
-    assert regress(capsys, tmp_path / "bad", "--baseline", tmp_path / "b.json") == (status, found)
-    torn = write_inspect_log(tmp_path / "torn", 15, crashed=1)
-    with pytest.raises(ResultsError, match="has no response to 1 of 20 problems, and --max_missing"):
-        read_run(torn)
-    run = read_run(torn, ReadOptions(max_missing=0.05))
-    assert run.tasks["numbers"].means["acc"] == 14 / 19 and run.tasks["numbers"].problems.missing == 1
-    status, found = regress(capsys, torn, "--baseline", good, "--max_missing", "0.05")
-    assert (status, found["tasks"]["numbers"]["difference"]) == (0, 0)
 
 
 TASK = "takeover_demo"

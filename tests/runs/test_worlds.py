@@ -80,7 +80,7 @@ def test_readers_refuse_weights_that_have_changed(pair, tmp_path, capsys):
     with pytest.raises(TakeoverError, match=r"guide='.*guide' is not what the run in '.*' wrote with"):
         main(["score", str(tmp_path / "run")])
     assert main(["score", str(tmp_path / "run"), "--allow", "weights"]) == 0
-    assert main(["score", str(tmp_path / "run"), "--guide", pair["base"], "--name", "other"]) == 0  # asked for
+    assert main(["score", str(tmp_path / "run"), "--guide", pair["base"], "--overwrite"]) == 0  # asked for
 
 
 def test_runs_are_joined_by_document(pair, tmp_path):

@@ -10,8 +10,8 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 
 HELP = "print results like the paper's Table 3"
 DESCRIPTION = """\
-Read lm-eval results of any model and task whose metric is a number from 0 to 1 for each problem, and logs of inspect_ai. Print
-Acc / Pass@8 for each task, their unweighted average, and Recovery. Intervals need `lm_eval --log_samples`."""
+Read lm-eval results of any model and task whose metric is a number from 0 to 1 for each problem. Print Acc / Pass@8
+for each task, their unweighted average, and Recovery. Intervals need `lm_eval --log_samples`."""
 EXAMPLE = """examples:
   lm-eval-takeover leaderboard results/base results/guided results/random --thinking results/thinking
   lm-eval-takeover leaderboard results/mine --published --format md --columns maj8 cost

@@ -10,14 +10,11 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 from xml.etree import ElementTree
 
-import numpy as np
 import yaml  # type: ignore[import-untyped]
-from scipy.special import ndtri
 
 from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p_value, write_file, write_json
 from lm_eval_takeover.commands.regress import verdicts
@@ -26,7 +23,7 @@ from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PR
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.results.problems import ACC, ReadOptions
-from lm_eval_takeover.results.statistics import as_values, by_cluster
+from lm_eval_takeover.results.statistics import by_cluster
 from lm_eval_takeover.storage import schema
 from lm_eval_takeover.storage.files import read_bounded
 
@@ -60,7 +57,7 @@ def regress(options: argparse.Namespace) -> int:
 
 def _read_baseline(path: Path, reading: ReadOptions) -> Scores:
     """A baseline file, or another run's log. Raises ResultsError."""
-    is_log = path.is_dir() or path.suffix in (".jsonl", ".eval") or path.name.startswith("results_")
+    is_log = path.is_dir() or path.suffix == ".jsonl" or path.name.startswith("results_")
     return read_single_run(path, reading) if is_log else read_baseline(path)
 
 
@@ -109,12 +106,11 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
 
 
 def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
-    """Compare a run with values that are known without problems, or plan such a comparison. Returns the exit status."""
-    if options.max_changed is not None:
-        raise ArgumentError(f"--max_changed needs the answers of the baseline, and '{options.baseline}' has none")
+    """Compare a run with values that are known without problems. Returns the exit status."""
+    for name in ("max_changed", "plan"):
+        if (given := getattr(options, name)) is not None and given is not False:
+            raise ArgumentError(f"--{name} needs the answers of the baseline, and '{options.baseline}' has none")
     file, by_metric = _read_fixed_values(options.baseline, options.metric or [], options.tasks)
-    if options.plan:
-        return _print_plan(options, _plan_fixed(options, by_metric, int(file.get("limit") or 0)))
     checks, notes = [], list[str]()
     for name, values in by_metric.items():
         metric, _, of = name.partition(",")
@@ -149,10 +145,7 @@ def _plan(options: argparse.Namespace, chosen: Scores) -> int:
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     design = Design(options.max_drop, options.confidence, options.samples)
-    return _print_plan(options, verdicts.plan(chosen, design, options.drop))
-
-
-def _print_plan(options: argparse.Namespace, rows: Sequence[Power]) -> int:
+    rows = verdicts.plan(chosen, design, options.drop)
     if options.format == "json":
         sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
     else:
@@ -321,29 +314,3 @@ def _read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str
         known = [f"{task['name']}: {metric['name']}" for task in file["tasks"] for metric in task["metrics"]]
         raise ArgumentError(f"'{path}' has no value of these --tasks and --metric; it has {'; '.join(known)}")
     return file, values
-
-
-def _plan_fixed(options: argparse.Namespace, by_metric: dict[str, dict[str, float]], count: int) -> list[Power]:
-    """Plan by task and drop, for its first metric, by exact binomials. Raises ArgumentError."""
-    from scipy.stats import binom  # slow to import, and for the plan alone
-
-    if not count:
-        raise ArgumentError(f"--plan: '{options.baseline}' has no number of problems in its field 'limit'")
-    rows, design = [], Design(options.max_drop, options.confidence)
-    of_task = {task: (name, value) for name, values in reversed(by_metric.items()) for task, value in values.items()}
-    for task, (name, value) in of_task.items():
-        runs = (verdicts.judge_fixed(name, as_values(np.arange(count) < right), value, design.limit, design.confidence)
-                for right in range(count + 1))  # fmt: skip
-        alarms = as_values([run.verdict == "regressed" for run in runs])
-        for drop in options.drop:
-            power = round(float(binom.pmf(np.arange(count + 1), count, max(value - drop, 0.0)) @ alarms), 4)
-            rows.append(Power(task, count, 1, drop, power, power, _count(value, design, drop)))
-    return rows
-
-
-def _count(value: float, design: Design, drop: float) -> int | None:
-    if drop <= design.limit:
-        return None
-    at_limit, dropped = ((share * (1 - share)) ** 0.5 for share in (value - design.limit, max(value - drop, 0.0)))
-    needed = ((float(ndtri(POWER)) * dropped - float(ndtri(design.level)) * at_limit) / (drop - design.limit)) ** 2
-    return ceil(needed) if needed <= MOST_PROBLEMS else None

@@ -24,7 +24,7 @@ _METRICS = (
     "(--max_change) (default: acc)"
 )
 _LOG = (
-    "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl, *.eval; or a configuration "
+    "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl; or a configuration "
     "of vLLM's lm-eval-harness (YAML)"
 )
 

@@ -2,10 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
 from lm_eval_takeover.commands._options import add_shared, check_include_path
-from lm_eval_takeover.errors import nearest
 
 HELP = "judge the stored answers of a run again"
 DESCRIPTION = """\
@@ -14,21 +12,8 @@ samples are written as lm_eval does, and every verdict that changed is listed.""
 EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500
   lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
-  lm-eval-takeover rescore runs/math500 --verifier math_verify,boxed,last_number,exact_match
+  lm-eval-takeover rescore runs/math500 --verifier math_verify
 """
-_VERIFIERS = (
-    "who judges, one or more: takeover (the default); math_verify, that library alone; boxed, which reads boxes alone; "
-    "last_number; exact_match, letter by letter"
-)
-
-
-def _read_verifiers(text: str) -> list[str]:
-    from lm_eval_takeover.answers.samples import Verifier
-
-    names = list(dict.fromkeys(text.split(",")))
-    if wrong := [name for name in names if name not in get_args(Verifier)]:
-        raise argparse.ArgumentTypeError(f"'{wrong[0]}' is no verifier; {nearest(wrong[0], get_args(Verifier))}")
-    return names
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +22,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks = {"default": [], "help": "tasks or groups (default: all tasks of the run)"}
     folder = {"help": "a folder of task files that replace the installed ones"}
     add_shared(parser, "tasks", "include_path", tasks=tasks, include_path=folder)
-    add("--verifier", type=_read_verifiers, metavar="NAME,…", default=["takeover"], help=_VERIFIERS)
-    out = "folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER); each of several has a folder in it"
+    judges = "who judges: takeover (the default), or math_verify, that library alone"
+    add("--verifier", choices=("takeover", "math_verify"), default="takeover", help=judges)
+    out = "folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER)"
     add("--output_path", type=Path, metavar="DIR", help=out)
 
 

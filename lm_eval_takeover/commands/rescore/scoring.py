@@ -57,31 +57,28 @@ class _Matched:
 
 
 def rescore_all(options: argparse.Namespace) -> int:
-    """Judge all commands of a run_dir by each verifier. Returns the exit status. Raises ArgumentError, RunDirError."""
+    """Judge all commands of a run_dir. Returns the exit status. Raises ArgumentError, RunDirError."""
     run_dir = find_run_dir(options.run_dir)
     runs, verdicts = read_stored_runs(run_dir)
-    for verifier in options.verifier:
-        name = "rescored" if verifier == "takeover" else verifier
-        own = options.output_path if len(options.verifier) == 1 else None
-        out = own or (options.output_path or run_dir) / name
-        rescored, refusals = [], []
-        for stored in runs:
-            if not stored.is_finished:
-                finished = f"{len(stored.samples):,} of {len({row.key for row in stored.asked}):,} samples are finished"
-                print(f"{finished}; documents that lack some of theirs are left out", flush=True)
-            try:
-                rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, verifier)))
-            except ArgumentError as error:  # a command that was stopped early, or was about other tasks
-                refusals.append(error)
-        if not rescored:
-            raise refusals[-1]
-        for number, (stored, outcome) in enumerate(rescored, 1):
-            if len(runs) > 1:
-                words = ",".join(f"{name}={value}" for name, value in read_given_arguments(stored).items())
-                print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {words or 'no model arguments'}"))
-            _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
-        for refusal in refusals:
-            print(for_terminal(f"not scored: {refusal}"))
+    out = options.output_path or run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
+    rescored, refusals = [], []
+    for stored in runs:
+        if not stored.is_finished:
+            finished = f"{len(stored.samples):,} of {len({row.key for row in stored.asked}):,} samples are finished"
+            print(f"{finished}; documents that lack some of theirs are left out", flush=True)
+        try:
+            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, options.verifier)))
+        except ArgumentError as error:  # a command that was stopped early, or was about other tasks
+            refusals.append(error)
+    if not rescored:
+        raise refusals[-1]
+    for number, (stored, outcome) in enumerate(rescored, 1):
+        if len(runs) > 1:
+            words = ",".join(f"{name}={value}" for name, value in read_given_arguments(stored).items())
+            print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {words or 'no model arguments'}"))
+        _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
+    for refusal in refusals:
+        print(for_terminal(f"not scored: {refusal}"))
     return 0
 
 

@@ -9,11 +9,10 @@ from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "make the paper's tables and figures from runs"
 DESCRIPTION = """\
-Write the paper's analyses as DIR/NAME.csv, NAME.json and NAME.svg. concentration, lorenz, position, overlap, planning, failure,
-signals, near, choices, contexts and entropy_by_js show where base and guide disagree; they read base runs that
-`lm-eval-takeover score` has scored (guide runs: --rollouts guide). guides compares several guides, or checkpoints of one, on the
-same texts (score --name). budget, rates, flips, cross, examples and ranks show what guided runs do. An analysis that lacks its
-input is skipped with one line."""
+Write the paper's analyses as DIR/NAME.csv, NAME.json and NAME.svg. concentration, lorenz, position, overlap, planning, failure
+and signals show where base and guide disagree; they read base runs that `lm-eval-takeover score` has scored (guide runs:
+--rollouts guide). budget, rates, flips, cross, examples and ranks show what guided runs do. An analysis that lacks its input is
+skipped with one line."""
 EXAMPLE = """examples:
   lm-eval-takeover analyze runs/base runs/guided runs/guide --out analysis
   lm-eval-takeover analyze runs/demo --out analysis    # all rows of a comparison
@@ -30,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     near = "for cross: js in nats below which the models are near (default: 0.1)"
     add("--near", type=float, default=0.1, help=near)
     add("--rollouts", choices=("base", "guide"), default="base", help="whose scored texts are read (default: base)")
-    named = "for planning and contexts: hub id or local folder, if the run's own tokenizer cannot be loaded"
+    named = "for planning and examples: hub id or local folder, if the run's own tokenizer cannot be loaded"
     add("--tokenizer", help=named)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.measures.catalogue import find_step
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
 from lm_eval_takeover.lab.score_files import SampleTokens, find_scored, list_score_files, make_sample, read_header
 from lm_eval_takeover.pair.vocabulary import Pieces
@@ -78,20 +77,7 @@ class Inputs:
     @cached_property
     def score_files(self) -> list[Path]:
         """The scores of the run whose rollouts are analysed, of all its samples."""
-        return self._read_files("")
-
-    @cached_property
-    def guides(self) -> list[tuple[str, int | None, list[Path]]]:
-        """Of each guide that has scored the samples its name, the step that name or revision ends with, and its files."""
-        own = read_header(self.score_files[0])[0].guide
-        others = sorted(path.name.partition("-")[2] for path in self.scored.folder.glob("scores-*/"))
-        revision = own.get("revision") or ""
-        shown = revision if find_step(revision) is not None else Path(own["id"]).name
-        named = [(shown, self.score_files), *((name, self._read_files(name)) for name in others)]
-        return [(name, find_step(name), files) for name, files in named]
-
-    def _read_files(self, name: str) -> list[Path]:
-        files = list_score_files(self.scored.folder, name)
+        files = list_score_files(self.scored.folder)
         way_out = f"run: lm-eval-takeover score {self.scored.folder}"
         if not files:
             raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")

@@ -4,8 +4,7 @@ import argparse
 import heapq
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from lm_eval_takeover import __version__
@@ -24,12 +22,11 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures import outcomes
-from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, THRESHOLDS, Measuring, measure_files
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, Measuring, measure_files
 from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.lab.measures.outcomes import find_changed
 from lm_eval_takeover.lab.measures.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.measures.pooling import make_frame
-from lm_eval_takeover.lab.score_files import SampleTokens, read_scored_samples
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 from lm_eval_takeover.storage.files import write_text
@@ -73,7 +70,6 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     tables: dict[str, pl.DataFrame] = {}
     missing: dict[str, str] = {}
     scored = [name for name in SCORED if name in names or (name, "signals" in names) == ("failure", True)]
-    scored = [name for name in scored if name != "guides"]
     measured = cache(lambda: measure_rollouts(inputs, scored))
 
     def read(name: str) -> pl.DataFrame:
@@ -85,8 +81,6 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "planning": lambda: make_planning(inputs, partial(read, "planning")),
         "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, read("failure"))),
         "signals": lambda: _add_verdicts(inputs, read("failure")).rename({"signal_value": "value"}),  # Figure 4
-        "contexts": lambda: make_contexts(inputs),
-        "guides": lambda: make_guides(inputs),
         "examples": lambda: make_examples(inputs),
         "budget": lambda: outcomes.tabulate_budget(inputs.samples),
         "rates": lambda: outcomes.tabulate_rates(inputs.samples),
@@ -103,9 +97,9 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     return tables, missing
 
 
-def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | None = None) -> dict[str, pl.DataFrame]:
+def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
     """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
-    files = files or inputs.score_files
+    files = inputs.score_files
     places: dict[Name, list[Name]] = {}
     for sample in inputs.scored.answered:
         places.setdefault(sample.stored_name, []).append(sample.name)
@@ -122,21 +116,6 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | N
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
     verdicts = inputs.samples.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
-
-
-def make_guides(inputs: Inputs) -> pl.DataFrame:
-    """Guides side by side: those without a step, then checkpoints in the order of theirs."""
-    guides = sorted(inputs.guides, key=lambda guide: (guide[1] is not None, guide[1] or 0, guide[0]))
-    if len(guides) < 2:
-        way_out = f"lm-eval-takeover score {inputs.scored.folder} --guide … --name …"
-        raise CannotShow(f"it needs scores by a second guide, or by two checkpoints of one; run: {way_out}")
-    measured = [(measure_rollouts(inputs, ["guides"], files), name) for name, _, files in guides]
-    frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, name in measured if of]
-    if not frames:
-        raise CannotShow(_NOTHING)
-    steps = {name: step for name, step, _ in guides}
-    table = SCORED["guides"].tabulate(pl.concat(frames))
-    return table.with_columns(step=pl.col("guide").replace_strict(steps, return_dtype=pl.Int64))
 
 
 def make_planning(inputs: Inputs, read_peaks: Callable[[], pl.DataFrame]) -> pl.DataFrame:
@@ -235,9 +214,6 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
 
 _LARGEST, _AROUND = 3, 24  # takeovers that are shown, and tokens on either side
 _TRACED = ["token_id", "host_token_id", "chosen_from"]
-SETS = ("low", "high")
-LOW, HIGH = THRESHOLDS[0], THRESHOLDS[-1]  # nats
-SHOWN, BESIDE = 5, 8  # contexts of each set; tokens on either side
 
 
 def make_examples(inputs: Inputs) -> pl.DataFrame:
@@ -281,87 +257,3 @@ def _describe(inputs: Inputs, run: RunReader, sample: Answered, at: int | None =
     text = mark_takeovers(lambda ids: "".join(inputs.pieces.split(ids)), table, run.donor).plain
     facts = {"position": None, "score": None, "problem": run.find_prompt(sample)["problem"], "text": text}
     return dict(zip(("task", "doc_id", "sample"), sample.name, strict=True)) | facts
-
-
-def make_contexts(inputs: Inputs) -> pl.DataFrame:
-    """One word at low and at high scores, by js where it is scored ('Sparse but Critical').
-
-    A context is a whole word with the tokens beside it: `low` below 0.001 nats, where both models agree, `high` from 0.1 nats.
-    The word is the one that is most frequent in its rarer set. Contexts with the smallest digests of their places are shown.
-    """
-    score = "js" if "js" in inputs.scores else inputs.scores[0]
-    read = partial(read_scored_samples, inputs.score_files, [score])
-    words = Words.read(inputs.pieces.list_names())
-    counts = count_words(read(), words, score)
-    place = int(counts.min(axis=0).argmax()) if words.names else -1
-    if place < 0 or not counts[:, place].any():
-        raise CannotShow(f"no token is a word, below {LOW:g} or from {HIGH:g} nats of {score}")
-    rows = draw_contexts(read(), words, place, score)
-    of_sets = dict(zip(SETS, counts[:, place].tolist(), strict=True))
-    for row in rows:
-        texts = {side: "".join(inputs.pieces.split(row[side].tolist())) for side in ("before", "after")}
-        row |= {"word": words.names[place], "score": score, "occurrences": of_sets[row["set"]], **texts}
-        row["token"] = inputs.pieces.name(row["token"])
-    return pl.DataFrame(rows)
-
-
-@dataclass(frozen=True)
-class Words:
-    """Of each token of a vocabulary and of one beyond it: its word or -1, and whether it begins and ends inside of a word."""
-
-    names: list[str]
-    word: NDArray[np.intp]
-    begins: NDArray[np.bool_]
-    ends: NDArray[np.bool_]
-
-    @classmethod
-    def read(cls, pieces: Sequence[str]) -> "Words":
-        """`pieces` is the text of each token."""
-        texts = [piece.strip().lower() for piece in pieces]
-        names = sorted({text for text in texts if len(text) > 1 and text.isalpha()})
-        places = {name: place for place, name in enumerate(names)}
-        begins, ends = ([piece[at : at + 1 or None].isalnum() for piece in (*pieces, "")] for at in (0, -1))
-        return cls(names, np.array([places.get(text, -1) for text in (*texts, "")]), np.array(begins), np.array(ends))
-
-    def find(self, tokens: NDArray[Any]) -> NDArray[np.intp]:
-        """The word of each token `[tokens]`, -1 where it is none or a part of a longer one."""
-        clipped = np.minimum(tokens, len(self.word) - 1)
-        indices: NDArray[np.intp] = self.word[clipped]
-        joined = self.ends[clipped[:-1]] & self.begins[clipped[1:]]
-        indices[1:][joined] = indices[:-1][joined] = -1
-        return indices
-
-
-def split(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which positions are low, and which high `[2, tokens]`."""
-    return np.stack([values < LOW, values >= HIGH])
-
-
-def count_words(samples: Iterable[SampleTokens], words: Words, score: str) -> NDArray[np.int64]:
-    """How often each word is at positions of low and of high scores `[2, words]`."""
-    counts = np.zeros((len(SETS), len(words.names)), dtype=np.int64)
-    for sample in samples:
-        indices = words.find(sample.columns["token_id"])
-        for place, inside in enumerate(split(sample.score(score))):
-            counts[place] += np.bincount(indices[inside & (indices >= 0)], minlength=counts.shape[1])
-    return counts
-
-
-def draw_contexts(samples: Iterable[SampleTokens], words: Words, word: int, score: str) -> list[dict[str, Any]]:
-    """Rows `set, task, doc_id, sample, position, value, token, before, after`; the last three are ids."""
-
-    def list_all() -> Iterator[tuple[bytes, dict[str, Any]]]:
-        for sample in samples:
-            ids, values = sample.columns["token_id"], sample.score(score)
-            places = words.find(ids) == word
-            for name, inside in zip(SETS, split(values), strict=True):
-                for at in np.flatnonzero(places & inside).tolist():
-                    key = blake2b(f"0 {sample.name} {at}".encode(), digest_size=8).digest()
-                    named = {"set": name, **dict(zip(("task", "doc_id", "sample"), sample.name, strict=True))}
-                    beside = {"before": ids[max(0, at - BESIDE) : at], "after": ids[at + 1 : at + 1 + BESIDE]}
-                    yield key, {**named, "position": at, "value": float(values[at]), "token": int(ids[at]), **beside}
-
-    best: dict[str, list[tuple[bytes, int, dict[str, Any]]]] = {name: [] for name in SETS}
-    for number, (key, row) in enumerate(list_all()):
-        best[row["set"]] = heapq.nsmallest(SHOWN, [*best[row["set"]], (key, number, row)])
-    return [row for name in SETS for _, _, row in best[name]]

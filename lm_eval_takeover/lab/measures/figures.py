@@ -241,26 +241,6 @@ def _draw_effects(axes: Axes, table: Table) -> None:
     _label(axes, "effect of the donor's token on the share of correct texts", "share of positions")
 
 
-def _draw_near(axes: Axes, table: Table) -> None:
-    _lines(axes, table, x="threshold", y="share", labels=("nats", "share of tokens below"))
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(0, 1.03)
-
-
-def _draw_choices(axes: Axes, table: Table) -> None:
-    score = table["score"][0]
-    shown = table.filter(score=score).with_columns(pl.col("measure").str.replace("_", " "))
-    _bars(axes, shown, by=["task", "set", "measure"], y="value", label=f"share; peaks by {score}")
-
-
-def _draw_entropies(axes: Axes, table: Table) -> None:
-    names = {f"{role}_entropy": f"{role} entropy" for role in ("base", "guide")}
-    long = table.rename(names).unpivot(list(names.values()), index=["task", "right"])
-    _lines(axes, long, "right", "value", ("js up to, in nats", "mean entropy, in nats"), ["task", "variable"])
-    axes.set_ylim(bottom=0)
-
-
 def _draw_signals(axes: Axes, table: Table) -> None:
     low, high = table["value"].min(), table["value"].max()
     for correct, name in ((True, "correct"), (False, "incorrect")):
@@ -270,17 +250,9 @@ def _draw_signals(axes: Axes, table: Table) -> None:
     _label(axes, "mean of the 100 largest scores, in nats", "share of samples")
 
 
-def _draw_guides(axes: Axes, table: Table) -> None:
-    table = table.filter(pl.col("score") == ("js" if "js" in table["score"] else table["score"][0]))
-    if (steps := table.drop_nulls("step").filter(pl.col("versus").is_null())).is_empty():
-        _bars(axes, table, by=["measure", "guide", "versus"], y="value", label="by js: mean or share")
-    else:
-        _lines(axes, steps, "step", "value", ("step", "by js: mean or share"), ["measure"])
-
-
 _PLACES = ("place in the sample, t / n", "density of the top 1 %")
 _RANKS = ("rank of the donor's token under the host", "share of takeovers")
-_PANELS = ("lorenz", "position", "overlap", "signals", "near", "effect_by_score")  # with a panel for each score
+_PANELS = ("lorenz", "position", "overlap", "signals", "effect_by_score")  # with a panel for each score
 DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": partial(_bars, by=["task", "score"], y="gini", label="Gini (0 even, 1 all on one token)"),
     "lorenz": _draw_lorenz,
@@ -289,10 +261,6 @@ DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "planning": _draw_planning,
     "failure": partial(_bars, by=["task", "signal"], y="auroc", level=0.5, label="AUROC for an incorrect answer"),
     "signals": _draw_signals,
-    "near": _draw_near,
-    "choices": _draw_choices,
-    "entropy_by_js": _draw_entropies,
-    "guides": _draw_guides,
     "budget": partial(_draw_accuracies, x="realized_rate", by=["task", "run"], label="realized rate"),
     "rates": _draw_rates,
     "flips": _draw_flips,

@@ -10,8 +10,8 @@ from lm_eval_takeover.lab.extra import need_lab_packages
 
 HELP = "make every table and figure of the papers"
 DESCRIPTION = """\
-Make the tables and figures of 'Reasoning Can Be Restored by Correcting a Few Decision Tokens' (T1 to T14, F1 to F9) and the
-claims of 'Sparse but Critical' (S1 to S8). Runs compare, score, analyze, report and calibrate where their results are missing,
+Make the tables and figures of 'Reasoning Can Be Restored by Correcting a Few Decision Tokens' (T1 to T14, F1 to F9) and claims
+of 'Sparse but Critical' (S2, S3, S4, S8). Runs compare, score, analyze, report and calibrate where their results are missing,
 then writes DIR/index.html and DIR/index.md: each table beside the printed one, each figure, and what differs in set-up.
 
 To continue an interrupted command, give it again. A set-up whose models or data cannot be loaded is named in the index; the

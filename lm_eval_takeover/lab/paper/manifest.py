@@ -64,7 +64,6 @@ class PaperPair:
     chat: bool = False  # whether base and guide are asked in the guide's template, with thinking on
     calibrate: tuple[str, ...] = ()  # tasks that Table 13 calibrates on
     instead: dict[str, str] = field(default_factory=dict)  # rows of items, and what they are of this pair
-    others: dict[str, str] = field(default_factory=dict)  # further guides by name, MODEL[@REVISION][:DTYPE]
 
     @property
     def summary(self) -> str:
@@ -187,11 +186,6 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
     read = [item for those in analyses.values() for item in those.values()]
     for role in dict.fromkeys(item.rollouts for item in read):
         yield ["score", str(folder / role)]
-    for role in dict.fromkeys(item.rollouts for item in read if "guides" in item.analyses):
-        for name, model in pair.others.items():
-            guide, _, dtype = model.partition(":")
-            own = [*("--base", str(pair.base or DEMO["base"])), *("--guide", str({**DEMO}.get(guide, guide)))]
-            yield ["score", str(folder / role), "--name", name, *own, *(["--guide_dtype", dtype] if dtype else [])]
     for place, those in analyses.items():
         first, out = next(iter(those.values())), folder / "analysis" / place
         only = ",".join(dict.fromkeys(name for item in those.values() for name in item.analyses))

@@ -1,15 +1,15 @@
 """Renders the page: tables, figures, data and rollouts in a template, under a content security policy.
 
-Its table has a row per task and run, with Recovery and what it cost.
+Its figures are those of `budget` in the analysis; Recovery is that of `compare`, where the runs are its rows.
 """
 
 import argparse
 import base64
 import json
-import struct
+import math
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
@@ -25,7 +24,6 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal, make_page_policy
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw_overview
-from lm_eval_takeover.lab.measures.outcomes import K
 from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, clean_figure, read_effects, read_figure
 from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
@@ -38,11 +36,8 @@ from lm_eval_takeover.lab.score_files import (
     read_scored_samples,
 )
 from lm_eval_takeover.pair.vocabulary import Pieces
-from lm_eval_takeover.results.problems import derive_pass_at_k
-from lm_eval_takeover.results.statistics import Trio, Values, as_values, average_differences, within_shares
-from lm_eval_takeover.results.summary import Figure, Rates, Summary, average, choose_averaged, recover, summarize_correct
+from lm_eval_takeover.results.summary import Figure
 from lm_eval_takeover.runs.identity import find_missed_rate
-from lm_eval_takeover.runs.layout import SAMPLES
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 MAX_PROBLEM, MAX_ANSWER = 20_000, 2_000  # characters that are shown of one
@@ -57,7 +52,7 @@ def build(options: argparse.Namespace) -> int:
     groups = list_picks(analysis)
     effects = read_effects(options.effects) if options.effects else None
     pieces = _load_pieces(analysis, options.tokenizer)
-    story = tell_story(analysis, pieces, groups)
+    story = tell_story(analysis, pieces)
     page = render(analysis, make_index(analysis, ()), [], 0, effects, story)
     limit = int(options.max_size * 1e6)
     total = len({(name, sample.stored.key) for group in groups for name, sample in group})
@@ -144,12 +139,10 @@ def render(
     reasons: dict[str, list[str]] = {}
     for name, reason in analysis.cannot_show.items():
         reasons.setdefault(reason, []).append(name)
-    summaries = summarize_tasks(analysis)
-    head, rows = next(iter(summaries)), list_rows(analysis, summaries)
-    shown = {name: {"Acc": row.acc, f"Pass@{row.k}": row.passed} for name, row in summaries[head].items()}
+    rows = list_rows(analysis)
+    head = [row for row in rows if row.task == rows[0].task]
     # The frontier of the comparison that the runs are rows of, then the figures of the analysis.
-    folders = {run.folder.absolute().parent.parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
-    figures = sorted(path for path in {folder / "frontier.svg" for folder in folders} if path.exists())[:1]
+    figures = analysis.find_kept("frontier.svg")
     figures += [analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN and name in CAPTIONS]
     return environment.from_string(_read("report.html.jinja")).render(
         version=__version__,
@@ -157,13 +150,12 @@ def render(
         style=Markup(style),
         scripts=[Markup(temml), Markup(script)],
         runs=[_describe_run(name, run) for name, run in analysis.runs.items()],
-        columns=list_columns(find_k(analysis), analysis.reference or "the guide"),
-        rows=[row for row in rows if row[0] == head],
-        other_rows=[row for row in rows if row[0] != head],
-        overview=clean_figure(draw_svg(partial(draw_overview, rows=shown), SIZE).encode(), "overview", "overview"),
-        costs=tell_costs(analysis, summaries[head]),
-        lead=tell_accuracy(analysis, summaries[head]),
-        difference=tell_difference(analysis, choose_averaged(analysis.tasks)),
+        columns=list_columns(analysis, head),
+        rows=head,
+        other_rows=rows[len(head) :],
+        overview=_draw_overview(head),
+        costs=tell_costs(analysis),
+        lead=tell_accuracy(analysis, {row.run: row for row in head}),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in figures],
         effects=effects,
         story=story,
@@ -180,52 +172,38 @@ def _read(name: str) -> str:
     return text if name.endswith(".jinja") else text.replace("\r\n", "\n")
 
 
-def find_k(analysis: Analysis) -> int:
-    """The k of Pass@k: 8, or fewer if a problem has fewer samples."""
-    return min([K, *(len(samples) for problems in analysis.samples.values() for samples in problems.values())])
+@dataclass(frozen=True)
+class Row:
+    """A run on a task, or on the mean over tasks: its Acc and Pass@k, and all cells of its line."""
+
+    task: str
+    run: str
+    scores: Mapping[str, Figure]
+    rate: float
+    cells: list[str]
 
 
-def list_columns(k: int, reference: str) -> list[tuple[str, str]]:
-    """Headings, and what they mean."""
-    return [
-        ("Acc", "mean over samples, with its 95 % interval over problems"),
-        (f"Pass@{k}", f"problems that any of {k} samples solves, with its 95 % interval"),
-        (f"Recovery against {reference}, Acc", f"(run - base) / ({reference} - base), with Fieller's 95 % interval"),
-        (f"Recovery against {reference}, Pass@{k}", f"the same for Pass@{k}"),
-        ("Realized rate", "share of tokens taken over; † off the rate that was asked for"),
-    ]
-
-
-def summarize_tasks(analysis: Analysis) -> dict[str, dict[str, Summary]]:
-    """By task and run; the mean over tasks first, where there are several, with rates of all its tokens together."""
-    k, tasks, summaries = find_k(analysis), analysis.tasks, dict[str, dict[str, Summary]]()
-    for task in [*([MEAN] if len(tasks) > 1 else []), *tasks]:
-        inside = choose_averaged(tasks) if task == MEAN else [task]
-        for name, run in analysis.runs.items():
-            if all(each in run.tasks for each in inside):
-                counts = [_count_correct(analysis, name, part) for part in inside]
-                known = [each for each in counts if each is not None]
-                whole = Summary({}, Rates(), None, None, k)  # without scores where samples were not verified
-                if len(known) == len(counts):
-                    pairs = [zip(*each.values(), strict=True) for each in known]
-                    whole = average([summarize_correct(right, drawn, k, Rates()) for right, drawn in pairs])
-                rates = _measure_rates(analysis, name, inside)
-                summaries.setdefault(task, {})[name] = replace(whole, rates=rates, k=k)
-    return summaries
-
-
-def list_rows(analysis: Analysis, summaries: Mapping[str, Mapping[str, Summary]]) -> list[tuple[str, str, list[str]]]:
-    """`(task, run, cells)`, in the order of `summaries`."""
+def list_rows(analysis: Analysis) -> list[Row]:
+    """Those of the mean over tasks first, where there are several. Its rate is that of all tokens together."""
+    lines, board = analysis.read_table("budget"), analysis.board
+    tasks = sorted({line["task"] for line in lines if line["task"] != MEAN})
+    shown = [*([MEAN] if len(tasks) > 1 else []), *tasks]
     rows = []
-    for task, by_run in summaries.items():
-        inside = choose_averaged(analysis.tasks) if task == MEAN else [task]
-        for name, summary in by_run.items():
-            scores = [_show(figure, ".1%") for figure in (summary.acc, summary.passed)]
-            recoveries = [_show(_recover(analysis, name, inside, of), "z.0%") for of in (None, summary.k)]
-            rate = summary.rates.realized_rate or 0.0
-            mark = "" if find_missed_rate(analysis.runs[name].takeover, rate) is None else " †"
-            rows.append((task, name, [*scores, *recoveries, f"{rate:.1%}{mark}"]))
+    for line in sorted((line for line in lines if line["task"] in shown), key=lambda line: shown.index(line["task"])):
+        task, run = line["task"], analysis.runs[line["run"]]
+        samples = [one.stored for one in run.answered if task in (MEAN, one.task)]
+        rate = sum(one.takeovers for one in samples) / max(sum(one.tokens for one in samples), 1)
+        scores = {"Acc": _pick(line, "acc"), f"Pass@{line['k']}": _pick(line, "pass8")}
+        recovery = board.get(line["run"], {}).get("recovery", {}) if task == shown[0] else {}  # of the average alone
+        recoveries = [_show(_pick(recovery, name), "z.0%") for name in ("acc", f"pass{line['k']}")] if board else []
+        mark = "" if find_missed_rate(run.takeover, rate) is None else " †"
+        cells = [*(_show(figure, ".1%") for figure in scores.values()), *recoveries, f"{rate:.1%}{mark}"]
+        rows.append(Row(task, line["run"], scores, rate, cells))
     return rows
+
+
+def _pick(line: Mapping[str, Any], name: str) -> Figure:
+    return Figure(line.get(name), line.get(f"{name}_low"), line.get(f"{name}_high"))
 
 
 def _show(figure: Figure, form: str) -> str:
@@ -234,73 +212,41 @@ def _show(figure: Figure, form: str) -> str:
     return f"{figure.value:{form}}\n[{figure.low:{form}}, {figure.high:{form}}]"
 
 
-def tell_costs(analysis: Analysis, rows: Mapping[str, Summary]) -> str:
+def _draw_overview(rows: Sequence[Row]) -> Markup:
+    shown = {row.run: row.scores for row in rows}
+    return clean_figure(draw_svg(partial(draw_overview, rows=shown), SIZE).encode(), "overview", "overview")
+
+
+def list_columns(analysis: Analysis, head: Sequence[Row]) -> list[tuple[str, str]]:
+    """Headings, and what they mean."""
+    passed = [*head[0].scores][1] if head else ""
+    reference = next((row["reference"] for row in analysis.board.values() if row["reference"]), None)
+    recovery = [
+        (f"Recovery against {reference}, Acc", f"(run - base) / ({reference} - base), with Fieller's 95 % interval"),
+        (f"Recovery against {reference}, {passed}", f"the same for {passed}"),
+    ]
+    return [
+        ("Acc", "mean over samples, with its 95 % interval over problems"),
+        (passed, "problems that any of so many samples solves, with its 95 % interval"),
+        *(recovery if analysis.board else []),
+        ("Realized rate", "share of tokens taken over; † off the rate that was asked for"),
+    ]
+
+
+def tell_costs(analysis: Analysis) -> str:
     """`Guide passes per token: base 0.00, guided 0.29. Tokens per second: base 1,204, guided 811.`"""
-    passes = {name: f"{row.rates.guide_passes_per_token or 0.0:.2f}" for name, row in rows.items()}
-    tokens = {name: sum(one.stored.tokens for one in analysis.runs[name].stored_samples()) for name in rows}
-    seconds = {name: analysis.runs[name].seconds for name in rows}
-    speeds = {name: f"{tokens[name] / seconds[name]:,.0f}" for name in rows if seconds[name] > 0}
-    cut = {name: f"{row.rates.truncated:.1%}" for name, row in rows.items() if row.rates.truncated}
-    facts = {"Guide passes per token": passes, "Tokens per second": speeds, "Cut off by the token limit": cut}
-    return " ".join(f"{what}: {', '.join(f'{name} {of[name]}' for name in of)}." for what, of in facts.items() if of)
+    facts: dict[str, list[str]] = {"Guide passes per token": [], "Tokens per second": [], "Cut off by the token limit": []}
+    for name, run in analysis.runs.items():
+        samples = [one.stored for one in run.stored_samples()]
+        tokens, cut = sum(one.tokens for one in samples), sum(one.truncated for one in samples)
+        passes, speed, limited = facts.values()
+        passes.append(f"{name} {sum(one.guide_passes for one in samples) / max(tokens, 1):.2f}")
+        speed += [f"{name} {tokens / run.seconds:,.0f}"] if run.seconds > 0 else []
+        limited += [f"{name} {cut / len(samples):.1%}"] if cut else []
+    return " ".join(f"{what}: {', '.join(of)}." for what, of in facts.items() if of)
 
 
-def tell_difference(analysis: Analysis, tasks: Sequence[str]) -> str:
-    """`Better than random takeovers: yes, …`: by Acc, paired by problem; empty where there are no two such runs."""
-    parts = _read_problems(analysis, [analysis.compared, analysis.random], tasks)
-    if parts is None:
-        return ""
-    difference = average_differences([ours - theirs for (ours, _), (theirs, _) in parts])
-    interval, p = within_shares(difference.interval()), difference.p_value()
-    low, high = (f"{100 * end:+.1f}" for end in (interval.low, interval.high))
-    chance = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
-    answer = "yes" if interval.low > 0 else "no" if interval.high < 0 else "not shown"
-    return f"Better than random takeovers: {answer}. Acc {100 * interval.value:+.1f} points ({low} to {high}, {chance})."
-
-
-def _measure_rates(analysis: Analysis, name: str, tasks: Sequence[str]) -> Rates:
-    """Of all samples of these tasks together."""
-    samples = [sample.stored for sample in analysis.runs[name].answered if sample.task in tasks]
-    tokens = max(sum(stored.tokens for stored in samples), 1)
-    return Rates(
-        realized_rate=sum(stored.takeovers for stored in samples) / tokens,
-        guide_passes_per_token=sum(stored.guide_passes for stored in samples) / tokens,
-        truncated=sum(stored.truncated for stored in samples) / len(samples),
-    )
-
-
-def _count_correct(analysis: Analysis, name: str, task: str) -> dict[int, tuple[int, int]] | None:
-    """By problem, in order, how many of how many samples are correct; None where some were not verified."""
-    by_doc = {doc: samples for (of_task, doc), samples in analysis.samples[name].items() if of_task == task}
-    if any(sample.outcome is None for samples in by_doc.values() for sample in samples):
-        return None
-    return {doc: (sum(sample.correct for sample in samples), len(samples)) for doc, samples in by_doc.items()}
-
-
-def _read_problems(
-    analysis: Analysis, names: Sequence[str | None], tasks: Sequence[str]
-) -> list[list[tuple[Values, Values]]] | None:
-    """By task and run the share of correct samples of each problem, and their number; None where runs have other problems."""
-    parts = []
-    for task in tasks:
-        counts = [_count_correct(analysis, name, task) for name in names if name is not None]
-        if len(counts) < len(names) or not counts[0] or any(not each or each.keys() != counts[0].keys() for each in counts):
-            return None
-        pairs = [as_values(list(each.values())).T for each in filter(None, counts)]
-        parts.append([(right / drawn, drawn) for right, drawn in pairs])
-    return parts
-
-
-def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None) -> Figure:
-    """Recovery in Acc, or Pass@k; empty where the runs have other problems."""
-    parts = _read_problems(analysis, [name, analysis.base, analysis.reference], tasks)
-    if analysis.runs[name].written_by is not None or parts is None:
-        return Figure()
-    scores = [[own if k is None else derive_pass_at_k(own, drawn, k) for own, drawn in part] for part in parts]
-    return recover([Trio(*of_task) for of_task in scores])
-
-
-UNKNOWN = 0xFFFF
+_MOST = 1e6  # of a number that is shown: JSON has no infinity
 _TRACED = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "donor_rank", "host_token_id")
 _CHUNK = 128  # groups that are packed before it is seen whether there is room for more
 
@@ -375,15 +321,11 @@ def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -
 
 
 def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, score: str, pieces: Pieces) -> str:
-    """One rollout; `scored` is what was measured on it afterwards, by this score.
+    """One rollout, base64 of zlib of JSON, which a browser opens by itself; `scored` is what was measured on it afterwards.
 
-    It is base64 of a zlib stream, which a browser opens by itself (`DecompressionStream("deflate")`):
-
-        u32               bytes of the header, little-endian
-        header            JSON: `text`, a piece per token; `taken`, positions that the donor wrote; `same`, those of them where
-                          the host would have written that, too; `host`, by position what it would have instead
-        4 columns of u16  the low bytes of all tokens, then the high bytes, 65535 for unknown: score, and minus the
-                          log-probability under host and donor, in thousandths of a nat (at most 65.534); rank under the host
+    `text` has a piece per token, `taken` the positions that the donor wrote, `same` those of them where the host would have
+    written that, too, `host` by position what it would have instead. Score, log-probabilities under host and donor (nats), and
+    rank under the host are by token, null where they are not known.
     """
     columns = tokens.columns
     measured = [columns[name] for name in ("score", "host_logprob", "donor_logprob", "donor_rank")]
@@ -393,15 +335,8 @@ def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, scor
     ids, hosts = columns["token_id"], columns["host_token_id"]
     replaced = {int(i): pieces.name(int(hosts[i])) for i in taken if hosts[i] >= 0 and hosts[i] != ids[i]}
     same = [int(i) for i in taken if hosts[i] == ids[i]]
-    header = {"text": pieces.split(ids.tolist()), "taken": taken.tolist(), "host": replaced, "same": same}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    values, host, donor, rank = measured
-    planes = [*(_pack(nats, 1000) for nats in (values, -host, -donor)), _pack(np.where(rank < 0, np.nan, rank), 1)]
-    return base64.b64encode(zlib.compress(struct.pack("<I", len(text)) + text + b"".join(planes), 9)).decode()
-
-
-def _pack(values: NDArray[Any], scale: int) -> bytes:
-    values = np.asarray(values, dtype=np.float64)
-    rounded = np.round(np.nan_to_num(values * scale, posinf=UNKNOWN)).clip(0, UNKNOWN - 1)
-    packed = np.where(np.isnan(values), UNKNOWN, rounded).astype("<u2").view(np.uint8).reshape(-1, 2)
-    return packed.T.tobytes()
+    packed: dict[str, Any] = {"text": pieces.split(ids.tolist()), "taken": taken.tolist(), "host": replaced, "same": same}
+    for name, values in zip(("score", "host_logprob", "donor_logprob", "rank"), measured, strict=True):
+        rounded = np.round(np.asarray(values, np.float64).clip(-_MOST, _MOST), 3).tolist()
+        packed[name] = [None if math.isnan(value) or (name == "rank" and value < 0) else value for value in rounded]
+    return base64.b64encode(zlib.compress(json.dumps(packed, separators=(",", ":")).encode(), 9)).decode()

@@ -20,8 +20,7 @@ from lm_eval_takeover.lab.analyze.command import add_options
 from lm_eval_takeover.lab.analyze.tables import INDEX, analyze
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
-from lm_eval_takeover.method.named import THINKING
-from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
+from lm_eval_takeover.runs.layout import SAMPLES, find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.storage.files import read_bounded
 
@@ -29,11 +28,7 @@ CAPTIONS: Mapping[str, str] = {
     "concentration": "How unevenly the score lies on the tokens of a sample",
     "lorenz": "Lorenz curves: the share of the score on the smallest scores",
     "position": "Where in a sample the largest 1 % of the scores stand",
-    "choices": "Where the guide's first choice stands under the base, and how far their likeliest tokens coincide",
-    "entropy_by_js": "Mean entropy of both models by their Jensen-Shannon divergence",
-    "guides": "How guides, or checkpoints of one, differ from the base, and how far their decisions coincide",
     "overlap": "How far the largest scores coincide with the largest entropies",
-    "near": "How many positions have a score of nearly 0",
     "planning": "How often planning and execution tokens stand at peaks and takeovers (1: as often as among all tokens)",
     "failure": "Whether the largest scores predict a wrong answer",
     "signals": "The largest scores of correct and of incorrect samples",
@@ -113,23 +108,20 @@ class Analysis:
         """The run of the base alone, where there is one."""
         return next((name for name, run in self.runs.items() if run.written_by == "base"), None)
 
-    @property
-    def reference(self) -> str | None:
-        """What Recovery is measured against: the run of the thinking model, where there is one, else of the guide."""
-        own = self.runs[self.compared].takeover.get("guide") if self.compared else None
-        alone = [name for name, run in self.runs.items() if run.written_by == "guide"]
-        thinking = [name for name in alone if name == THINKING or (own and self.runs[name].takeover.get("guide") != own)]
-        return next(iter([*thinking, *alone]), None)
+    @cached_property
+    def board(self) -> dict[str, dict[str, Any]]:
+        """By run its row of the leaderboard that `compare` kept, where the runs are its rows."""
+        rows = [row for path in self.find_kept("leaderboard.json") for row in json.loads(read_bounded(path))["rows"]]
+        return {row["model"]: row for row in rows if row["model"] in self.runs}
 
-    @property
-    def random(self) -> str | None:
-        """The run that takes over at random."""
-        return next((name for name, run in self.runs.items() if run.policy == "random"), None)
+    def find_kept(self, name: str) -> list[Path]:
+        """The file of this name in the folder of `compare` of which the runs are rows, if it is there."""
+        folders = {run.folder.absolute().parent.parent for run in self.runs.values() if run.folder.name == SAMPLES}
+        return sorted(path for folder in folders if (path := folder / name).exists())[:1]
 
-    @property
-    def tasks(self) -> list[str]:
-        """Of all runs."""
-        return sorted({task for run in self.runs.values() for task in run.tasks})
+    def read_table(self, name: str) -> list[dict[str, Any]]:
+        """The lines of an analysis; none where it was not made."""
+        return list(json.loads(read_bounded(self.folder / f"{name}.json"))) if name in self.names else []
 
     @property
     def compared(self) -> str | None:

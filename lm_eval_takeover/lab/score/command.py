@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 
 from lm_eval_takeover.commands._options import add_stored_pair, read_stored_pair
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.storage.paths import make_component
 
 HELP = "score the stored samples of a run with both models"
 DESCRIPTION = """\
@@ -15,7 +13,6 @@ with --backend vllm it reads one token a step, many texts at a time."""
 EXAMPLE = """examples:
   lm-eval-takeover score runs/base
   lm-eval-takeover score runs/base --guide Qwen/Qwen3-8B --batch_size 8
-  lm-eval-takeover score runs/base --guide org/model@step-100 --name step-100
   lm-eval-takeover score runs/base --backend vllm --engine_args tensor_parallel_size=4
 """
 
@@ -24,18 +21,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     folders = "the folder that a run had as run_dir=; a folder of compare means its base"
     add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help=folders)
-    add("--name", default="", help="keep these scores beside others, in RUN_DIR/scores-NAME: those by another --guide")
     add("--overwrite", action="store_true", help="replace scores that are in RUN_DIR/scores")
     add_stored_pair(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     given = read_stored_pair(options)
-    if options.name != make_component(options.name or "-").lstrip("-"):
-        raise ArgumentError(f"--name '{options.name}' is no name of a folder; expected letters, digits, dots and dashes")
     from lm_eval_takeover.runs.run_reader import read_run_folders
 
     folders = [read_run_folders([folder]) for folder in options.run_dirs]
     from lm_eval_takeover.lab.score.scoring import score_runs
 
-    return score_runs(folders, given, overwrite=options.overwrite, name=options.name, allow=options.allow)
+    return score_runs(folders, given, overwrite=options.overwrite, allow=options.allow)

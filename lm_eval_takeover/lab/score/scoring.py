@@ -28,7 +28,6 @@ from lm_eval_takeover.lab.score_files import (
     ScoresHeader,
     find_scored,
     list_score_files,
-    place_scores,
     read_header,
     write_scores,
 )
@@ -38,7 +37,7 @@ from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.layout import SCORES_LOCK
+from lm_eval_takeover.runs.layout import SCORES_FOLDER, SCORES_LOCK
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.storage.files import Lock, Locked
 
@@ -119,9 +118,7 @@ class UnscoredSample:
         return len(self.prompt) + len(self.tokens)
 
 
-def score_runs(
-    folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any], *, overwrite: bool, name: str, allow: str | None
-) -> int:
+def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any], *, overwrite: bool, allow: str | None) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
     unscored = list[RunReader]()
@@ -137,25 +134,24 @@ def score_runs(
             readers = readers or Readers(arguments)
             run.check_models(arguments, readers.pair, allowed=allow == "weights")
             with _hold(run.folder):
-                count = score_run(run, readers, overwrite=overwrite, name=name)
-            print(f"{count:,} samples scored -> {place_scores(run.folder, name)}")
+                count = score_run(run, readers, overwrite=overwrite)
+            print(f"{count:,} samples scored -> {run.folder / SCORES_FOLDER}")
     finally:
         if readers is not None:
             readers.close()
     return 0
 
 
-def score_run(run: RunReader, readers: Readers, *, overwrite: bool, name: str) -> int:
+def score_run(run: RunReader, readers: Readers, *, overwrite: bool) -> int:
     """Score the texts of one folder that have no scores. Returns their number. Raises RunDirError, VocabularyError."""
     pair = readers.pair
     scores = list(registered)
     header = _describe(pair, scores)
     samples = run.stored_samples()
-    files = [] if overwrite else list_score_files(run.folder, name)
+    files = [] if overwrite else list_score_files(run.folder)
     if files and (written := read_header(files[0])[0]) != header:
         raise RunDirError(
-            f"'{files[0]}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it, "
-            "or --name to keep both"
+            f"'{files[0]}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it"
         )
     done = find_scored(files, {sample.stored.key for sample in samples})
     if len(run.answered) < run.asked:
@@ -172,25 +168,24 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool, name: str) -
     check_tokenizer(run, pair, texts)
     backend = readers.backend  # nothing can be refused any more
     if overwrite:
-        shutil.rmtree(place_scores(run.folder, name), ignore_errors=True)
-    _write_files(run, backend, scores, header, texts, name)
+        shutil.rmtree(run.folder / SCORES_FOLDER, ignore_errors=True)
+    _write_files(run, backend, scores, header, texts)
     return len(texts)
 
 
 def _write_files(
-    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[UnscoredSample], name: str
+    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[UnscoredSample]
 ) -> None:
     """Score these texts into files, each written whole. A stopped call writes what it has."""
     written, group = 0, dict[bytes, SampleTokens]()
 
     def describe_kept() -> str:
-        place = place_scores(run.folder, name)
-        return f"{written:,} samples are scored in '{place}', and the same command goes on from there"
+        return f"{written:,} samples are scored in '{run.folder / SCORES_FOLDER}', and the same command goes on from there"
 
     def write_group() -> None:
         nonlocal written
         if group:
-            write_scores(run.folder, header, group, name)
+            write_scores(run.folder, header, group)
             written += len(group)
             group.clear()
 

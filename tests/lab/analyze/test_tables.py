@@ -4,7 +4,6 @@ import csv
 import json
 import shutil
 import sqlite3
-from collections import Counter
 from contextlib import closing
 
 import pyarrow as pa
@@ -16,12 +15,9 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
-from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
-from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import PROMPT_SCHEMA, write_parquet
-from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.storage.digests import digest_of
 
 
@@ -49,9 +45,9 @@ def read(folder, name):
 
 def test_every_analysis_is_a_table_and_a_figure(analysed):
     index = read(analysed, "analysis")
-    shown = [name for name in COLUMNS if name not in ("cross", "guides")]  # no score=js, no second guide
+    shown = [name for name in COLUMNS if name != "cross"]  # no score=js
     assert index["analyses"] == shown
-    assert "none is given" in index["cannot_show"]["cross"] and "second guide" in index["cannot_show"]["guides"]
+    assert "none is given" in index["cannot_show"]["cross"]
     assert [run["policy"] for run in index["runs"]] == ["base", "disagreement", "guide"]
     assert all((analysed / run["path"] / "journal-000.sqlite").exists() for run in index["runs"])
     for name in shown:
@@ -71,28 +67,6 @@ def test_on_the_demo_pair_scores_predict_failures_and_nothing_is_harmed(analysed
     assert {row["run"] for row in takeovers} == {"guided"}
     gini = {row["score"]: row["gini"] for row in read(analysed, "concentration")}
     assert min(gini[score] for score in ("ce", "rkl", "js", "entropy")) > 0.9
-
-
-def test_a_word_is_shown_where_models_agree_and_where_they_differ(analysed, demo_runs):
-    """Every context stands at its place in the scored text, of the word that the rarer set has most often."""
-    run, shown = read_run_folder(demo_runs["base"]), read(analysed, "contexts")
-    decode = Pieces(run.load_tokenizer()).split
-    texts = {s.name: s for s in read_scored_samples(list_score_files(run.folder), ["js"])}
-    pieces = {name: decode(one.columns["token_id"].tolist()) for name, one in texts.items()}
-    counts = {"low": Counter(), "high": Counter()}
-    for name, one in texts.items():
-        for text, value in zip(pieces[name], one.score("js"), strict=True):
-            if value < 0.001 or value >= 0.1:
-                counts["low" if value < 0.001 else "high"][text.strip().lower()] += 1
-    (word,) = {row["word"] for row in shown}
-    assert len(word) > 1 and min(of[word] for of in counts.values()) > 0
-    for row in shown:
-        text, at = pieces[row["task"], row["doc_id"], row["sample"]], row["position"]
-        beside = "".join(text[max(0, at - 8) : at]), text[at], "".join(text[at + 1 : at + 9])
-        assert (row["before"], row["token"], row["after"]) == beside and row["token"].strip().lower() == word
-        assert row["value"] < 0.001 if row["set"] == "low" else row["value"] >= 0.1
-        assert row["occurrences"] == counts[row["set"]][word]
-    assert Counter(row["set"] for row in shown) == {side: min(5, of[word]) for side, of in counts.items()}
 
 
 def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):

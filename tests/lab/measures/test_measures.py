@@ -3,7 +3,6 @@
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from helpers.analyses import analyse, write_scores
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +10,10 @@ from scipy.integrate import trapezoid
 from sklearn.metrics import roc_auc_score
 
 from lm_eval_takeover.lab.measures import catalogue, outcomes, planning, pooling
-from lm_eval_takeover.lab.measures.catalogue import COLUMNS, MEASURES
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.planning import EXECUTION, NONE, PLANNING
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.lab.score_files import SampleTokens, ceil_percent
-from lm_eval_takeover.method.reading import COMPARED, PairReading, compare
 
 values = st.lists(st.one_of(st.just(0.0), st.floats(0, 20, width=32)), min_size=1, max_size=300)
 
@@ -85,55 +83,6 @@ def test_tables_have_a_mean_over_the_mathematical_tasks():
     assert all(row["low"] < row["gini"] < row["high"] for row in table.values())
     position = analyse("position", samples, ["ce"]).filter(pl.col("task") == "takeover_gsm8k")
     assert position["density"].mean() == pytest.approx(1) and position["tokens"].sum() == 8 * 2
-
-
-TASKS = ("takeover_gsm8k", "takeover_amc23")
-
-
-@pytest.fixture(scope="module")
-def planted():
-    """Rollouts of 200 tokens: 2 forks, the likeliest by js, where the guide wants the base's third token, and else agrees."""
-    rng, samples = np.random.default_rng(0), []
-    for task, doc, number in ((t, d, n) for t in TASKS for d in range(12) for n in range(4)):
-        js, rank = rng.uniform(0, 0.0008, 200).astype(np.float32), np.ones(200, np.int32)
-        forks, some = rng.choice(200, 2, replace=False), rng.choice(200, 20, replace=False)
-        js[some], js[forks] = 0.05, 0.55
-        rank[forks] = 3
-        columns = {"token_id": np.zeros(200, int), "js": js, "guide_top_rank": rank}
-        columns |= {"shared_top5": np.where(rank == 1, 5, 2), "shared_top10": np.where(rank == 1, 10, 3)}
-        columns |= {"base_entropy": np.where(js > 0.5, 2.0, 0.25), "guide_entropy": np.where(js > 0.5, 1.0, 0.125)}
-        samples.append(SampleTokens((task, doc, number), columns))
-    return samples
-
-
-def test_near_positions_first_choices_and_entropies_are_found_where_they_were_planted(planted):
-    tables = {name: analyse(name, planted, ["js"]) for name in ("near", "choices", "entropy_by_js")}
-    assert all(tuple(table.columns) == COLUMNS[name] for name, table in tables.items())
-    near, choices, entropies = (table.filter(task="mean").to_dicts() for table in tables.values())
-    shares = {row["threshold"]: row for row in near}
-    assert shares[0.1]["share"] == pytest.approx(198 / 200) and shares[0.1]["tokens"] == 96 * 200
-    assert 0.885 < shares[0.001]["share"] == shares[0.01]["share"] < 0.9
-    assert shares[0.01]["low"] < shares[0.01]["share"] < shares[0.01]["high"]
-    found = {(row["set"], row["measure"]): row for row in choices}
-    assert [found["all", name]["value"] for name in MEASURES] == pytest.approx([0.99, 1, 1, 0.994, 0.993])
-    assert [found["peaks", name]["value"] for name in MEASURES] == pytest.approx([0, 1, 1, 0.4, 0.3])
-    assert (found["all", "rank_1"]["tokens"], found["peaks", "rank_1"]["tokens"]) == (96 * 200, 96 * 2)
-    assert found["peaks", "top_5"]["low"] is found["peaks", "top_5"]["high"] is None  # all resamples agree
-    filled = {row["left"]: (row["base_entropy"], row["guide_entropy"]) for row in entropies if row["tokens"]}
-    assert filled == {0: (0.25, 0.125), 0.03: (0.25, 0.125), 0.5: (2, 1)}
-    empty = next(row for row in entropies if not row["tokens"])
-    assert (empty["base_entropy"], empty["base_entropy_low"]) == (None, None)
-
-
-def test_ranks_and_shared_tokens_are_those_of_sorted_logits():
-    generator = torch.Generator().manual_seed(0)
-    base, guide = (torch.randn(7, 40, generator=generator) for _ in range(2))
-    found = dict(zip(COMPARED, compare(PairReading(base, guide, torch.zeros(7, dtype=torch.long))).unbind(-1), strict=True))
-    for row in range(7):
-        ours, theirs = (logits[row].argsort(descending=True).tolist() for logits in (base, guide))
-        assert found["guide_top_rank"][row] == ours.index(theirs[0]) + 1
-        for size in (5, 10):
-            assert found[f"shared_top{size}"][row] == len(set(ours[:size]) & set(theirs[:size]))
 
 
 def test_intervals_are_of_problems_whose_samples_stay_together():

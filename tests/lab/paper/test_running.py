@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import split
 
-import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, open_browser
 from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of
@@ -20,17 +19,13 @@ from lm_eval_takeover.commands.compare import worker
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.paper import manifest
 from lm_eval_takeover.lab.paper.manifest import read_manifest
-from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
 from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
 PRINTED = [f"T{number}" for number in range(1, 15)]
 FIGURES = [f"F{number}" for number in range(1, 10)]
-CLAIMS = {
-    "S1": "near 0", "S2": "Cross-sampling", "S3": "early", "S4": "candidates", "S5": "One word", "S6": "SFT", "S7": "checkpoints",
-    "S8": "weights",
-}  # fmt: skip
-TEXTS = {"examples", "contexts"}
+CLAIMS = {"S2": "Cross-sampling", "S3": "early", "S4": "candidates", "S8": "weights"}
+TEXTS = {"examples"}
 SMALL = split("-- --gen_kwargs max_gen_toks=180 --num_prompts 4 --num_held_out 3 --batch_size 64 --quiet")
 
 
@@ -47,7 +42,7 @@ def test_names_that_the_manifest_lacks_are_one_line():
     assert list(manifest.choose(None, "T3")) == ["qwen3-0.6b", "qwen3-1.7b"] and "demo" not in manifest.choose(None, "")
     with pytest.raises(ArgumentError, match=r"--setups '.*' cannot be read: .*; expected"):
         read_manifest(Path(__file__))
-    wrong = [(None, "T33", "did you mean 'T3'"), ("qwen", "", "--pair 'qwen'"), ("sft", "T3", "it has S1")]
+    wrong = [(None, "T33", "did you mean 'T3'"), ("qwen", "", "--pair 'qwen'"), ("simplerl", "T3", "it has S2")]
     for pair, items, reason in wrong:
         with pytest.raises(ArgumentError, match=reason):
             manifest.choose(pair, items)
@@ -126,33 +121,6 @@ def test_examples_are_chosen_by_their_rule(paper):
     assert all(re.search(r"\[[^]|]+\|[^]]+\]", row["text"]) and row["problem"] for row in largest)
 
 
-def test_checkpoints_are_in_the_order_of_their_steps_each_with_its_own_scores(paper):
-    run, far = paper / "demo" / "guide" / "samples", {}
-    for step in (0, 1):  # the base in bfloat16, and the guide
-        files = list_score_files(run, f"step-{step}")
-        scores = np.concatenate([one.score("js") for one in read_scored_samples(files, ["js"])])
-        far[step] = pytest.approx((scores >= 0.1).mean())
-    rows = json.loads((paper / "demo" / "analysis" / "guide" / "guides.json").read_text())
-    asked = {"measure": "far", "score": "js", "task": "mean"}
-    found = [(row["step"], row["value"]) for row in rows if row["step"] is not None and asked.items() <= row.items()]
-    assert found == list(far.items()) and found[0][1] < found[1][1]
-
-
-def test_checkpoints_of_the_guide_are_scored_each_by_its_name(tmp_path, monkeypatch):
-    """Of a set-up of one's own. What `score` makes of a revision is tested with `analyze`."""
-    given = 'base = "acme/base"\nguide = "acme/guide"\ntasks = "takeover_demo"\n'
-    given += 'others = { step-100 = "acme/guide@step-100", step-9 = "acme/guide@step-9:float32" }\n'
-    (tmp_path / "own.toml").write_text(f"[pairs.own]\n{given}")
-    done: list[list[str]] = []
-    monkeypatch.setattr(worker, "start_worker", lambda words, **_: done.append(words[1:]))
-    words = ["paper", "--setups", str(tmp_path / "own.toml"), "--pair", "own", "--items", "S7", "--run_dir", str(tmp_path)]
-    assert main(words) == 0
-    run = str(tmp_path / "own" / "guide")
-    asked = [" ".join(words).replace(run, "RUN") for words in done]
-    given = [f"score RUN --name {step} --base acme/base --guide acme/guide@{step}" for step in ("step-100", "step-9")]
-    assert asked[1:4] == ["score RUN", given[0], f"{given[1]} --guide_dtype float32"] and " --only guides " in asked[4]
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_the_page_fits_its_window(paper, tmp_path):
     with open_browser(tmp_path) as page:
@@ -160,7 +128,7 @@ def test_the_page_fits_its_window(paper, tmp_path):
         for width, theme in ((390, "light"), (1280, "dark")):
             page.look(width, 900, theme)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.evaluate("document.querySelectorAll('section').length") == 31
+            assert page.evaluate("document.querySelectorAll('section').length") == 27
             texts = "[...document.querySelectorAll('.scroll:has(.texts)')]"
             assert page.evaluate(f"{texts}.length > 3 && {texts}.every((box) => box.scrollWidth <= box.clientWidth)")
             assert page.messages == []

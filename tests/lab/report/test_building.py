@@ -4,23 +4,20 @@ import base64
 import json
 import re
 import shutil
-import struct
 import subprocess
 import zlib
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.analyses import write_analysis, write_run
 from helpers.browser import CHROMIUM, open_browser
 from helpers.pairs import TableTokenizer
-from helpers.run_dirs import plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.lab.report.inputs import Analysis, read_figure
+from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.runs.run_reader import RunReader
 
 HOSTILE = [
@@ -84,13 +81,10 @@ def read_index(path):
 
 
 def read_rollout(path, number):
-    """The header, and the columns `[4, tokens]`."""
+    """The rollout, and its columns `[4, tokens]`."""
     found = re.search(rf'data-rollout="{number}">([^<]*)<', path.read_text())
-    data = zlib.decompress(base64.b64decode(found[1]))
-    (size,) = struct.unpack_from("<I", data)
-    header = json.loads(data[4 : 4 + size])
-    planes = np.frombuffer(data[4 + size :], np.uint8).reshape(4, 2, len(header["text"])).astype(int)
-    return header, planes[:, 0] + 256 * planes[:, 1]
+    packed = json.loads(zlib.decompress(base64.b64decode(found[1])))
+    return packed, np.array([packed[name] for name in ("score", "host_logprob", "donor_logprob", "rank")], float)
 
 
 def test_a_rollout_is_packed_with_all_that_is_shown_of_it_and_a_rate_off_the_asked_one_is_marked(small):
@@ -103,22 +97,16 @@ def test_a_rollout_is_packed_with_all_that_is_shown_of_it_and_a_rate_off_the_ask
     header, (score, host, donor, rank) = read_rollout(small, index["problems"][0]["runs"][1][0][-1])
     assert header["taken"] == [5, 20, 30] and header["same"] == [5]
     assert header["host"].keys() == {"20", "30"}
-    assert all(3000 <= score[place] <= 5000 and rank[place] == 5 for place in header["taken"])
-    assert np.abs(host - score).max() <= 2 and np.abs(donor - score / 8).max() <= 2
+    assert all(3 <= score[place] <= 5 and rank[place] == 5 for place in header["taken"])
+    assert np.abs(-host - score).max() <= 0.002 and np.abs(-donor - score / 8).max() <= 0.002
     unscored, columns = read_rollout(small, index["problems"][0]["runs"][0][0][-1])
-    assert unscored["taken"] == [] and (columns[0] == 65535).all()
+    assert unscored["taken"] == [] and np.isnan(columns[0]).all()
     text = small.read_text()  # 3 takeovers of 40 tokens, and 2 were asked for
     assert ">7.5% †</td>" in text and "guided: the guide wrote 7.5% of the tokens. 25.0% of its answers" in text
 
 
-def test_recovery_is_measured_against_the_thinking_row_even_if_that_is_the_guide_itself():
-    wrote = {"base": "base", "guided": None, "guide": "guide", "thinking": "guide"}
-    runs = {name: SimpleNamespace(written_by=role, takeover={"guide": "one", "window": None}) for name, role in wrote.items()}
-    assert Analysis(Path(), runs, [], {}).reference == "thinking"
-
-
 def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
-    """Two tasks, of which one has longer texts: the rate is a share of all tokens, in the headline and in the table."""
+    """Rows of a comparison. Of two tasks one has longer texts: the rate is a share of all tokens, in headline and table."""
     random, names = np.random.default_rng(0), {"base": 2, "random": 2, "guided": 5, "guide": 7, "thinking": 6}
     problems = {(task, doc): ("?", "8") for task in ("takeover_gsm8k", "takeover_amc23") for doc in range(9)}
     for name, right in names.items():
@@ -128,9 +116,11 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
             taken = {3: 0} if name in ("random", "guided") else {}
             rollouts[task, doc, number] = tokens, taken, number < right + doc % 2, "8"
         policy = {"guided": "disagreement", "thinking": "guide"}.get(name, name)
-        run = write_run(tmp_path / name, policy, rollouts, problems)
-        plant_facts(run, takeover={"guide": {"id": "small" if name == "thinking" else "large", "revision": None}})
-    write_analysis(tmp_path / "analysis", *(tmp_path / name for name in names))
+        write_run(tmp_path / name / "samples", policy, rollouts, problems)
+    recovery = {"acc": 0.75, "acc_low": 0.5, "acc_high": 1.25, "pass8": None, "pass8_low": None, "pass8_high": None}
+    kept = [{"model": name, "reference": "thinking", "recovery": recovery if name == "guided" else {}} for name in names]
+    (tmp_path / "leaderboard.json").write_text(json.dumps({"rows": kept}))
+    write_analysis(tmp_path / "analysis", *(tmp_path / name / "samples" for name in names))
     text = write_report(tmp_path).read_text()
     shown = text[text.index('id="good"') : text.index('id="where"')]
     lead, picture, table, costs, tasks = (shown.index(part) for part in ("lead", "<svg", "<table", "Guide passes", "<details"))
@@ -140,25 +130,12 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
     assert [task for task, _ in rows] == [task for task in tasks for _ in names] and {name for _, name in rows} == {*names}
     assert "guided: the guide wrote 2.5% of the tokens. 68.1% of its answers are correct; base 30.6%" in shown
     assert shown.count(">2.5%</td>") == 2  # of random and guided; by task 5.0 and 1.7
-    assert "Better than random takeovers: yes. Acc +37.5 points (+12.5 to +62.5, p = 0.0058)." in shown
-    assert ">Recovery against thinking, Acc<" in shown and 'data-name="Recovery against thinking, Acc">75%' in shown
+    (row,) = json.loads((tmp_path / "analysis" / "budget.json").read_text())[-3:-2]
+    assert (row["task"], row["run"]) == ("mean", "guided") and f"{row['acc']:.1%}\n[{row['acc_low']:.1%}, " in shown
+    assert ">Recovery against thinking, Acc<" in shown
+    assert shown.count('data-name="Recovery against thinking, Acc">75%\n[50%, 125%]<') == 1  # of the mean alone
     (line,) = re.findall(r"Guide passes per token: ([^<]*)\.</p>", shown)
     assert all(f"{name} " in line for name in names) and "Tokens per second" in line
-
-
-@pytest.mark.parametrize("counts", [0, 5])
-def test_planning_is_shown_where_the_task_has_such_words(tmp_path, counts):
-    write_small(tmp_path, 7)
-    row = {"task": "toy", "run": "guided", "set": "takeovers", "score": "ce", "enrichment": 1.0, "low": None, "high": None}
-    rows = [row | {"class": name, "in_base": counts if name == "planning" else 9} for name in ("planning", "execution")]
-    (tmp_path / "analysis" / "planning.json").write_text(json.dumps(rows))
-    index = json.loads((tmp_path / "analysis" / "analysis.json").read_text())
-    index["analyses"].append("planning")
-    (tmp_path / "analysis" / "analysis.json").write_text(json.dumps(index))
-    shutil.copy(tmp_path / "analysis" / "flips.svg", tmp_path / "analysis" / "planning.svg")
-    text = write_report(tmp_path).read_text()
-    words = text[text.index('id="words"') : text.index('id="changed"')]
-    assert ("How often planning" in words) == bool(counts)
 
 
 def test_what_is_embedded_fits_and_tells_which(small, tmp_path):

@@ -2,7 +2,6 @@
 // The report's page. Pure functions first, with tests under `node --test`; then what they are shown with. Texts of models are
 // put into the page as text nodes only, with control and format characters as their codes; mathematics goes through Temml, untrusted.
 
-const UNKNOWN = 0xffff;
 const MAX_FORMULA = 4000; // characters of one formula; longer ones are shown as they are written
 
 const REASONS = {
@@ -13,28 +12,20 @@ const REASONS = {
   timed_out: "comparing the answer took too long",
 };
 
-/** What a packed rollout holds (the layout is in rollouts.py); columns as arrays with NaN for unknown. */
-function parseRollout(bytes) {
-  const size = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size)));
-  const n = header.text.length;
-  const column = (index, scale) => {
-    const low = 4 + size + 2 * n * index;
-    return Float64Array.from({ length: n }, (_, i) => {
-      const value = bytes[low + i] + 256 * bytes[low + n + i];
-      return value === UNKNOWN ? NaN : value * scale;
-    });
-  };
+/** A rollout as `pack` in building.py wrote it; columns as arrays with NaN for unknown. */
+function parseRollout(text) {
+  const packed = JSON.parse(text);
+  const column = (values) => Float64Array.from(values, (value) => value ?? NaN);
   return {
-    text: header.text,
-    taken: header.taken,
-    takenAt: new Set(header.taken),
-    same: new Set(header.same),
-    host: header.host,
-    score: column(0, 0.001),
-    hostLogprob: column(1, -0.001),
-    donorLogprob: column(2, -0.001),
-    rank: column(3, 1),
+    text: packed.text,
+    taken: packed.taken,
+    takenAt: new Set(packed.taken),
+    same: new Set(packed.same),
+    host: packed.host,
+    score: column(packed.score),
+    hostLogprob: column(packed.host_logprob),
+    donorLogprob: column(packed.donor_logprob),
+    rank: column(packed.rank),
   };
 }
 
@@ -228,7 +219,7 @@ async function openRollout(number) {
   const packed = document.querySelector(`script[data-rollout="${number}"]`).textContent;
   const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return parseRollout(new Uint8Array(await new Response(stream).arrayBuffer()));
+  return parseRollout(await new Response(stream).text());
 }
 
 function start() {
