@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -175,10 +176,37 @@ def test_a_wrong_call_and_a_python_without_torch_or_a_gpu_are_one_line(tmp_path)
     assert not list((tmp_path / "out").rglob("*.t*"))
 
 
+def load_real_model(name):
+    spec = importlib.util.spec_from_file_location(f"real_model_{name}", EXAMPLES / "real-model" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_no_two_commands_of_the_real_model_are_in_one_folder_at_a_time(tmp_path, monkeypatch):
+    """The second pair has one part, which is still written when the first pair's rows are joined."""
+    experiment, held, done = load_real_model("experiment"), set(), []
+
+    def run(*command, capture=False):
+        if "--run_dir" in command:
+            folder = command[command.index("--run_dir") + 1]
+            assert folder not in held
+            held.add(folder)
+            (folder / command[command.index("--rows") + 1] / "samples").mkdir(parents=True, exist_ok=True)
+            time.sleep(0.3 * (folder.name == "form2"))
+            held.remove(folder)
+            done.append((folder.name, capture))
+        return ""
+
+    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(experiment, "AT_ONCE", 2)
+    experiment.run_all(tmp_path, tmp_path / "weights", ["form1", "form2"], 2)
+    assert sorted(done) == [("form1", False), ("form1", True), ("form2", False), ("form2", True), ("part1", True)]
+    assert {*experiment.PAIRS["form1"][3]} <= {path.name for path in (tmp_path / "form1").iterdir()}
+
+
 def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_another(tmp_path):
-    spec = importlib.util.spec_from_file_location("real_model_problems", EXAMPLES / "real-model" / "problems.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = load_real_model("problems")
     made.main(tmp_path)
     files = [tmp_path / f"{name}.jsonl" for name in made.SIZES]
     rows = {path.stem.rstrip("12"): [] for path in files} | {"test": list(made.load_test()["test"])}

@@ -102,9 +102,10 @@ def compare(
 
 def join(name: str, out: Path, problems: int, calibrated: Future[Path], parts: list[Future[Path]]) -> None:
     """All rows of a pair in one folder, with one table."""
-    for part in parts[1:]:
-        for row in part.result().glob("*/samples"):
-            row.parent.rename(out / name / row.parent.name)
+    first, *others = (part.result() for part in parts)  # the first is written in that folder, which one command holds at a time
+    for part in others:
+        for row in part.glob("*/samples"):
+            row.parent.rename(first / row.parent.name)
     compare(name, out, problems, ",".join(PAIRS[name][3]), "", calibrated, capture=False)
 
 
