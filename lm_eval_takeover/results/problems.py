@@ -79,14 +79,6 @@ class ReadOptions:
     max_missing: float = 0.02
     group: str | None = None  # the field of a document whose equal values make one cluster
 
-    def check(self, place: str, missing: int, present: int) -> None:
-        """Raise ResultsError if more problems are missing than may be."""
-        if missing > self.max_missing * (missing + present):
-            raise ResultsError(
-                f"{place} has no response to {missing:,} of {missing + present:,} problems, and --max_missing "
-                f"{self.max_missing:g} is the share that may be missing; run them again, or allow a larger share"
-            )
-
     def find_group(self, place: str, document: Any) -> str:
         """The group of a document (`--group`). Raises ResultsError if it lacks the field."""
         if self.group is None:
@@ -179,7 +171,11 @@ def read_problems(
         rows.append(Measured(name, doc_id, metrics, _count_samples(row), texts, prompt, group, each, verdicts))
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
-    reading.check(f"'{path}'", crashed, len(rows))
+    if crashed > reading.max_missing * (total := crashed + len(rows)):
+        raise ResultsError(
+            f"'{path}' has no response to {crashed:,} of {total:,} problems, and --max_missing {reading.max_missing:g} is the "
+            f"share that may be missing; run them again, or allow a larger share"
+        )
     if not rows:
         raise ResultsError(f"'{path}' holds no sample of filter '{filter_name}'; write it again with {WRITER}")
     return collect_problems(rows, crashed)

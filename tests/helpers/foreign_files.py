@@ -32,8 +32,9 @@ from lm_eval_takeover.lab.analyze.inputs import Inputs
 from lm_eval_takeover.lab.analyze.tables import make_tables
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
-from lm_eval_takeover.lab.report.building import list_rows, read_scores, summarize_tasks
+from lm_eval_takeover.lab.report.building import list_columns, list_rows, read_scores
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
+from lm_eval_takeover.lab.report.story import _tell_flips, tell_accuracy
 from lm_eval_takeover.lab.score_files import make_schema
 from lm_eval_takeover.runs import journal
 from lm_eval_takeover.runs.parquet import DIGEST, TRACE_SCHEMA, seal
@@ -217,8 +218,9 @@ def _read_traces(folder):
 
 def _read_analysis(folder):
     found = Analysis.read(folder / "analysis")
-    list_rows(found, summarize_tasks(found))
-    _ = found.base, found.reference, found.compared, found.problems
+    rows = list_rows(found)
+    _ = list_columns(found, rows), tell_accuracy(found, {row.run: row for row in rows})
+    _ = found.base, found.compared, found.problems, [_tell_flips(row, "base") for row in found.read_table("flips")]
 
 
 KINDS = {

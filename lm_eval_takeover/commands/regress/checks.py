@@ -107,10 +107,10 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
 
 def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
     """Compare a run with values that are known without problems. Returns the exit status."""
+    file, by_metric = _read_fixed_values(options.baseline, options.metric or [], options.tasks)
     for name in ("max_changed", "plan"):
         if (given := getattr(options, name)) is not None and given is not False:
             raise ArgumentError(f"--{name} needs the answers of the baseline, and '{options.baseline}' has none")
-    file, by_metric = _read_fixed_values(options.baseline, options.metric or [], options.tasks)
     checks, notes = [], list[str]()
     for name, values in by_metric.items():
         metric, _, of = name.partition(",")

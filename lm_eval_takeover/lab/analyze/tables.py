@@ -99,14 +99,13 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
 def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
     """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
-    files = inputs.score_files
     places: dict[Name, list[Name]] = {}
     for sample in inputs.scored.answered:
         places.setdefault(sample.stored_name, []).append(sample.name)
     codes = inputs.codes if "planning" in names else None
     measuring = Measuring(names, inputs.scores, places, codes)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    tokens = sum(sample.stored.tokens for sample in inputs.scored.stored_samples())
+    files, tokens = inputs.score_files, sum(sample.stored.tokens for sample in inputs.scored.stored_samples())
     for measured in tqdm(measure_files(measuring, files, tokens), "Reading scores", len(files), unit="file"):
         for name, frame in measured.items():
             frames[name].append(frame)

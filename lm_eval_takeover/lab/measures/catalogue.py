@@ -105,29 +105,24 @@ def tabulate_overlap(measured: pl.DataFrame) -> pl.DataFrame:
 MANY = 10**7  # tokens from which on worker processes are worth their start of some seconds
 
 
-def _name(words: str, *more: str) -> tuple[str, ...]:
-    return *words.split(), *more
-
-
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "concentration": _name("task score samples skipped gini low high", *(f"top{percent}" for percent in SHARES)),
-    "lorenz": _name("task score share_of_tokens share_of_score low high"),
-    "position": _name("task score bin left right density low high tokens"),
-    "overlap": _name("task score top_percent iou low high chance"),
-    "planning": _name("task run set score class in_set of_set in_base of_base share_set share_base enrichment low high"),
-    "failure": _name(
-        "task signal samples auroc low high accuracy majority within within_low within_high",
-        *(f"minus_{other}{end}" for other in outcomes.BESIDE for end in ("", "_low", "_high")),
-    ),
-    "signals": _name("task doc_id sample score value correct"),
-    "budget": _name("task run policy score nominal realized_rate acc acc_low acc_high pass8 pass8_low pass8_high k"),
-    "rates": _name("task run doc_id realized_rate tokens"),
-    "flips": _name("task run problems rescued harmed p_value null_rescued"),
-    "cross": _name(
-        "task run direction threshold near_share replaced replaced_share acc acc_host acc_donor changed changed_share"
-    ),
-    "examples": _name("task run rule doc_id sample position score problem text"),
-    "ranks": _name("task run rank takeovers share"),
+    name: tuple(words.split())
+    for name, words in {
+        "concentration": "task score samples skipped gini low high top1 top5 top8",
+        "lorenz": "task score share_of_tokens share_of_score low high",
+        "position": "task score bin left right density low high tokens",
+        "overlap": "task score top_percent iou low high chance",
+        "planning": "task run set score class in_set of_set in_base of_base share_set share_base enrichment low high",
+        "failure": "task signal samples auroc low high accuracy majority within within_low within_high "
+        "minus_entropy minus_entropy_low minus_entropy_high minus_length minus_length_low minus_length_high",
+        "signals": "task doc_id sample score value correct",
+        "budget": "task run policy score nominal realized_rate acc acc_low acc_high pass8 pass8_low pass8_high k",
+        "rates": "task run doc_id realized_rate tokens",
+        "flips": "task run problems rescued harmed p_value null_rescued",
+        "cross": "task run direction threshold near_share replaced replaced_share acc acc_host acc_donor changed changed_share",
+        "examples": "task run rule doc_id sample position score problem text",
+        "ranks": "task run rank takeovers share",
+    }.items()
 }
 
 

@@ -36,6 +36,7 @@ from lm_eval_takeover.lab.score_files import (
     read_scored_samples,
 )
 from lm_eval_takeover.pair.vocabulary import Pieces
+from lm_eval_takeover.results.documents import Fields
 from lm_eval_takeover.results.summary import Figure
 from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
@@ -186,24 +187,26 @@ class Row:
 def list_rows(analysis: Analysis) -> list[Row]:
     """Those of the mean over tasks first, where there are several. Its rate is that of all tokens together."""
     lines, board = analysis.read_table("budget"), analysis.board
-    tasks = sorted({line["task"] for line in lines if line["task"] != MEAN})
+    named = [(line.require("task", str), line.require("run", str), line) for line in lines]
+    tasks = sorted({task for task, *_ in named if task != MEAN})
     shown = [*([MEAN] if len(tasks) > 1 else []), *tasks]
     rows = []
-    for line in sorted((line for line in lines if line["task"] in shown), key=lambda line: shown.index(line["task"])):
-        task, run = line["task"], analysis.runs[line["run"]]
+    for task, name, line in sorted((of for of in named if of[0] in shown), key=lambda of: shown.index(of[0])):
+        run, k = analysis.runs[name], line.require("k", int | None, None)
         samples = [one.stored for one in run.answered if task in (MEAN, one.task)]
         rate = sum(one.takeovers for one in samples) / max(sum(one.tokens for one in samples), 1)
-        scores = {"Acc": _pick(line, "acc"), f"Pass@{line['k']}": _pick(line, "pass8")}
-        recovery = board.get(line["run"], {}).get("recovery", {}) if task == shown[0] else {}  # of the average alone
-        recoveries = [_show(_pick(recovery, name), "z.0%") for name in ("acc", f"pass{line['k']}")] if board else []
+        scores = {"Acc": _pick(line, "acc"), f"Pass@{k}": _pick(line, "pass8")}
+        recovery = board[name].inside_or_empty("recovery") if name in board and task == shown[0] else None  # of the average
+        figures = (Figure() if recovery is None else _pick(recovery, metric) for metric in ("acc", f"pass{k}"))
+        recoveries = [_show(figure, "z.0%") for figure in figures] if board else []
         mark = "" if find_missed_rate(run.takeover, rate) is None else " †"
         cells = [*(_show(figure, ".1%") for figure in scores.values()), *recoveries, f"{rate:.1%}{mark}"]
-        rows.append(Row(task, line["run"], scores, rate, cells))
+        rows.append(Row(task, name, scores, rate, cells))
     return rows
 
 
-def _pick(line: Mapping[str, Any], name: str) -> Figure:
-    return Figure(line.get(name), line.get(f"{name}_low"), line.get(f"{name}_high"))
+def _pick(line: Fields, name: str) -> Figure:
+    return Figure(*(line.require(field, float | None, None) for field in (name, f"{name}_low", f"{name}_high")))
 
 
 def _show(figure: Figure, form: str) -> str:
@@ -220,7 +223,8 @@ def _draw_overview(rows: Sequence[Row]) -> Markup:
 def list_columns(analysis: Analysis, head: Sequence[Row]) -> list[tuple[str, str]]:
     """Headings, and what they mean."""
     passed = [*head[0].scores][1] if head else ""
-    reference = next((row["reference"] for row in analysis.board.values() if row["reference"]), None)
+    named = (row.require("reference", str | None, None) for row in analysis.board.values())
+    reference = next(filter(None, named), "the guide")
     recovery = [
         (f"Recovery against {reference}, Acc", f"(run - base) / ({reference} - base), with Fieller's 95 % interval"),
         (f"Recovery against {reference}, {passed}", f"the same for {passed}"),

@@ -20,6 +20,7 @@ from lm_eval_takeover.lab.analyze.command import add_options
 from lm_eval_takeover.lab.analyze.tables import INDEX, analyze
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
+from lm_eval_takeover.results.documents import Fields, read_document, read_rows
 from lm_eval_takeover.runs.layout import SAMPLES, find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.storage.files import read_bounded
@@ -109,19 +110,22 @@ class Analysis:
         return next((name for name, run in self.runs.items() if run.written_by == "base"), None)
 
     @cached_property
-    def board(self) -> dict[str, dict[str, Any]]:
-        """By run its row of the leaderboard that `compare` kept, where the runs are its rows."""
-        rows = [row for path in self.find_kept("leaderboard.json") for row in json.loads(read_bounded(path))["rows"]]
-        return {row["model"]: row for row in rows if row["model"] in self.runs}
+    def board(self) -> dict[str, Fields]:
+        """By run its row of the leaderboard that `compare` kept, where the runs are its rows. Raises ResultsError."""
+        kept = [read_document(path, "`lm-eval-takeover compare`") for path in self.find_kept("leaderboard.json")]
+        rows = [Fields(board.place, row, "rows") for board in kept for row in board.require("rows", list[dict[str, Any]])]
+        return {row.require("model", str): row for row in rows}
 
     def find_kept(self, name: str) -> list[Path]:
         """The file of this name in the folder of `compare` of which the runs are rows, if it is there."""
         folders = {run.folder.absolute().parent.parent for run in self.runs.values() if run.folder.name == SAMPLES}
         return sorted(path for folder in folders if (path := folder / name).exists())[:1]
 
-    def read_table(self, name: str) -> list[dict[str, Any]]:
-        """The lines of an analysis; none where it was not made."""
-        return list(json.loads(read_bounded(self.folder / f"{name}.json"))) if name in self.names else []
+    def read_table(self, name: str) -> list[Fields]:
+        """The lines of an analysis that are of these runs; none where it was not made. Raises ResultsError."""
+        path = self.folder / f"{name}.json"
+        rows = read_rows(path, "`lm-eval-takeover analyze`", dict[str, Any]) if name in self.names else []
+        return [line for row in rows if (line := Fields(f"'{path}'", row)).require("run", str) in self.runs]
 
     @property
     def compared(self) -> str | None:

@@ -10,6 +10,7 @@ from lm_eval_takeover.lab.measures.figures import SIZE, draw_places
 from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.lab.report.inputs import Analysis, clean_figure
 from lm_eval_takeover.pair.vocabulary import Pieces
+from lm_eval_takeover.results.documents import Fields
 from lm_eval_takeover.runs.run_reader import RunReader
 
 _WORDS = 10  # that are shown
@@ -29,8 +30,8 @@ def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, An
         return None
     places, words = _read_takeovers(run)
     named = [(_name(pieces[name], host), _name(pieces[name], token), n) for (host, token), n in words.most_common(_WORDS)]
-    flips = [row for row in analysis.read_table("flips") if row["run"] == name]
-    flipped = next((row for row in flips if row["task"] == MEAN), next(iter(flips), None))
+    flips = [row for row in analysis.read_table("flips") if row.get("run") == name]
+    flipped = next((row for row in flips if row.get("task") == MEAN), next(iter(flips), None))
     picture = draw_svg(partial(draw_places, places=places), SIZE) if places else None
     return {
         "run": name,
@@ -61,7 +62,7 @@ def tell_accuracy(analysis: Analysis, rows: Mapping[str, Any]) -> str:
     name = analysis.compared
     if name is None or name not in rows or (run := analysis.runs[name]).written_by is not None:
         return ""
-    own, *others = (f"{row.scores['Acc'].value:.1%}" for row in (rows[name], *rows.values()))
+    own, *others = (f"{row.scores['Acc'].value or 0.0:.1%}" for row in (rows[name], *rows.values()))
     beside = ", ".join(f"{other} {share}" for other, share in zip(rows, others, strict=True) if other != name)
     wrote = f"{name}: the {run.donor} wrote {rows[name].rate:.1%} of the tokens."
     return f"{wrote} {own} of its answers are correct{beside and '; '}{beside}."
@@ -75,10 +76,11 @@ def _tell_places(places: Sequence[float], words: Words) -> str:
     return f"{len(places):,} takeovers: {changed}{early:.0%} stand in the first quarter of an answer."
 
 
-def _tell_flips(row: Mapping[str, Any] | None, base: str | None) -> str:
+def _tell_flips(row: Fields | None, base: str | None) -> str:
     if row is None:
         return ""
-    solved = f"Of {row['problems']} problems it solves {row['rescued']} that {base} does not, and fails {row['harmed']} that"
+    problems, rescued, harmed = (row.require(name, int) for name in ("problems", "rescued", "harmed"))
+    solved = f"Of {problems} problems it solves {rescued} that {base} does not, and fails {harmed} that {base} solves"
     return (
-        f"{solved} {base} solves (sign test: p = {row['p_value']:.2g}). A problem is solved if one of its answers is correct."
+        f"{solved} (sign test: p = {row.require('p_value', float):.2g}). A problem is solved if one of its answers is correct."
     )

@@ -97,8 +97,6 @@ class Readers:
             self.backend.close()
 
 
-logger = logging.getLogger(__name__)
-
 FILE_TOKENS = 2**19  # of a file, which is one row group
 _FILE_SECONDS = 60.0  # that a killed call loses at most, beside the batch at hand
 _MOST_TEXTS = 512  # at a time, where an engine batches by itself

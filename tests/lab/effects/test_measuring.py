@@ -175,7 +175,7 @@ def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_can
 
 def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, tmp_path):
     runs = [str(demo_runs["base"]), str(strict_run)]
-    assert main(["analyze", *runs, "--out", str(tmp_path / "analysis"), "--only", "flips"]) == 0
+    assert main(["analyze", *runs, "--out", str(tmp_path / "analysis"), "--only", "budget,flips"]) == 0
     report = tmp_path / "report.html"
     assert main(["report", str(tmp_path / "analysis"), "--effects", str(measured), "--out", str(report)]) == 0
     page, examples = report.read_text(), json.loads((measured / "effect_examples.json").read_text())["positions"]
