@@ -46,7 +46,7 @@ class Distribution:
 
     @cached_property
     def probs(self) -> Tensor:
-        return self.log_probs.exp()
+        return self.logits.softmax(-1)
 
     @cached_property
     def entropy(self) -> Tensor:

@@ -110,6 +110,7 @@ def drawing() -> Iterator[None]:
 # On a CPU: numpy, whose calls cost a fraction of torch's.
 
 _FEW = 2048  # tokens whose numbers become logarithms, all of them
+_GROUPS = 1024  # of tokens, among whose likeliest the `top_k`-th is looked for first
 _SURELY = 0.999  # float32 sums are closer than that to the exact ones
 
 
@@ -146,12 +147,14 @@ def _draw_row(scaled: Floats, weights: Floats, word: int, sampling: Sampling) ->
     floor = np.float32(math.log(sampling.min_p)) if sampling.min_p else -math.inf
     ids: NDArray[np.int64] | None = None  # those that race; None: all
     if 0 < top_k < vocab:
-        ids = np.flatnonzero(scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k])
+        ids = np.flatnonzero(scaled >= _kth_largest(scaled, top_k))
         part = weights[ids]
         total = float(part.sum(dtype=np.float64)) - (len(ids) - top_k) * float(part.min())  # without the ties behind the last
     elif top_p < 1 and vocab > _FEW:
         # What is left out holds half of the rest, at most, and so nothing of the nucleus.
-        ids = np.flatnonzero(weights > 0.5 * (1 - top_p) * total / vocab)
+        likely = weights > 0.5 * (1 - top_p) * total / vocab
+        if 2 * np.count_nonzero(likely) < vocab:
+            ids = np.flatnonzero(likely)
     if ids is not None:
         scaled, weights = scaled[ids], weights[ids]
     while True:
@@ -168,6 +171,13 @@ def _draw_row(scaled: Floats, weights: Floats, word: int, sampling: Sampling) ->
                 scaled, weights = scaled[before], weights[before]
                 continue
         return place if ids is None else int(ids[place])
+
+
+def _kth_largest(values: Floats, k: int) -> np.float32:
+    if k <= _GROUPS < len(values):  # as many are at least as large as the k-th of the groups' largest: only these are sorted
+        groups = values[: len(values) // _GROUPS * _GROUPS].reshape(-1, _GROUPS)
+        values = values[values >= _kth_largest(groups.max(0), k)]
+    return np.partition(values, len(values) - k)[len(values) - k]  # type: ignore[no-any-return]
 
 
 def _run_race(ids: NDArray[np.int64] | None, weights: Floats, word: int) -> int:
