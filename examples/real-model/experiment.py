@@ -121,8 +121,10 @@ def show(name: str, out: Path) -> Iterator[str]:
     commands += [("show", row / "samples", "--doc", 0) for row in gated]
     if len(PAIRS[name][3]) > 1:
         commands.append(("frontier", folder, "--out", folder, "--cost", "changed"))
-    for words in commands:
-        yield f"$ lm-eval-takeover {' '.join(map(str, words))}\n{run(*TAKEOVER, *words, capture=True)}"
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        printed = pool.map(lambda words: run(*TAKEOVER, *words, capture=True), commands)
+    for words, text in zip(commands, printed, strict=True):
+        yield f"$ lm-eval-takeover {' '.join(map(str, words))}\n{text}"
     yield from count_by_kind(folder)
 
 
