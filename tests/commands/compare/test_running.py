@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing, suppress
+from itertools import product
 from pathlib import Path
 from shlex import split
 
@@ -258,7 +259,10 @@ def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys)
 
 @pytest.mark.slow
 def test_a_grid_that_is_killed_in_every_row_ends_with_the_same_tables(tmp_path, forked):
-    """SIGKILL of the command, its worker inside. Seconds differ, since a clock ran; passes would if drafts learned lengths."""
+    """SIGKILL of the command, its worker inside, three times in each row.
+
+    Seconds differ, since a clock ran; passes would if drafts learned lengths.
+    """
     words = split("compare --tasks takeover_demo_graded --rates 0.1 --limit 2 --batch_size 4 --rows")
     words += [f"base,ce,random@0.3,thinking={DEMO['guide']}"]
     words += split("--num_prompts 2 --num_held_out 3 --gen_kwargs max_gen_toks=16 --model_args block_size=4 --quiet --run_dir")
@@ -283,11 +287,12 @@ def test_a_grid_that_is_killed_in_every_row_ends_with_the_same_tables(tmp_path, 
         return 0
 
     rows = ("base", "ce@0.1", "random@0.3", "thinking")
-    for place, row in enumerate(rows):
-        process = forked.start(tmp_path / "here.py", row, place % 2)  # dies as it adds samples once more than so often
+    for kills, (row, more) in enumerate(product(rows, (0, 1, 3))):
+        before = count(row)
+        process = forked.start(tmp_path / "here.py", row, more)  # dies as it adds one sample more than these
         assert process.wait() == -signal.SIGKILL, process.stderr
-        assert [count(each) for each in rows[:place]] == [16] * place and not (killed / "leaderboard.json").exists()
-        assert (0 < count(row) < 16) is (place % 2 == 1) and not (killed / row / "results").exists()
+        assert [count(each) for each in rows[: kills // 3]] == [16] * (kills // 3) and count(row) == before + more
+        assert not (killed / "leaderboard.json").exists() and not (killed / row / "results").exists()
     with comparing_here():
         assert main([*words, str(killed)]) == 0
     tables = [json.loads((folder / "leaderboard.json").read_text()) for folder in (whole, killed)]
