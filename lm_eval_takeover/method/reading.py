@@ -13,11 +13,6 @@ from lm_eval_takeover.method.request import OBSERVED
 JS_MAX = 0.69314712  # the float32 just below ln 2; the nearest one lies above it
 
 
-def log_probs(logits: Tensor) -> Tensor:
-    """Float32 log-softmax `[..., vocab]` over the last dimension."""
-    return logits.float().log_softmax(-1)
-
-
 def gather(values: Tensor, tokens: Tensor) -> Tensor:
     """The values `[...]` of tokens `[...]` in `[..., vocab]`."""
     return values.gather(-1, tokens[..., None])[..., 0]
@@ -42,7 +37,7 @@ class Distribution:
 
     @cached_property
     def log_probs(self) -> Tensor:
-        return log_probs(self.logits)
+        return self.logits.log_softmax(-1)
 
     @cached_property
     def probs(self) -> Tensor:

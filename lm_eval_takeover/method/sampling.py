@@ -148,8 +148,7 @@ def _draw_row(scaled: Floats, weights: Floats, word: int, sampling: Sampling) ->
     ids: NDArray[np.int64] | None = None  # those that race; None: all
     if 0 < top_k < vocab:
         ids = np.flatnonzero(scaled >= _kth_largest(scaled, top_k))
-        part = weights[ids]
-        total = float(part.sum(dtype=np.float64)) - (len(ids) - top_k) * float(part.min())  # without the ties behind the last
+        total = float(np.sort(weights[ids])[-top_k:].sum(dtype=np.float64))  # without the ties behind the last
     elif top_p < 1 and vocab > _FEW:
         # What is left out holds half of the rest, at most, and so nothing of the nucleus.
         likely = weights > 0.5 * (1 - top_p) * total / vocab

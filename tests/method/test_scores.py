@@ -166,7 +166,11 @@ def test_words_are_fixed_for_ever():
         assert words(0, request_digest((1, 2, 3)), 0, t + 1)[t] == reference.word(0, (1, 2, 3), 0, t)
 
 
-LARGE = [(Sampling(1.0), 0.1), (Sampling(0.6, 0.95), 2.0), (Sampling(1.0, 0.99, 5000), 6.0), (Sampling(1.0, min_p=0.01), 2.0)]
+LARGE = [
+    (Sampling(1.0), 0.1), (Sampling(0.6, 0.95), 2.0), (Sampling(0.6, 0.95), 0.2), (Sampling(1.0, 0.5), 0.0),
+    (Sampling(1.0, 0.9, 20), 0.0), (Sampling(0.6, 0.95, 20), 0.5), (Sampling(1.0, 0.99, 5000), 6.0),
+    (Sampling(1.0, 1.0, 1024), 3.0), (Sampling(1.0, min_p=0.01), 2.0),
+]  # fmt: skip
 CASES = [(40, 97, how, scale) for how in SETTINGS for scale in (0.0, 0.5, 3.0, 12.0)] + [(2, 40_000, *case) for case in LARGE]
 
 

@@ -254,7 +254,11 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
     needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
     board, analysis = folder / "leaderboard.json", folder / "analysis" / item.place
-    rows = find_rows(json.loads(board.read_text()), item) if board.exists() else {}
+    rows: dict[str, Mapping[str, Any]] = {}
+    if board.exists():  # a thinking row may be called by its model there
+        measured = json.loads(board.read_text())["rows"]
+        by_label = {row["kind"] if row["kind"] == "thinking" else row["model"]: row for row in measured}
+        rows = {row: by_label[name_row(row)] for row in item.rows if name_row(row) in by_label}
     if item.board and rows:
         shown.tables["measured"] = lay_out_board(rows, item)
     elif mixed := {name: row for name, row in rows.items() if row["kind"] not in ALONE}:
@@ -268,12 +272,6 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
     report = folder / "report.html"
     shown.report = report if item.report and report.exists() else None
     return shown
-
-
-def find_rows(board: Mapping[str, Any], item: Item) -> dict[str, Mapping[str, Any]]:
-    """Rows of the leaderboard by their names in the item, in its order. A thinking row may be called by its model there."""
-    by_label = {row["kind"] if row["kind"] == "thinking" else row["model"]: row for row in board["rows"]}
-    return {row: by_label[name_row(row)] for row in item.rows if name_row(row) in by_label}
 
 
 def _show_rate(row: Mapping[str, Any]) -> str:
