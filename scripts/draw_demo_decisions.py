@@ -4,7 +4,7 @@
     python scripts/draw_demo_decisions.py results/report     reads those runs and analyses into decisions.json, then draws
     python scripts/draw_demo_decisions.py                    draws anew from decisions.json
 
-Both are of the demo pair; README.md has the same figures in words.
+Both are of the demo pair; docs/demo.md has the same figures in words.
 """
 
 import argparse

@@ -5,7 +5,7 @@
     python scripts/draw_demo_results.py runs/demo     reads that comparison into demo.json, then draws
     python scripts/draw_demo_results.py               draws anew from demo.json
 
-`scripts/write_docs_tables.py` then puts the same figures into README.md and docs/demo.md.
+`scripts/write_docs_tables.py` then puts the same figures into docs/demo.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Writes into README.md and docs/ what would go stale there: the model arguments, and the figures of the demo.
+"""Writes into docs/ what would go stale there: the model arguments, and the figures of the demo.
 
     python scripts/write_docs_tables.py             writes
     python scripts/write_docs_tables.py --check     names the pages that are stale, exit status 1
@@ -9,7 +9,6 @@ A page says where, by two comments: `<!-- written by scripts/write_docs_tables.p
     policies        likewise, every field that only one of our policies has
     commands        every option of every `lm-eval-takeover` command, from its parser
     demo, gate      the table of methods and the check against true decisions, from docs/images/demo.json
-    picture         the picture of the same, whose text for readers without pictures has the figures
     frontier, areas methods at equal cost, and what lies under their curves, from docs/images/frontier.json
 """
 
@@ -23,7 +22,7 @@ from inspect import getsource
 from pathlib import Path
 from typing import Any
 
-from draw_demo_results import FIGURES, PICTURE
+from draw_demo_results import FIGURES
 from measure_demo_frontier import areas_table, rates_table
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -87,9 +86,10 @@ def _command_section(name: str, parser: argparse.ArgumentParser) -> str:
         value = action.metavar or ",".join(action.choices or [] if action.nargs != 0 else [])
         if not value and action.nargs != 0:
             value = action.dest.upper()
-        option = " ".join([*action.option_strings[:1], *([str(value)] if value else [])])
+        several = " …" if action.nargs in ("+", "*") else ""
+        option = " ".join([*action.option_strings[:1], *([f"{value}{several}"] if value else [])])
         meaning = " ".join((action.help or "").replace("%%", "%").split()) + (" (required)" if action.required else "")
-        rows.append(f"| `{option}` | {meaning[:1].upper()}{meaning[1:]} |")
+        rows.append(f"| `{option}` | {meaning} |")
     examples = "\n".join(f"    {line[2:]}" for line in (parser.epilog or "").splitlines()[1:])
     description = " ".join((parser.description or "").split())
     return "\n\n".join(part for part in (f"## {name}", description, examples, "\n".join(rows)) if part)
@@ -115,13 +115,6 @@ def gate_sentence() -> str:
     )
 
 
-def picture() -> str:
-    words = ", ".join(
-        f"{row['method']} {row['acc']:.1%} (guide writes {row['realized_rate']:.1%})" for row in _figures()["methods"]
-    )
-    return f"![Acc by method on the demo pair: {words}]({PICTURE.relative_to(ROOT).as_posix()})"
-
-
 def _figures() -> dict[str, Any]:
     figures: dict[str, Any] = json.loads(FIGURES.read_text())
     return figures
@@ -133,7 +126,6 @@ WRITTEN: dict[str, Callable[[], str]] = {
     "commands": commands_reference,
     "demo": demo_table,
     "gate": gate_sentence,
-    "picture": picture,
     "frontier": rates_table,
     "areas": areas_table,
 }
@@ -149,7 +141,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a page is stale")
     options = parser.parse_args()
     stale = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for path in sorted((ROOT / "docs").rglob("*.md")):
         before = path.read_text()
         after = written(before)
         if after != before:

@@ -198,7 +198,7 @@ num_fewshot: 0
 tasks:
 - {name: takeover_gsm8k, metrics: [{name: "acc,all", value: 0.5}]}
 """
-RESULTS = ("base", "guided", "random", "thinking", "mine", "my-pair", "good", "now", "seed0", "seed1", "seed2")
+RESULTS = ("base", "guided", "random", "thinking", "mine", "my-pair", "good", "now")
 
 
 # Our commands: they run, and print the headings and sentences that the page prints. What needs another checkpoint, a GPU, vLLM or
@@ -228,12 +228,11 @@ def fill(folder, demo_runs):
     for name, kind in RUNS.items():
         shutil.copytree(demo_runs[kind], folder / name, dirs_exist_ok=True)
     shutil.copytree(TASK_CONFIGS, folder / "my-tasks")
-    for name in ("my-pair.json", "other-prompts.json"):
-        shutil.copy(CALIBRATIONS / "demo.json", folder / name)
+    shutil.copy(CALIBRATIONS / "demo.json", folder / "my-pair.json")
     (folder / "Meta-Llama-3-8B-Instruct.yaml").write_text(FIXED)
     for number, name in enumerate(RESULTS):
         policy = name if name in ("base", "random") else "disagreement"
-        run = takeover(policy, seed=int(name[4:]) if name.startswith("seed") else 0, base="some/base", guide="some/guide")
+        run = takeover(policy, base="some/base", guide="some/guide")
         correct = {"takeover_gsm8k": [4, 8, 0, 4 + number % 2], "takeover_demo": [8, 4]}
         write_results(folder / "results" / name, correct, run=run)
 

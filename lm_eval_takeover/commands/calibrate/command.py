@@ -29,14 +29,14 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "base", "guide")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write, NAME.json; its page is NAME.md")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write, NAME.json (required); its page is NAME.md")
     add_shared(parser, "overwrite", overwrite={"help": "replace these two files if they exist"})
     parser.add_argument("--extend", action="store_true", help="if they exist: keep them, and solve only missing rates")
     add_shared(parser, "direction")
 
     group = parser.add_argument_group("prompts")
     add = group.add_argument
-    add("--prompts", metavar="PROMPTS", help="JSONL file, or hub data set 'id[:config]'; not your benchmark")
+    add("--prompts", help="JSONL file, or hub data set 'id[:config]'; not your benchmark (required without --diagnostic)")
     add("--split", default="train", help="split of the hub data set (default: train)")
     add("--field", help="field with the prompt or problem (default: problem or question with --task, else prompt)")
     add("--task", metavar="TASK", help="the task that you will run; it supplies the template and the sampling settings")

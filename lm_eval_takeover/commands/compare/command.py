@@ -32,14 +32,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--run_dir", type=Path, required=True, metavar="DIR", help=folder)
     rows = "NAME[:argument=value…][@rate…] (default: base,random,guided,guide)"
     add("--rows", default="base,random,guided,guide", metavar="ROW,…", help=rows)
-    add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")
+    add("--rates", metavar="RATE,…", help="shares of tokens to take over, for rows without a rate of their own, except guided")
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
     add("--target_rate", type=float, default=0.05, metavar="RATE", help=target)
     add_shared(parser, "direction", "plugins")
 
     add = parser.add_argument_group("calibration").add_argument
     add("--calibration", help="a packaged name or a file (default: one that fits, else it is measured)")
-    add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main)")
+    add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main; the demo pair has its own)")
     add("--field", metavar="NAME", help="field of the prompts, as in calibrate")
     add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
     add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")

@@ -22,7 +22,7 @@ EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "same_as_gui
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", type=Path, nargs="*", metavar="RESULTS", help="the folder that lm_eval had as --output_path")
+    add("results", type=Path, nargs="*", default=[], metavar="RESULTS", help="the folder that lm_eval had as --output_path")
     same_size = "results of a reasoning model of the base's size"
     add("--thinking", type=Path, nargs="+", default=[], metavar="RESULTS", help=same_size)
     add("--published", action="store_true", help="also print the paper's rows, with the numbers of its tables")

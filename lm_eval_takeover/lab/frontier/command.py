@@ -10,8 +10,8 @@ from lm_eval_takeover.lab.frontier import COSTS
 
 HELP = "draw accuracy against cost, from folders of compare"
 DESCRIPTION = """\
-Draw Acc and Pass@8 of every row against one cost, and print the area under each method's curve and the least cost of most of the
-guide's gain. Folders may hold other methods of one pair, other seeds or other pairs; they must agree in all else."""
+Draw Acc and Pass@8 of every row against one cost. Print the area under each method's curve, and the least cost of 50 and 90 %
+of the guide's gain. Folders may hold other methods of one pair, other seeds or other pairs; they must agree in all else."""
 EXAMPLE = """examples:
   lm-eval-takeover frontier runs/grid --out runs/grid
   lm-eval-takeover frontier runs/one runs/two --out both --cost passes

@@ -10,8 +10,8 @@ from lm_eval_takeover.lab.extra import need_lab_packages
 HELP = "write an analysis as one HTML file"
 DESCRIPTION = """\
 Write the result of `lm-eval-takeover analyze` as one HTML file that opens from disk, without a network. It has tasks by runs,
-the figures, and a grid of problems by runs. A cell opens an answer beside the base's answer. If not all answers fit, those
-that a run changed come first, and the page says how many it has."""
+the figures, and a grid of problems by runs. A cell opens an answer beside the base's answer. If not all answers fit,
+those that base and run judge differently come first, and the page says how many it has."""
 EXAMPLE = """example:
   lm-eval-takeover analyze runs/base runs/guided --out analysis
   lm-eval-takeover report analysis --out report.html
