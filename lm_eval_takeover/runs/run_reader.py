@@ -129,7 +129,7 @@ class RunReader:
     """One run. `takeover` is what it says of itself (`identity.describe_run`), `arguments` and `settings` what it was given."""
 
     folder: Path
-    takeover: dict[str, Any]  # None where tasks differ, as the gate of a row of `compare --match task`
+    takeover: dict[str, Any]  # None where tasks differ, as the rate of `random` in `compare`
     arguments: dict[str, Any]
     settings: dict[str, Any]
     answered: list[Answered]
