@@ -117,6 +117,7 @@ def test_every_kind_of_name_is_listed(capsys):
     assert {"ce", "rkl", "js", "entropy"} <= set(names["scores"])
     assert {"disagreement", "random", "early", "base", "guide"} <= set(names["policies"])
     assert "demo" in names["calibrations"] and {"takeover_demo", "takeover_paper"} <= set(names["tasks"])
+    assert "takeover_paper_all  takeover_paper, takeover_gpqa_diamond_50\n" in printed
     assert max(map(len, printed.splitlines())) <= 80
 
 
