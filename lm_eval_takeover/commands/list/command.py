@@ -76,5 +76,7 @@ def _list_registered(registry: "Registry[Any]") -> Iterable[Row]:
 
 def _list_tasks() -> Iterable[Row]:
     files = sorted(TASK_CONFIGS.glob("takeover_*.yaml"))
-    members = {path.stem: re.findall(r"^  - (?:task: )?(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files}
+    members = {
+        path.stem: re.findall(r"^  - (?:task: )?(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files
+    }
     return sorted(((name, ", ".join(inside)) for name, inside in members.items()), key=lambda row: bool(row[1]))

@@ -142,6 +142,7 @@ def render(
         reasons.setdefault(reason, []).append(name)
     rows = list_rows(analysis)
     head = [row for row in rows if row.task == rows[0].task]
+    overview = draw_svg(partial(draw_overview, rows={row.run: row.scores for row in head}), SIZE)
     # The frontier of the comparison that the runs are rows of, then the figures of the analysis.
     figures = analysis.find_kept("frontier.svg")
     figures += [analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN and name in CAPTIONS]
@@ -154,7 +155,7 @@ def render(
         columns=list_columns(analysis, head),
         rows=head,
         other_rows=rows[len(head) :],
-        overview=_draw_overview(head),
+        overview=clean_figure(overview.encode(), "overview", "overview"),
         costs=tell_costs(analysis),
         lead=tell_accuracy(analysis, {row.run: row for row in head}),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in figures],
@@ -169,8 +170,7 @@ def render(
 
 
 def _read(name: str) -> str:
-    text = (_PAGE / name).read_text(encoding="utf-8")
-    return text if name.endswith(".jinja") else text.replace("\r\n", "\n")
+    return (_PAGE / name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,6 @@ def _show(figure: Figure, form: str) -> str:
     if figure.value is None or figure.low is None or figure.high is None:
         return MISSING
     return f"{figure.value:{form}}\n[{figure.low:{form}}, {figure.high:{form}}]"
-
-
-def _draw_overview(rows: Sequence[Row]) -> Markup:
-    shown = {row.run: row.scores for row in rows}
-    return clean_figure(draw_svg(partial(draw_overview, rows=shown), SIZE).encode(), "overview", "overview")
 
 
 def list_columns(analysis: Analysis, head: Sequence[Row]) -> list[tuple[str, str]]:
