@@ -143,7 +143,7 @@ def _draw_row(scaled: Floats, weights: Floats, word: int, sampling: Sampling) ->
     """
     vocab, top_k, top_p = len(weights), sampling.top_k, sampling.top_p
     cuts = top_p < 1 or bool(top_k) or bool(sampling.min_p)
-    total = float(weights.sum(dtype=np.float64)) if cuts else 0.0
+    total = float(weights.sum(dtype=np.float64)) if top_p < 1 and not 0 < top_k < vocab else 0.0  # the mass that top_p is of
     floor = np.float32(math.log(sampling.min_p)) if sampling.min_p else -math.inf
     ids: NDArray[np.int64] | None = None  # those that race; None: all
     if 0 < top_k < vocab:
