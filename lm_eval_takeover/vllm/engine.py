@@ -249,14 +249,21 @@ class Engines:
 
     def run(self, jobs: Sequence[Job], count_tokens: CountTokens | None = None) -> Iterator[Text]:
         """Texts as they finish. Raises RuntimeError when the last engine has ended."""
-        left = {job.number: job for job in jobs}
+        left, asked = {job.number: job for job in jobs}, dict[int, Any]()
+
+        def ask(name: str, job: Job) -> Any:
+            """Have this engine write a job, or another one if it has ended: every engine writes the same texts."""
+            engine = self.actors.get(name) or [*self.actors.values()][job.number % len(self.actors)]
+            asked[job.number] = engine.write.remote(job)
+            return asked[job.number]
+
         try:
             while left:  # again for the jobs of engines that have ended
                 if not self.actors:
                     raise RuntimeError("every vLLM engine has ended. Give the command again: finished samples are kept")
                 pool = self._ray.util.ActorPool([*self.actors] * (self.facts.max_num_seqs * 5 // 4))  # some jobs wait
                 for job in left.values():
-                    pool.submit(self._ask, job)
+                    pool.submit(ask, job)
                 while self.actors and pool.has_next():
                     try:
                         text = pool.get_next_unordered()
@@ -264,17 +271,16 @@ class Engines:
                         if self.actors.pop(error.actor_id, None):
                             logger.warning("a vLLM engine has ended; the run goes on (engines left: %d)", len(self.actors))
                         continue
-                    del left[text.number]
+                    del left[text.number], asked[text.number]
                     if count_tokens is not None:
                         count_tokens(len(text.tokens), None)
                     yield text
         finally:
-            for actor in self.actors.values():
-                actor.abort.remote()
-
-    def _ask(self, name: str, job: Job) -> Any:
-        """Have this engine write a job, or another one if it has ended: every engine writes the same texts."""
-        return (self.actors.get(name) or [*self.actors.values()][job.number % len(self.actors)]).write.remote(job)
+            while asked:  # actors take their tasks in any order: what is not awaited ends or joins the next run's jobs
+                aborts = [actor.abort.remote() for actor in self.actors.values()]
+                self._ray.wait(aborts, num_returns=len(aborts))
+                running = self._ray.wait([*asked.values()], num_returns=len(asked), timeout=0.1)[1]
+                asked = {number: task for number, task in asked.items() if task in running}
 
     def close(self) -> None:
         for actor in self.actors.values():

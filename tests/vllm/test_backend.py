@@ -3,6 +3,7 @@
 Several engines share the work: no job is lost or written twice, whichever of them ends.
 """
 
+import asyncio
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
@@ -230,6 +232,7 @@ def make_actor(most=2, error=None):
             import ray
 
             node = ray.get_runtime_context().get_node_id()
+            time.sleep(0.05)  # tasks come between steps
             gpus = {f"{node} {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")}
             return [Text(self.jobs.pop(0).number, [os.getpid()], None, gpus)], 1
 
@@ -243,6 +246,14 @@ def make_actor(most=2, error=None):
                 raise ArgumentError(error)
             self.engine, self._texts = Script(), {}
             return EngineFacts(torch.float32, 64, most, 1)
+
+        async def write(self, job):
+            await asyncio.sleep(0.03 * (job.number % 3))  # Ray may start tasks in any order
+            return await super().write(job)
+
+        async def abort(self):
+            await asyncio.sleep(0.05)
+            await super().abort()
 
     return ScriptedActor
 
