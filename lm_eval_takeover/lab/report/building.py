@@ -8,7 +8,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -54,7 +54,8 @@ def build(options: argparse.Namespace) -> int:
     effects = read_effects(options.effects) if options.effects else None
     pieces = _load_pieces(analysis, options.tokenizer)
     story = tell_story(analysis, pieces)
-    page = render(analysis, make_index(analysis, ()), [], 0, effects, story)
+    render = prepare(analysis, effects, story)
+    page = render(index=make_index(analysis, ()), blocks=[], total=0)
     limit = int(options.max_size * 1e6)
     total = len({(name, sample.stored.key) for group in groups for name, sample in group})
     # The index gains a number for each rollout that is embedded, and each has a block of its own.
@@ -64,7 +65,7 @@ def build(options: argparse.Namespace) -> int:
             f"--max_size {options.max_size}: the page needs {(limit - room) / 1e6:.1f} MB before any answer is in it; allow more"
         )
     packed = pack_picks(analysis, groups, pieces, choose_score(analysis), room)
-    page = render(analysis, make_index(analysis, packed), list(packed.values()), total, effects, story)
+    page = render(index=make_index(analysis, packed), blocks=list(packed.values()), total=total)
     write_file("out", options.out, page)
     print(f"{len(packed):,} of {total:,} answers, {options.out.stat().st_size / 1e6:.1f} MB -> {options.out}")
     return 0
@@ -124,14 +125,8 @@ def _clip(text: str | None, limit: int) -> str | None:
     return f"{text[:limit]} … ({len(text) - limit:,} characters more)"
 
 
-def render(
-    analysis: Analysis,
-    index: Mapping[str, Any],
-    blocks: list[str],
-    total: int,
-    effects: Mapping[str, Any] | None,
-    story: Mapping[str, Any] | None,
-) -> str:
+def prepare(analysis: Analysis, effects: Mapping[str, Any] | None, story: Mapping[str, Any] | None) -> Callable[..., str]:
+    """What renders the page, given its `index`, its `blocks` and how many answers there are in `total`."""
     style, script = _read("report.css"), _read("report.js")
     temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -146,7 +141,8 @@ def render(
     # The frontier of the comparison that the runs are rows of, then the figures of the analysis.
     figures = analysis.find_kept("frontier.svg")
     figures += [analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN and name in CAPTIONS]
-    return environment.from_string(_read("report.html.jinja")).render(
+    return partial(
+        environment.from_string(_read("report.html.jinja")).render,
         version=__version__,
         policy=make_page_policy([temml, script], style),
         style=Markup(style),
@@ -163,9 +159,6 @@ def render(
         story=story,
         captions=CAPTIONS,
         reasons={", ".join(names): reason for reason, names in reasons.items()},
-        index=index,
-        blocks=blocks,
-        total=total,
     )
 
 
