@@ -125,7 +125,12 @@ class _Worker:
     def _ask(self, process: subprocess.Popen[bytes], step: Step | None, seconds: float) -> Ran:
         """What a worker answers. One that does not answer within `seconds` on the wall clock is ended."""
         assert process.stdin is not None and process.stdout is not None
-        timer, end, line = Timer(seconds, process.kill), time.monotonic() + seconds, b""
+
+        def kill() -> None:
+            time.sleep(seconds / 5)  # after Ctrl-Z and `fg` an answer is read first
+            process.kill()
+
+        timer, end, line = Timer(0.8 * seconds, kill), time.monotonic() + seconds, b""
         timer.daemon = True
         timer.start()
         with contextlib.suppress(OSError, ValueError):  # the worker is gone, or `close` closed the pipe

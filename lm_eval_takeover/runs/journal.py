@@ -299,8 +299,8 @@ def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Co
     """
     _check_header(path)
     options = "?mode=ro" if read_only else "?mode=rw"
-    if read_only and not path.with_name(path.name + "-wal").exists():
-        options += "&immutable=1"  # no log, so no writer: works in a read-only folder, too
+    if read_only and not (path.with_name(path.name + "-wal").exists() or os.access(path.parent, os.W_OK)):
+        options += "&immutable=1"  # no log and none can be made, so no writer: works in a read-only folder
     connection = sqlite3.connect(path.absolute().as_uri() + options, uri=True, timeout=30, check_same_thread=False)
     try:
         for limit, most in _LIMITS.items():

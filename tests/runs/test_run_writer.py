@@ -213,6 +213,19 @@ def test_a_key_that_is_there_stays_as_it_is(tmp_path):
         assert len(journal) == 2
 
 
+def test_a_reader_has_all_samples_though_the_run_goes_on_meanwhile(tmp_path):
+    def write(*numbers):
+        with closing(Journal(tmp_path / "j.sqlite")) as journal:
+            journal.add(make_sample(number, "x" * 2000, tokens=2000) for number in range(*numbers))
+
+    write(300)  # more than the reader's cache holds
+    with closing(Journal(tmp_path / "j.sqlite", read_only=True, check=False)) as reader:
+        found = reader.list_traces()
+        read = [next(found)]
+        write(300, 600)
+        assert [sample.key for sample in [*read, *found]] == [make_sample(number).key for number in range(300)]
+
+
 @pytest.fixture(scope="module")
 def twenty(tmp_path_factory):
     """Twenty samples, and the bytes of their journal."""

@@ -331,7 +331,7 @@ def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(clu
     from lm_eval_takeover.vllm.backend import VllmBackend
 
     find_node = lambda worker: (cluster.get_runtime_context().get_node_id(), os.getpid())  # noqa: E731 (an actor knows values)
-    asked, again = requests[:6], {}
+    asked = requests[:6]
     with closing(open_with(VllmBackend, tight, {})(data_parallel_size=2)) as backend:
         actors = backend.engine.actors.values()
         nodes, pids = zip(*cluster.get([actor.__ray_call__.remote(find_node) for actor in actors]), strict=True)
@@ -339,9 +339,7 @@ def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(clu
         written = assert_same(backend, reference, POLICIES["disagreement"], asked)
         forced = backend.force([asked[0].prompt] * 3, [written[0].tokens] * 3, seed=3, labels=["a"] * 3)
         assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
-        for index, one in backend.generate(asked, seed=3):
-            if not again:
-                os.kill(pids[0], signal.SIGKILL)
-            again[index] = one.tokens
+        os.kill(pids[0], signal.SIGKILL)
+        again = {index: one.tokens for index, one in backend.generate(asked, seed=3)}
     assert again == {index: one.tokens for index, one in written.items()}
     assert "a vLLM engine has ended; the run goes on (engines left: 1)" in caplog.text

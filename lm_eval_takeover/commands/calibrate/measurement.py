@@ -66,7 +66,6 @@ def measure(options: argparse.Namespace) -> int:
     asked = {*options.score, *(scorer.name for method, _ in methods if (scorer := method.policy.scorer))}
     others = registered.installed()  # of these only what is asked for
     scores = [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
-    known = _read_known(options, setup, scores)
     rates = sum(len(of_method) for _, of_method in methods)
     tries = MOST * rates * len(setup.prompts.held_out)
     solving = f", then up to {tries:,} of held-out prompts ({rates} x {MOST} tries)" if tries else ""
@@ -74,8 +73,11 @@ def measure(options: argparse.Namespace) -> int:
     most = f"at most {setup.max_gen_toks:,} tokens each"
     print(f"{len(setup.prompts.texts):,} rollouts{solving}, {most}; {fewer}", file=sys.stderr)
     with open_rollouts(setup, options.out, scores) as rollouts:
+        known = _read_known(options, setup, scores)
         calibration = calibrate(setup, methods, known=known, rollouts=rollouts)
         calibration = replace(calibration, name=options.out.stem)
+        if options.out.exists() and not (options.overwrite or options.extend):
+            raise ArgumentError(f"--out: another command wrote '{options.out}' meanwhile; to replace it, --overwrite")
         with writing("out", options.out, left := "what was measured is kept"):
             write_calibration(calibration, options.out)
         shown = list(dict.fromkeys(options.score))

@@ -4,14 +4,16 @@ How unevenly scores are spread over the tokens of a sample, and where the larges
 run are measured one file after the other: on all cores where there is much.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -175,6 +177,20 @@ class Measuring:
         return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
 
 
+_AT_WORK: list[Measuring] = []  # of a worker: sent once, since with full pipes the end of a worker may hang its pool
+
+
+def _begin(measuring: Measuring) -> None:
+    """In a worker: leave Ctrl-C to the process that waits for it, and end with that one."""
+    _AT_WORK.append(measuring)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=lambda parent: (parent.join(), os._exit(1)), args=[parent_process()], daemon=True).start()
+
+
+def _measure(path: Path) -> dict[str, pl.DataFrame]:
+    return _AT_WORK[0].measure(path)
+
+
 def measure_files(measuring: Measuring, paths: Sequence[Path], tokens: int) -> Iterator[dict[str, pl.DataFrame]]:
     """`Measuring.measure` of each file, in their order. Raises RunDirError where a worker process was killed."""
     if tokens < MANY:
@@ -183,10 +199,9 @@ def measure_files(measuring: Measuring, paths: Sequence[Path], tokens: int) -> I
     workers = min(count_cores(), len(paths))
     context = get_context("forkserver")  # not `fork`: pyarrow and polars have threads by then
     context.set_forkserver_preload([__name__])  # imported once for all workers
-    # Ctrl-C is for the process that waits for these.
-    pool = ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(workers, context, _begin, (measuring,))
     try:
-        yield from pool.map(measuring.measure, paths, chunksize=-(-len(paths) // (4 * workers)))
+        yield from pool.map(_measure, paths)
     except BrokenProcessPool as error:
         raise RunDirError("a worker process of the analysis was killed; was there enough memory?") from error
     finally:

@@ -1,7 +1,11 @@
 """Analyses as pure functions: scored samples, classes of tokens, outcomes, by hand, planted, and by independent calculations."""
 
+import threading
+import time
+
 import numpy as np
 import polars as pl
+import psutil
 import pytest
 from helpers.analyses import analyse, write_scores
 from hypothesis import given
@@ -9,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from sklearn.metrics import roc_auc_score
 
+from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.lab.measures import catalogue, outcomes, planning, pooling
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.planning import EXECUTION, NONE, PLANNING
@@ -106,6 +111,20 @@ def test_several_processes_measure_what_one_does(tmp_path):
     for one, other in zip(alone, together, strict=True):
         assert one.keys() == other.keys()
         assert all(one[name].equals(other[name]) for name in one)
+
+
+def test_a_killed_worker_ends_the_analysis_with_one_line(tmp_path):
+    places = {("a", number, 0): [("a", number, 0)] for number in range(10_000)}  # more than a pipe holds
+    todo, paths = catalogue.Measuring([], ["ce"], places), [write_scores(tmp_path / "1.parquet", [40])] * 10_000
+
+    def kill():
+        while not (workers := [one for child in psutil.Process().children() for one in child.children()]):
+            time.sleep(0.05)
+        workers[-1].kill()
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(RunDirError, match="a worker process of the analysis was killed"):
+        list(catalogue.measure_files(todo, paths, catalogue.MANY))
 
 
 def test_classes_of_single_tokens():
