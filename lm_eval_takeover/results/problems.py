@@ -85,7 +85,7 @@ class ReadOptions:
             return ""
         if not isinstance(document, Mapping) or document.get(self.group) is None:
             known = ", ".join(map(str, document or {})) or "none"
-            raise ResultsError(f"{place}: the document has no field '{self.group}' (--group); its fields: {known}")
+            raise ResultsError(f"{place}: the document has no value in '{self.group}' (--group); its fields: {known}")
         return json.dumps(document[self.group], sort_keys=True, default=str)
 
 

@@ -19,7 +19,7 @@ from scipy.special import betaincinv, stdtr, stdtrit
 Values = NDArray[np.float64]  # one per problem
 
 CONFIDENCE = 0.95
-_AGREEMENT = 0.2  # problems' worth of evidence that the samples of a problem all agree, if nothing else is known
+_AGREEMENT = 1.0  # problems' worth of evidence that the samples of a problem all agree, if nothing else is known
 _ROUNDING = 1e-24  # fourth powers of deviations that are rounding errors
 
 
@@ -119,19 +119,19 @@ def average_interval(parts: Sequence[Interval]) -> Interval:
     return Interval(value, max(value - below, 0.0), min(value + above, 1.0))
 
 
-def join_clusters(*labels: Sequence[str]) -> tuple[int, ...]:
-    """Number the clusters of problems: those that share a label, themselves or through others, are one. Empty labels join none.
+def join_clusters(prompts: Sequence[str], groups: Sequence[str] = ()) -> tuple[int, ...]:
+    """Number the clusters of problems: those of one prompt or group, themselves or through others. Empty labels join none.
 
-    Nothing is returned where every problem stands alone, or where all would be one: then nothing could be said.
+    Nothing is returned where every problem stands alone, or where all are of one prompt and no groups were asked for.
     """
-    count = len(labels[0])
+    count = len(prompts)
     ties = []
-    for each in labels:
+    for each in (prompts, groups):
         first = dict[str, int]()
         ties += [(first.setdefault(label, at), at) for at, label in enumerate(each) if label]
     matrix = coo_array((np.ones(len(ties)), tuple(np.array(ties, dtype=int).reshape(-1, 2).T)), (count, count))
     number, clusters = connected_components(matrix, directed=False)
-    return tuple(clusters.tolist()) if 1 < number < count else ()
+    return tuple(clusters.tolist()) if number < count and (number > 1 or any(groups)) else ()
 
 
 def by_cluster(values: Values, clusters: Sequence[int]) -> Values:

@@ -71,6 +71,19 @@ def test_means_near_0_and_1_hold_the_true_value(problem_count):
     assert min(cover_share(np.random.default_rng(5), share, problem_count, 20_000) for share in (0.005, 0.01, 0.99)) >= 0.92
 
 
+@pytest.mark.parametrize(
+    ("problem_count", "samples", "share"), [(30, 64, 0.1), (100, 64, 0.03), (100, 8, 0.03), (500, 64, 0.01)]
+)
+def test_means_hold_the_true_value_where_few_problems_are_always_solved_and_others_hardly_ever(problem_count, samples, share):
+    """As a weak model on AIME: half of its Acc is from such problems, of which a draw may have none."""
+    generator, covered = np.random.default_rng(7), []
+    for _ in range(4000):
+        chances = np.where(generator.random(problem_count) < share / 2, 1.0, share / 2 / (1 - share / 2))
+        found = statistics.mean_interval(generator.binomial(samples, chances) / samples)
+        covered.append(found.low <= share <= found.high)
+    assert np.mean(covered) >= 0.91
+
+
 @pytest.mark.parametrize("size", [3, 10])
 def test_problems_of_a_cluster_count_once(size):
     """Variants of one problem: without clusters a mean covers 77 and 48 %, and equal models differ in 23 and 52 %."""
@@ -95,6 +108,10 @@ def test_clusters_are_joined_through_others_and_keep_the_mean_where_their_sizes_
     assert statistics.by_cluster(values, clusters).mean() == pytest.approx(values.mean())
     assert statistics.join_clusters(["a", "b"], ["", ""]) == () == statistics.join_clusters(["a", "a"])  # none, or nothing left
     assert statistics.by_cluster(values, ()) is values
+    one = statistics.by_cluster(
+        values, statistics.join_clusters(prompts, ["one"] * 6)
+    )  # a group that was asked for says nothing
+    assert len(one) == 1 and statistics.mean_interval(one).low == 0 and statistics.mean_interval(one).high == 1
 
 
 @pytest.mark.parametrize("problem_count", [30, 500])

@@ -277,25 +277,31 @@ def _check_values(score: Score, values: NDArray[np.float32], request: Request) -
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What rollouts realized. error: the standard error of the rate over prompts."""
+    """What rollouts realized. error: the standard error of the rate over prompts. effective: of how many prompts (Kish).
+
+    A few long rollouts have most of the tokens, so that the error is known as that of so many prompts of one length.
+    """
 
     takeovers: int
     tokens: int
     error: float
+    effective: float = 2.0
 
     @classmethod
     def of(cls, counts: Sequence[tuple[int, int]]) -> Self:
         """Of `(takeovers, tokens)` of each prompt. The rate is a ratio of sums, so its error is that of the residuals."""
         taken, tokens = np.array(counts).T
         residuals = taken - taken.sum() / tokens.sum() * tokens
-        return cls(int(taken.sum()), int(tokens.sum()), float(np.sqrt(len(counts)) * residuals.std() / tokens.sum()))
+        error = float(np.sqrt(len(counts)) * residuals.std() / tokens.sum())
+        return cls(int(taken.sum()), int(tokens.sum()), error, float(tokens.sum() ** 2 / (tokens**2).sum()))
 
     @property
     def rate(self) -> float:
         return self.takeovers / self.tokens
 
-    def find_reach(self, prompts: int) -> float:
-        """How far a 95 % interval of the rate reaches to either side, by Student's t over so many prompts."""
+    def find_reach(self) -> float:
+        """How far a 95 % interval of the rate reaches to either side, by Student's t over the effective prompts."""
+        prompts = self.effective
         return self.error * math.sqrt(prompts / (prompts - 1)) * float(stdtrit(prompts - 1, 0.975)) if prompts > 1 else 1.0
 
     def is_near(self, rate: float) -> bool:
@@ -352,7 +358,7 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -
 def check_target(target: Target, rollouts: HeldOutRollouts, memory: Rollouts) -> Target:
     """The target with the rate that its value realizes on these prompts, on which it was not solved."""
     found, count = _measure(rollouts, target.value, "on the other half", memory), len(rollouts.requests)
-    reach = found.find_reach(count)
+    reach = found.find_reach()
     low, high = max(found.rate - reach, 0.0), min(found.rate + reach, 1.0)
     counts: dict[str, Any] = {"realized_rate": found.rate, "prompts": count, "tokens": found.tokens, "low": low, "high": high}
     return replace(target, **counts, solved_rate=target.realized_rate)

@@ -237,9 +237,9 @@ def _calibrate_words(asked: Comparison, sampling: Sampling, max_gen_toks: int, t
     arguments, prompts = asked.model_args, asked.prompts
     words = ["--prompts", prompts or (_HUB_PROMPTS if asked.base else str(prompts_for(task)))]
     words += asked.write("base", "guide")
-    words += ["--task", task] if asked.base or prompts else []
+    words += ["--task", task, *asked.write("include_path")] if asked.base or prompts else []
     words += ["--direction", asked.direction] if asked.direction != "forward" else []
-    words += asked.write("apply_chat_template", "trust_remote_code", "enable_thinking", "include_path")
+    words += asked.write("apply_chat_template", "trust_remote_code", "enable_thinking")
     words += asked.write("field", "dtype", "guide_dtype", "num_prompts", "num_held_out")
     for name in ("kappa_rule", "window", "plugins"):
         words += [f"--{name}", arguments[name]] if name in arguments else []

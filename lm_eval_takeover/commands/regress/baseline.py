@@ -13,7 +13,7 @@ from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.documents import Settings, list_differences, read_document
 from lm_eval_takeover.results.files import Run, read_runs
 from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions, fill_pass_at_k, read_costs
-from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
 from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between, check
@@ -175,4 +175,5 @@ def _unpack(side: _StoredTask) -> TaskScores:
         if name not in COSTS and (each > 1).any():
             raise ValueError(f"field {name!r} holds more than {side.samples} samples")
     problems = Problems(tuple(side.ids), side.samples, fill_pass_at_k(values, side.samples), prompts=tuple(side.prompts))
-    return TaskScores(replace(problems, texts=run.texts, identity=run.identity, seed=run.seed), side.settings)
+    problems = replace(problems, clusters=join_clusters(side.prompts), texts=run.texts, identity=run.identity, seed=run.seed)
+    return TaskScores(problems, side.settings)

@@ -19,11 +19,10 @@ import yaml  # type: ignore[import-untyped]
 from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p_value, write_file, write_json
 from lm_eval_takeover.commands.regress import verdicts
 from lm_eval_takeover.commands.regress.baseline import Scores, read_baseline, read_single_run, write_baseline
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, POWER, Design, Power, TaskVerdict
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.results.problems import ACC, ReadOptions
-from lm_eval_takeover.results.statistics import by_cluster
 from lm_eval_takeover.storage import schema
 from lm_eval_takeover.storage.files import read_bounded
 
@@ -47,6 +46,8 @@ def regress(options: argparse.Namespace) -> int:
     if options.baseline is not None and options.baseline.suffix in ENDINGS and not options.update:
         return _use_fixed_values(options, reading)
     if options.plan:
+        if options.group and not options.results:
+            raise ArgumentError("--group: a baseline holds no documents; plan with RESULTS, the run that it was written from")
         read = read_single_run(options.results, reading) if options.results else _read_baseline(options.baseline, reading)
         return _plan(options, _choose(read, options.tasks))
     new = _choose(read_single_run(options.results, reading), options.tasks)
@@ -95,13 +96,8 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
     for note in new.notes:
         print(note, file=sys.stderr)
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {counts}"))
-    design = Design(options.max_drop, options.confidence)
-    wanted = next((drop for drop in sorted(options.drop) if drop > options.max_drop), 2 * options.max_drop)
-    for name, (least, whole, needed) in verdicts.find_smallest_drop(new, design, wanted).items():
-        found = f"finds a drop of {100 * least:.1f} points ({100 * whole:.1f} if whole problems are lost)"
-        more = f"about {needed:,} problems" if needed else f"more than {MOST_PROBLEMS:,} problems"
-        line = f"{name}: at --max_drop {options.max_drop:g} it {found} in {POWER:.0%} of runs"
-        print(for_terminal(f"{line}; one of {100 * wanted:g} points needs {more}"))
+    rows = verdicts.plan(new, Design(options.max_drop, options.confidence), options.drop)
+    sys.stdout.write(WRITERS["table"](_lay_out_plan(rows, options.max_drop)))
     return 0
 
 
@@ -132,8 +128,8 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
                 raise ResultsError(f"{task} has no metric '{name}'; it has {', '.join(problems.values)}")
             if (count := int(file.get("limit") or 0)) and len(problems) != count:
                 notes.append(f"{task}: the run has {len(problems):,} problems, the baseline's value is of {count:,}")
-            clustered = by_cluster(found, problems.clusters)
-            judged[task] = verdicts.judge_fixed(name, clustered, value, options.max_drop, options.confidence)
+            rule = options.max_drop, options.confidence, problems.clusters
+            judged[task] = verdicts.judge_fixed(name, found, value, *rule)
         checks.append(Check(name, options.max_drop, verdicts.correct(judged, (1 - options.confidence) / 2)))
         notes += run.notes
     return _report(options, checks, run, [], notes)

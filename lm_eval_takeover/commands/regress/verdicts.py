@@ -41,11 +41,9 @@ SAME = "no sample differs"
 CHANGED = "changed answers"  # the name of this check among metrics
 AVERAGE = "average"  # its name among the verdicts by task
 POWER = 0.8  # at which a number of problems counts as enough
-_QUICK = 200  # simulations
 MOST_PROBLEMS = 100_000  # a plan names no larger number
 _HALVINGS = 26  # of 60 log-odds: to a millionth
 _EDGE = 1e-9  # probabilities are kept that far from 0 and 1
-_ROUNDS = 9  # of halvings, in which the smallest drop is found: to a fifth of a point
 
 
 def find_metric(settings: Settings, name: str) -> str:
@@ -82,6 +80,7 @@ class TaskPair:
     now: Values
     margins: Sequence[Values]
     same: bool  # the run's texts are those of the baseline
+    problems: int
 
 
 def compare(old: Scores, new: Scores, metric: str, limit: float, confidence: float) -> dict[str, TaskVerdict]:
@@ -178,8 +177,11 @@ def judge_changed(old: Scores, new: Scores, most: float, confidence: float) -> d
     return correct(verdicts, 1 - confidence)
 
 
-def judge_fixed(name: str, values: Values, value: float, limit: float, confidence: float) -> TaskVerdict:
+def judge_fixed(
+    name: str, by_problem: Values, value: float, limit: float, confidence: float, clusters: Sequence[int] = ()
+) -> TaskVerdict:
     """Judge one task by a value that is known without its problems: the interval is that of the run alone."""
+    values = by_cluster(by_problem, clusters)
     found, count = mean_interval(values, confidence), len(values)
     within = Interval(found.value - value, found.low - value, found.high - value)
     # The test whose interval is Wilson's: the error is that of a true mean at the limit.
@@ -187,7 +189,7 @@ def judge_fixed(name: str, values: Values, value: float, limit: float, confidenc
     spread = values.var() / max(found.value * (1 - found.value), 1e-9) if 0 < found.value < 1 else 1.0
     margin = Difference(found.value - edge, sqrt(edge * (1 - edge) * spread / count), max(count - 1, 1))
     verdict = "regressed" if within.high < -limit else "pass" if within.low >= -limit else "inconclusive"
-    note = describe_need(margin, count, confidence) if verdict == "inconclusive" else ""
+    note = describe_need(margin, len(by_problem), confidence) if verdict == "inconclusive" else ""
     figures = value, found.value, within.value, within.low, within.high, margin.p_below()
     return TaskVerdict(name, *figures, verdict, note)
 
@@ -250,9 +252,10 @@ def _align(task: str, old: TaskScores, new: TaskScores, metric: str, limit: floa
             raise ResultsError(f"{task}: {metric} by problem is in the run_dir alone: {why}")
         metrics = ", ".join(name for name in old.problems.values if name in new.problems.values)
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {metrics}")
+    same = new.problems.texts == old.problems.texts and np.array_equal(before, now)
     before, now = (by_cluster(values, new.problems.clusters) for values in (before, now))
     margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
-    return TaskPair(before, now, margins, new.problems.texts == old.problems.texts and np.array_equal(before, now))
+    return TaskPair(before, now, margins, same, len(new.problems))
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
@@ -270,7 +273,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
     p_value = min(1.0, len(margins) * min(margin.p_below() for margin in margins))
     verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
     verdict = "pass" if all(span.low >= 0 for span in spans) else verdict
-    count = sum(len(part.before) for part in parts)
+    count = sum(part.problems for part in parts)
     note = describe_need(min(margins, key=lambda m: m.value), count, confidence) if verdict == "inconclusive" else ""
     return TaskVerdict(metric, before, now, interval.value, interval.low, interval.high, p_value, verdict, note)
 
@@ -335,26 +338,6 @@ def plan(baseline: Scores, design: Design, drops: Sequence[float]) -> list[Power
     return [_plan_drop(name, sides, design, drop) for name, sides in _group(baseline).items() for drop in drops]
 
 
-def find_smallest_drop(baseline: Scores, design: Design, drop: float) -> dict[str, tuple[float, float, int | None]]:
-    """The smallest drops that 80 % of runs find: all problems get harder alike, or whole ones are lost; of the average, else by
-    task. With them how many problems `drop` needs if all get harder alike.
-    """
-    groups, quick = _group(baseline), replace(design, simulations=_QUICK)
-    found = {}
-    for name, sides in ({AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups).items():
-        smallest = []
-        for whole in (False, True):
-            low, high = design.limit, 0.99
-            for _ in range(_ROUNDS):
-                middle = (low + high) / 2
-                found_often = _measure_power(_simulate(sides, quick, middle, whole), design) >= POWER
-                low, high = (low, middle) if found_often else (middle, high)
-            smallest.append(high)
-        needed = _count_needed(_simulate(sides, quick, drop, whole=False), design, sum(len(side.problems) for side in sides))
-        found[name] = smallest[0], smallest[1], needed
-    return found
-
-
 def _group(baseline: Scores) -> dict[str, list[TaskScores]]:
     """The tasks by name, with those of the average."""
     averaged = choose_averaged(baseline.tasks)
@@ -375,7 +358,8 @@ def _simulate(sides: Sequence[TaskScores], design: Design, drop: float, whole: b
     generator, parts = np.random.default_rng(0), []
     for side in sides:
         samples, kept = design.samples or side.problems.samples, side.problems.samples
-        before = draw_difficulties(generator, side.problems.values["acc"], kept, design.simulations)
+        shares = np.clip(by_cluster(side.problems.values["acc"], side.problems.clusters), 0, 1)
+        before = draw_difficulties(generator, shares, kept, design.simulations)
         before = generator.permuted(before, axis=1)  # which problems are lost is random
         old = draw_scores(generator, before, max(samples, kept))  # a baseline with fewer samples is made anew
         after = _lose(generator, before, drop) if whole else lower(before, drop)

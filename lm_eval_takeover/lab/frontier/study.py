@@ -23,7 +23,7 @@ from lm_eval_takeover.results.documents import list_differences, read_document, 
 from lm_eval_takeover.results.files import Counts, Run, TaskResult, common_ids
 from lm_eval_takeover.results.kept_rows import ComparedRow, read_kept_rows
 from lm_eval_takeover.results.problems import ACC, Problems
-from lm_eval_takeover.results.statistics import Interval, Values, within_shares
+from lm_eval_takeover.results.statistics import Interval, Values, by_cluster, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between
@@ -291,9 +291,12 @@ class Study:
         return [(place, ACC if metric == "acc" else f"pass@{results[place].k}") for place in self.parts[task]]
 
     def gains(self, points: Sequence[Point], task: str, metric: str) -> list[Values]:
-        """Over the host, by task `[points, problems]`."""
+        """Over the host, by task `[points, clusters of problems]`."""
         own, its = [self.problems[point.row.label] for point in points], self.problems[self.host.row.label]
-        return [np.stack([each[i].values[name] - its[i].values[name] for each in own]) for i, name in self.scores(task, metric)]
+        return [
+            np.stack([by_cluster(each[i].values[name] - its[i].values[name], its[i].clusters) for each in own])
+            for i, name in self.scores(task, metric)
+        ]
 
     def find_bands(self) -> dict[tuple[str, str, str], Interval]:
         """The gain of each row, task and metric, with the band that holds all rates of its method."""

@@ -6,8 +6,9 @@ run are measured one file after the other: on all cores where there is much.
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import product
@@ -200,8 +201,13 @@ def measure_files(measuring: Measuring, paths: Sequence[Path], tokens: int) -> I
     context = get_context("forkserver")  # not `fork`: pyarrow and polars have threads by then
     context.set_forkserver_preload([__name__])  # imported once for all workers
     pool = ProcessPoolExecutor(workers, context, _begin, (measuring,))
+    ahead = deque[Future[dict[str, pl.DataFrame]]]()
     try:
-        yield from pool.map(_measure, paths)
+        for path in paths:
+            ahead.append(pool.submit(_measure, path))
+            if len(ahead) > 2 * workers:
+                yield ahead.popleft().result()
+        yield from (future.result() for future in ahead)
     except BrokenProcessPool as error:
         raise RunDirError("a worker process of the analysis was killed; was there enough memory?") from error
     finally:

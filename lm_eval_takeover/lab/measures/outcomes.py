@@ -61,7 +61,7 @@ def tabulate_rates(samples: pl.DataFrame) -> pl.DataFrame:
 def tabulate_flips(samples: pl.DataFrame, base: str) -> pl.DataFrame:
     """Table 14: problems that only the run solves (rescued) or only the base run (harmed), by an exact sign test.
 
-    A problem is solved if any of its samples is. Only problems that both runs have count. In `mean` rows counts are sums, as in
+    A problem is solved if any of its samples is. Only samples that both runs have count. In `mean` rows counts are sums, as in
     the table's last line; a run that lacks a task of the others has none. `null_rescued` is what chance rescues, and harms, where
     the run is as good as the base: the mean over all exchanges of the two rows' verdicts on a sample. They may share random
     numbers, so the two verdicts on a sample stay together. Where both solve one, no exchange leaves a row without; where they
@@ -69,10 +69,7 @@ def tabulate_flips(samples: pl.DataFrame, base: str) -> pl.DataFrame:
     """
     correct, problem, sample = pl.col("correct"), ["task", "run", "doc_id"], ["task", "doc_id", "sample"]
     before = samples.filter(pl.col("run") == base).select(*sample, before="correct")
-    others = samples.filter(pl.col("run") != base).join(before.select("task", "doc_id").unique(), on=["task", "doc_id"])
-    rows = others.select("task", "run", "doc_id").unique(maintain_order=True).join(before, on=["task", "doc_id"])
-    both = rows.join(others, on=["run", *sample], how="full", coalesce=True, maintain_order="left_right")
-    both = both.with_columns(correct.fill_null(False), pl.col("before").fill_null(False))
+    both = samples.filter(pl.col("run") != base).join(before, on=sample, maintain_order="left_right")
     if both.is_empty():
         return both
     differ = (correct != pl.col("before")).sum()

@@ -71,6 +71,7 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
     assert other.calibration == value_of(other.words, "--out")
     for words in (["--gen_kwargs", "temperature=0.9"], ["--apply_chat_template"], ["--rows", "rkl"]):
         assert plan(*words).words, words
+    assert "--include_path" not in plan("--rows", "rkl", "--include_path", ".").words  # without a task to look up there
     by_hand = plan("--rows", "guided:tau=1.5")
     assert (by_hand.words, by_hand.calibration) == ((), None)
     reverse = plan("--direction", "reverse")

@@ -14,7 +14,7 @@ from scipy import stats
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores, read_baseline
-from lm_eval_takeover.commands.regress.verdicts import Design, find_smallest_drop, plan
+from lm_eval_takeover.commands.regress.verdicts import Design, plan
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.problems import Problems
 
@@ -267,15 +267,24 @@ def test_a_plan_prints_the_power_of_each_drop(check, regress):
     assert allowed["problems_for_80"] is None and 20 < large["problems_for_80"] < 300
 
 
-def test_the_smallest_drop_is_found_in_80_percent_of_runs_by_the_plan_too():
+def test_the_number_of_problems_that_a_plan_asks_for_agrees_with_its_power():
     """A good model on few problems, where a reckoning by standard errors alone says a drop that 95 % of runs find."""
     shares = np.random.default_rng(1).binomial(8, np.random.default_rng(2).beta(0.9, 0.1, 40)) / 8
     problems, design = Problems(tuple(map(str, range(40))), 8, {"acc": shares}), Design(0.02, 0.95)
     baseline = Scores("model", {}, {}, {"t": TaskScores(problems, {})})
-    ((least, whole, _),) = find_smallest_drop(baseline, design, 0.05).values()
-    alike, lost = plan(baseline, design, [least, whole])
-    assert 0.7 < alike.power < 0.9 and 0.7 < lost.power_whole < 0.9
-    assert (alike.power >= 0.8) == (alike.problems_for_80 <= 40)
+    for found in plan(baseline, design, [0.1, 0.12, 0.15, 0.2]):
+        assert (found.power >= 0.8) == (found.problems_for_80 <= 40)
+
+
+def test_a_plan_counts_documents_of_one_prompt_as_one():
+    shares = np.random.default_rng(1).binomial(8, np.random.default_rng(2).beta(0.9, 0.9, 20)) / 8
+    found = []
+    for copies, clusters in ((1, ()), (3, tuple(np.arange(20).repeat(3).tolist())), (3, ())):
+        problems = Problems(tuple(map(str, range(20 * copies))), 8, {"acc": shares.repeat(copies)}, clusters=clusters)
+        found += plan(Scores("model", {}, {}, {"t": TaskScores(problems, {})}), Design(0.02, 0.95), [0.1])
+    one, joined, apart = found
+    assert joined.power == pytest.approx(one.power, abs=0.03) and apart.power > joined.power + 0.2
+    assert joined.problems_for_80 == pytest.approx(3 * one.problems_for_80, rel=0.15)
 
 
 def test_equal_models_alarm_seldom_and_planted_drops_are_found():
@@ -335,7 +344,7 @@ def test_documents_of_one_group_count_as_one(tmp_path, regress, capsys):
     assert [test["verdict"] for test in tests] == ["regressed", "inconclusive"]
     assert tests[1]["note"].startswith("2 of 40 answers")
     assert [found["tasks"]["gsm8k"]["difference"] for found in (alone, grouped)] == pytest.approx([-0.05] * 2)
-    with pytest.raises(Exception, match=r"the document has no field 'kind' \(--group\); its fields: question, family"):
+    with pytest.raises(Exception, match=r"the document has no value in 'kind' \(--group\); its fields: question, family"):
         regress(*words, "--group", "kind")
 
 

@@ -1,8 +1,5 @@
 """Analyses as pure functions: scored samples, classes of tokens, outcomes, by hand, planted, and by independent calculations."""
 
-import threading
-import time
-
 import numpy as np
 import polars as pl
 import psutil
@@ -116,15 +113,12 @@ def test_several_processes_measure_what_one_does(tmp_path):
 def test_a_killed_worker_ends_the_analysis_with_one_line(tmp_path):
     places = {("a", number, 0): [("a", number, 0)] for number in range(10_000)}  # more than a pipe holds
     todo, paths = catalogue.Measuring([], ["ce"], places), [write_scores(tmp_path / "1.parquet", [40])] * 10_000
-
-    def kill():
-        while not (workers := [one for child in psutil.Process().children() for one in child.children()]):
-            time.sleep(0.05)
-        workers[-1].kill()
-
-    threading.Thread(target=kill, daemon=True).start()
+    found = catalogue.measure_files(todo, paths, catalogue.MANY)
+    next(found)  # all workers have started
+    (server,) = [one for one in psutil.Process().children() if "forkserver" in " ".join(one.cmdline())]
+    server.children()[-1].kill()
     with pytest.raises(RunDirError, match="a worker process of the analysis was killed"):
-        list(catalogue.measure_files(todo, paths, catalogue.MANY))
+        list(found)
 
 
 def test_classes_of_single_tokens():
@@ -241,6 +235,9 @@ def test_budget_rates_and_flips_by_hand():
     rates = outcomes.tabulate_rates(samples).filter(task="takeover_gsm8k", run="new")
     assert rates.select("doc_id", "realized_rate", "tokens").rows() == [(0, 0, 80), (1, 1 / 11, 88), (2, 2 / 12, 96)]
     flips = {row["task"]: row for row in outcomes.tabulate_flips(samples, "base").to_dicts()}
+    fewer = samples.filter((pl.col("run") == "base") | (pl.col("sample") < 2))  # a problem is solved in samples that both have
+    harmed = outcomes.tabulate_flips(fewer.filter(pl.col("doc_id") == 2), "base").select("rescued", "harmed").row(0)
+    assert harmed == (0, 0) and outcomes.tabulate_flips(fewer, "base").select("rescued", "harmed").row(0) == (1, 1)
     assert [flips["takeover_gsm8k"][name] for name in COLUMNS["flips"][:6]] == ["takeover_gsm8k", "new", 3, 1, 1, 1.0]
     assert [flips["mean"][name] for name in ("problems", "rescued", "harmed")] == [6, 2, 2]
     behind = outcomes.tabulate_flips(samples.filter(pl.col("doc_id") > 0), "base").filter(task="mean")
