@@ -33,7 +33,8 @@ class CallFailed(Exception):
 
 def start_worker(words: Sequence[str], stdout: int = 2) -> None:
     """Run `python -m WORDS` to its end; its standard output goes to stderr, or to this descriptor. Raises CallFailed."""
-    first = _end_with_parent if sys.platform == "linux" else None
+    # The kernel stops the process if its parent is killed, so that it holds no run_dir (PR_SET_PDEATHSIG).
+    first = functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
     process = subprocess.Popen([sys.executable, "-m", *words], stdout=stdout, preexec_fn=first)
     try:
         status = process.wait()
@@ -43,11 +44,6 @@ def start_worker(words: Sequence[str], stdout: int = 2) -> None:
         raise
     if status:
         raise CallFailed(128 - status if status < 0 else status)
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel to stop this process if its parent is killed, so that it holds no run_dir."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def main() -> None:

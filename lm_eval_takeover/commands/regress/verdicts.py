@@ -335,14 +335,10 @@ class Power:
 
 def plan(baseline: Scores, design: Design, drops: Sequence[float]) -> list[Power]:
     """Plan by task and drop, and for the average over tasks."""
-    return [_plan_drop(name, sides, design, drop) for name, sides in _group(baseline).items() for drop in drops]
-
-
-def _group(baseline: Scores) -> dict[str, list[TaskScores]]:
-    """The tasks by name, with those of the average."""
-    averaged = choose_averaged(baseline.tasks)
-    groups = {task: [side] for task, side in baseline.tasks.items()}
-    return groups | ({AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {})
+    averaged, groups = choose_averaged(baseline.tasks), {task: [side] for task, side in baseline.tasks.items()}
+    if len(averaged) > 1:
+        groups[AVERAGE] = [baseline.tasks[task] for task in averaged]
+    return [_plan_drop(name, sides, design, drop) for name, sides in groups.items() for drop in drops]
 
 
 def _plan_drop(name: str, sides: Sequence[TaskScores], design: Design, drop: float) -> Power:
@@ -359,8 +355,8 @@ def _simulate(sides: Sequence[TaskScores], design: Design, drop: float, whole: b
     for side in sides:
         samples, kept = design.samples or side.problems.samples, side.problems.samples
         shares = np.clip(by_cluster(side.problems.values["acc"], side.problems.clusters), 0, 1)
-        before = draw_difficulties(generator, shares, kept, design.simulations)
-        before = generator.permuted(before, axis=1)  # which problems are lost is random
+        before = generator.beta(*fit_chances(shares, kept), (design.simulations, len(shares)))
+        before = generator.permuted(np.clip(before, _EDGE, 1 - _EDGE), axis=1)  # which problems are lost is random
         old = draw_scores(generator, before, max(samples, kept))  # a baseline with fewer samples is made anew
         after = _lose(generator, before, drop) if whole else lower(before, drop)
         parts.append(draw_scores(generator, after, samples) - old + design.limit)
@@ -381,11 +377,6 @@ def _count_needed(margins: Sequence[Difference], design: Design, count: int) -> 
         errors = max(beyond, 1e-9) / float(np.sqrt(np.mean([margin.error**2 for margin in margins])))
     needed = count * (design.reach / errors) ** 2 if errors > 0 else np.inf
     return ceil(needed) if needed <= MOST_PROBLEMS else None
-
-
-def draw_difficulties(generator: np.random.Generator, shares: Values, samples: int, simulations: int) -> Values:
-    """Draw probabilities `[simulations, problems]` that agree with what each problem scored (`fit_chances`)."""
-    return np.clip(generator.beta(*fit_chances(shares, samples), (simulations, len(shares))), _EDGE, 1 - _EDGE)
 
 
 def lower(probabilities: Values, drop: float) -> Values:

@@ -196,7 +196,7 @@ def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
     [
         (["--tasks", "takeover_demmo"], "--tasks 'takeover_demmo' is not known; did you mean 'takeover_demo'"),
         (["--tasks", "takeover_demo", "--metadata", "[1]"], r"--metadata '\[1\]' is neither a JSON object nor NAME=VALUE"),
-        (["--tasks", "takeover_demo", "--group", "kind"], r"takeover_demo: the document has no field 'kind' \(--group\)"),
+        (["--tasks", "takeover_demo", "--group", "kind"], r"takeover_demo: the document has no value in 'kind' \(--group\)"),
         (["--tasks", "takeover_demo", "--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
     ],
 )
