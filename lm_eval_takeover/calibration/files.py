@@ -367,9 +367,9 @@ def calibration_command(
     """
     noted, include = _asked.get()
     task = task or noted
-    pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
+    pair, prompts = f" --base {shlex.quote(str(base))} --guide {shlex.quote(str(guide))}", "openai/gsm8k:main"
     if base is None or guide is None:
-        pair, prompts, task = "", str(demo_prompts), None
+        pair, prompts, task = "", shlex.quote(str(demo_prompts)), None
     reverse = " --direction reverse" if direction == "reverse" else ""
     form = f" --task {shlex.quote(task)}" if task else ""
     if task and include:
@@ -387,16 +387,17 @@ def note_tasks(tasks: Sequence[str], include_path: str | Path | None) -> None:
     _asked.set((next(iter(tasks), None), None if include_path is None else str(include_path)))
 
 
-def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[[], str]) -> Target:
+def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[..., str]) -> Target:
     """The target of this realized rate and method. Raises CalibrationError with the command that solves it."""
     target = next((target for target in calibration.targets if target.answers(rate, method)), None)
     if target is not None:
         return target
+    chat = " --apply_chat_template" if calibration.prompts.get("chat_template") else ""
     names = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
     raise CalibrationError(
         f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {name_method(method)} "
-        f"(it holds {names or 'no target'}); make one with `{command()}` and give that file as calibration, or set the "
-        f"method's own argument"
+        f"(it holds {names or 'no target'}); make one with `{command(options=chat)}` and give that file as calibration, or "
+        f"set the method's own argument"
     )
 
 

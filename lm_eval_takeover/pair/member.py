@@ -259,7 +259,7 @@ class Member:
         rope = getattr(text, "rope_parameters", None) or {}
         kinds = {kind.get("rope_type"): kind for kind in (rope, *rope.values()) if isinstance(kind, dict)}
         lengths = [kinds["longrope"]["original_max_position_embeddings"]] if "longrope" in kinds else []
-        return min([*lengths, *[text.max_position_embeddings] * ("dynamic" in kinds)], default=None)
+        return min([*lengths, *([text.max_position_embeddings] if "dynamic" in kinds else [])], default=None)
 
     @property
     def outgrows_rotation(self) -> bool:

@@ -12,6 +12,8 @@ from lm_eval_takeover.runs.layout import ROWS
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside
 
+DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
+
 
 @dataclass(frozen=True, eq=False)
 class ComparedRow:

@@ -86,6 +86,8 @@ def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kin
         "max_position_embeddings": 512, "initializer_range": 0.25, "bos_token_id": None, "eos_token_id": ends,
         "pad_token_id": ends[1],
     }  # fmt: skip
+    if not hasattr(AutoConfig.for_model(kind), "max_position_embeddings"):  # mamba, bloom: no length, or by another name
+        del settings["max_position_embeddings"]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(settings | options)), dtype=torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -88,8 +88,8 @@ def measure(options: argparse.Namespace) -> int:
         print(write_terminal(target_table(calibration)))
     for target in (target for target in calibration.targets if not target.is_reached):
         print(
-            f"no {target.budget_parameter} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} on the held-out "
-            f"prompts; the nearest one, {target.value:.4g}, realizes {target.nearest_rate:.2%}"
+            f"no {target.budget_parameter} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} on the prompts "
+            f"that it was solved on; the nearest one, {target.value:.4g}, realizes {target.nearest_rate:.2%}"
         )
     print(f"{describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
     print("".join(f"{line}\n" for line in list_limits(calibration)), end="")
@@ -117,6 +117,8 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
         chat=chat if options.apply_chat_template else None,
         **{name: getattr(options, name) for name in forms},
     )
+    if (options.target_rate or options.methods) and not prompts.held_out:
+        raise ArgumentError(f"--target_rate needs held-out prompts: give 5 or more, not {len(prompts.texts)}")
     return Setup(
         backend=open_backend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0))),
         prompts=prompts,
@@ -171,12 +173,10 @@ def calibrate(
 
     What is finished stays in `rollouts` (`open_rollouts`), so that the same call goes on after a kill. If no value of a budget
     parameter realizes a rate, the nearest is taken. The scores of `known`, a calibration with this setup, are taken over, and
-    only the rates that it lacks are solved for. Raises ArgumentError for prompts that cannot be used.
+    only the rates that it lacks are solved for.
     """
     if setup.pair.member("base").id.same_model(setup.pair.member("guide").id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
-    if wanted and not setup.prompts.held_out:
-        raise ArgumentError(f"--target_rate needs held-out prompts: give 5 or more, not {len(setup.prompts.texts)}")
     rollouts = rollouts or Rollouts(list(registered))
     calibration = known or _measure_thresholds(setup, rollouts)
     return _solve_rates(setup, calibration, wanted, rollouts) if wanted else calibration

@@ -277,10 +277,7 @@ def _check_values(score: Score, values: NDArray[np.float32], request: Request) -
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What rollouts realized. error: the standard error of the rate over prompts. effective: of how many prompts (Kish).
-
-    A few long rollouts have most of the tokens, so that the error is known as that of so many prompts of one length.
-    """
+    """What rollouts realized. error: the rate's standard error over prompts, of which `effective` of one length tell as much."""
 
     takeovers: int
     tokens: int
@@ -293,7 +290,7 @@ class Measured:
         taken, tokens = np.array(counts).T
         residuals = taken - taken.sum() / tokens.sum() * tokens
         error = float(np.sqrt(len(counts)) * residuals.std() / tokens.sum())
-        return cls(int(taken.sum()), int(tokens.sum()), error, float(tokens.sum() ** 2 / (tokens**2).sum()))
+        return cls(int(taken.sum()), int(tokens.sum()), error, float(tokens.sum() ** 2 / (tokens**2).sum()))  # Kish
 
     @property
     def rate(self) -> float:
@@ -302,6 +299,8 @@ class Measured:
     def find_reach(self) -> float:
         """How far a 95 % interval of the rate reaches to either side, by Student's t over the effective prompts."""
         prompts = self.effective
+        if self.takeovers in (0, self.tokens):
+            return min(3 / prompts, 1.0)  # the rule of three
         return self.error * math.sqrt(prompts / (prompts - 1)) * float(stdtrit(prompts - 1, 0.975)) if prompts > 1 else 1.0
 
     def is_near(self, rate: float) -> bool:

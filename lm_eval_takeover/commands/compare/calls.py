@@ -33,7 +33,7 @@ from lm_eval_takeover.calibration.files import (
 )
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
-from lm_eval_takeover.commands.compare.comparison import ALONE, DRAFTED, GUIDED, Comparison
+from lm_eval_takeover.commands.compare.comparison import ALONE, GUIDED, Comparison
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, prompts_for
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.named import THINKING, Named, find_policy
@@ -43,7 +43,7 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.gate_choice import CalibrationFit, TaskRequest
 from lm_eval_takeover.pair.loading import keep_read, load_pair, open_method, parse_arguments
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.results.kept_rows import ComparedRow
+from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow
 from lm_eval_takeover.results.problems import ReadOptions, choose_accuracy
 from lm_eval_takeover.runs.identity import describe_member, digest_task
 from lm_eval_takeover.storage.digests import digest_of, digest_path

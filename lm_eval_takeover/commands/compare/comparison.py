@@ -12,8 +12,8 @@ from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._options import LOADING, PAIR, check_include_path, check_prompts, list_fields
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, check_name, parse_rates, parse_word
+from lm_eval_takeover.results.kept_rows import DRAFTED
 
-DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 ALONE = {"base": {"policy": "base"}, "guide": {"policy": "guide"}, DRAFTED: {"policy": "guide", "block_size": "8"}}
 GUIDED = "guided"  # `ce` at the target rate
 _OWN = ("base", "guide", "run_dir", "model", "calibration", "target_rate", "seed", "direction")  # options have them

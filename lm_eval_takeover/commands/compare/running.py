@@ -28,7 +28,7 @@ from lm_eval_takeover.commands.compare.calls import (
     plan_rows,
     read_workload,
 )
-from lm_eval_takeover.commands.compare.comparison import DRAFTED, Comparison
+from lm_eval_takeover.commands.compare.comparison import Comparison
 from lm_eval_takeover.commands.compare.worker import CallFailed, run_batch, start_worker
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
@@ -74,8 +74,7 @@ def run_comparison(asked: Comparison) -> int:
     finally:
         lock.release()
     write_kept_rows(run_dir, done)
-    hidden = [DRAFTED] if "guide" in {row.name for row in done} else []  # both have one text
-    board = build_board([run_dir], [], None, ReadOptions(group=asked.group), hidden)
+    board = build_board([run_dir], [], None, ReadOptions(group=asked.group))
     costs = describe_costs(done)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(run_dir / "leaderboard.json", described)
@@ -136,11 +135,12 @@ def _drop_repeated(asked: Comparison, rows: Sequence[PlannedRow], plan: Calibrat
             kept.append(row)
             continue
         if not target.is_reached:
-            nearest = f"{row.word} can reach on the calibration prompts is {target.realized_rate:.1%}"
+            nearest = f"{row.word} can reach on the calibration prompts is {target.nearest_rate:.1%}"
             print(f"{row.label}: the nearest rate that {nearest}", file=sys.stderr)
         if (same := seen.setdefault((row.word, target.value), len(kept))) == len(kept):
             kept.append(row)
         else:
+            _say(asked, f"{row.label}: the same as {kept[same].label}")
             kept[same] = replace(kept[same], covers=row.rate)
     return kept
 

@@ -1,6 +1,6 @@
 """The rows of the table, measured and published: names, figures, averages, Recovery, and what differs between them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import realpath
 from pathlib import Path
@@ -12,7 +12,7 @@ from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.documents import describe_varying
 from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, find_results, read_runs
-from lm_eval_takeover.results.kept_rows import ComparedRow, list_kept_rows
+from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
 from lm_eval_takeover.runs.identity import find_missed_rate
@@ -62,17 +62,13 @@ class Place(NamedTuple):
 
 
 def build_board(
-    results: Sequence[Path],
-    thinking: Sequence[Path],
-    versus: Path | None,
-    reading: ReadOptions = ReadOptions(),
-    hidden: Collection[str] = (),
+    results: Sequence[Path], thinking: Sequence[Path], versus: Path | None, reading: ReadOptions = ReadOptions()
 ) -> Board:
     """Build the table of these results. Rows of a folder of `compare` have its names, its order and its reference.
 
-    `hidden` are names of such rows that are left out. Raises ResultsError, ArgumentError.
+    Raises ResultsError, ArgumentError.
     """
-    places = {path: place for path, place in _find_places([*results, *thinking]).items() if place.row.name not in hidden}
+    places = _find_places([*results, *thinking])
     ours, notes = read_runs([path for given in results for path in _open_comparison(given, places)], reading)
     thinkers, more = read_runs(thinking, reading)
     sources = {run.source for run in thinkers}
@@ -106,7 +102,8 @@ def _find_places(paths: Sequence[Path]) -> dict[Path, Place]:
     for path in map(Path, map(realpath, paths)):
         for folder in (path, *path.parents[:3]):
             rows = list_kept_rows(folder) if folder == path or (folder / "leaderboard.json").is_file() else []
-            for row in rows:
+            whole = folder == path and "guide" in {row.name for row in rows}
+            for row in (row for row in rows if not (whole and row.name == DRAFTED)):  # which has the text of `guide`
                 places.setdefault(folder / row.label, Place(len(places), folder, row))
     return places
 

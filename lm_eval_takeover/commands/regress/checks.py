@@ -22,7 +22,7 @@ from lm_eval_takeover.commands.regress.baseline import Scores, read_baseline, re
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.results.problems import ACC, ReadOptions
+from lm_eval_takeover.results.problems import ACC, COSTS, ReadOptions
 from lm_eval_takeover.storage import schema
 from lm_eval_takeover.storage.files import read_bounded
 
@@ -74,7 +74,7 @@ def _choose(measured: Scores, tasks: list[str]) -> Scores:
 def _find_limits(options: argparse.Namespace, *runs: Scores) -> dict[str, float]:
     """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
     sides = [side for run in runs for side in run.tasks.values()]
-    own = {metric for side in sides for metric in side.problems.values}
+    own = {metric for side in sides for metric in side.problems.values if metric not in COSTS[:3]}
     named = {side.settings.get("metric"): side.settings.get("filter") for side in sides}  # what tasks call their acc
     own |= {str(name) for name in named} | {f"{name},{of}" for name, of in named.items()}
     limits = {}
@@ -96,7 +96,8 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
     for note in new.notes:
         print(note, file=sys.stderr)
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {counts}"))
-    rows = verdicts.plan(new, Design(options.max_drop, options.confidence), options.drop)
+    drops = [drop for drop in options.drop if drop > options.max_drop] or options.drop
+    rows = verdicts.plan(new, Design(options.max_drop, options.confidence), drops)
     sys.stdout.write(WRITERS["table"](_lay_out_plan(rows, options.max_drop)))
     return 0
 
@@ -270,7 +271,9 @@ def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
     notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}, if all problems get harder alike. Whole: if whole "
              "problems are lost."]  # fmt: skip
     if any(row.problems_for_80 is None for row in rows):
-        notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
+        notes.append(
+            f"-: more than {MOST_PROBLEMS:,} problems: the drop is hardly beyond the allowed one, or Acc too low for it."
+        )
     notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
     return Table(heading, table, notes)
 

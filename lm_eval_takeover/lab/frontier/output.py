@@ -13,12 +13,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_p_value, write_csv, write_json
-from lm_eval_takeover.commands.compare.comparison import DRAFTED
+from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_p_value, write_csv, write_json, writing
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, ComparedFolder, Frontier, list_folder_differences, merge_pair
+from lm_eval_takeover.results.kept_rows import DRAFTED
 from lm_eval_takeover.storage.files import make_folder, write_text
 
 _METRICS = {"acc": "Acc", "pass8": "Pass@k"}  # of the k that a task has
@@ -52,11 +52,12 @@ def make_frontier(options: argparse.Namespace) -> int:
         whole.lines.extend(line | named for line in frontier.lines)
         whole.all_areas.extend(area | named for area in frontier.all_areas)
         print(write_frontier(frontier, options.cost, options.format))
-    make_folder(options.out)
-    for name, rows in (("frontier", whole.lines), ("frontier_area", whole.all_areas)):
-        write_text(options.out / f"{name}.csv", write_csv(list(rows[0] if rows else AREA_COLUMNS), rows))
-        write_text(options.out / f"{name}.json", write_json(rows))
-    draw_frontier(whole.averages, options.cost, options.out / "frontier.svg", frontier.host)
+    with writing("out", options.out):
+        make_folder(options.out)
+        for name, rows in (("frontier", whole.lines), ("frontier_area", whole.all_areas)):
+            write_text(options.out / f"{name}.csv", write_csv(list(rows[0] if rows else AREA_COLUMNS), rows))
+            write_text(options.out / f"{name}.json", write_json(rows))
+        draw_frontier(whole.averages, options.cost, options.out / "frontier.svg", frontier.host)
     print(f"{len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''} -> {options.out}")
     return 0
 

@@ -15,13 +15,12 @@ from typing import Annotated, Any, Self, TypedDict
 import numpy as np
 
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
-from lm_eval_takeover.commands.compare.comparison import DRAFTED
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.curves import LEAST, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.results.documents import list_differences, read_document, read_rows
 from lm_eval_takeover.results.files import Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.kept_rows import ComparedRow, read_kept_rows
+from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, read_kept_rows
 from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.statistics import Interval, Values, by_cluster, within_shares
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks

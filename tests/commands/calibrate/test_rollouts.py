@@ -223,3 +223,4 @@ def test_the_interval_of_a_rate_holds_the_true_one_where_few_rollouts_have_most_
         held.append(abs(found.rate - 0.05) <= found.find_reach())
     assert np.mean(held) >= 0.9
     assert Measured.of([(1, 100), (2, 100), (5, 100)]).effective == pytest.approx(3)
+    assert Measured.of([(0, 16)] * 4).find_reach() == 0.75  # the rule of three
