@@ -126,9 +126,12 @@ def test_a_target_is_found_by_its_whole_gate(made):
         (0.08, METHOD | {"policy": "segment", "score": "js", "length": 8}, "segment:score=js:length=8@0.08"),
     ):
         assert name_rate(rate, method) == f" --methods {word}"
-        told = r"was not solved for target_rate=.* `the command` and give that file"
-        with pytest.raises(CalibrationError, match=told):
-            find_target(made, rate, method, lambda: "the command")
+        for chat in (False, True):
+            template = " --apply_chat_template" * chat
+            told = rf"was not solved for target_rate=.* `the command{template}` and give that file"
+            of_chat = replace(made, prompts=made.prompts | {"chat_template": chat})
+            with pytest.raises(CalibrationError, match=told):
+                find_target(of_chat, rate, method, lambda options: f"the command{options}")
 
 
 def test_a_published_table_is_read_by_columns():

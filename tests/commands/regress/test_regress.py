@@ -103,6 +103,7 @@ MORE = GOOD | {"takeover_amc23": [1] * 40}
     (MORE, [], {}, "takeover_amc23: missing in the baseline"),
     (MORE, ["--tasks", "takeover_amc24"], {}, "--tasks takeover_amc24 is not there; known: takeover_amc23"),
     (GOOD, ["--metric", "accc"], {}, r"--metric 'accc' is not known; did you mean 'acc'\?"),
+    (GOOD, ["--metric", "takeovers"], {}, "--metric 'takeovers' is not known"),  # a count, and no share
     (GOOD, ["--metric", "pass@3"], {}, r"has no metric 'pass@3' in both runs; it has acc, pass@1.*maj@8"),
     (GOOD, ["--metric", ""], {}, "--metric is empty"),  # of a variable that is not set
     (GOOD, ["--allow", "polcy"], {}, r"--allow 'polcy' is not a setting of these runs; did you mean 'policy'\?"),

@@ -307,6 +307,21 @@ def test_what_cannot_be_compared_is_refused_in_one_line_that_says_why(tmp_path, 
         merge(tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match=r"--out '.*file' cannot be written"):
+        main(["frontier", str(tmp_path / "one"), "--out", str(tmp_path / "file")])
+
+
+def test_the_leaderboard_of_a_folder_leaves_out_drafted_which_has_the_text_of_guide(tmp_path, capsys):
+    write_comparison(tmp_path / "one", ALONE | NEAR | {"drafted": ALONE["guide"]})
+    for given, count in ((tmp_path / "one", 4), (tmp_path / "one" / "drafted", 1)):
+        assert main(["leaderboard", str(given), "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert len(rows) == count and ("drafted" in {row["model"] for row in rows}) <= (count == 1)
+
+
 def test_after_a_stopped_call_with_another_limit_each_row_has_its_last_results(tmp_path, capsys):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     given = takeover("base", base="acme/Small-Base")
