@@ -97,7 +97,7 @@ def _update(options: argparse.Namespace, new: Scores) -> int:
         print(note, file=sys.stderr)
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {counts}"))
     drops = [drop for drop in options.drop if drop > options.max_drop] or options.drop
-    rows = verdicts.plan(new, Design(options.max_drop, options.confidence), drops)
+    rows = verdicts.plan(new, Design(options.max_drop, options.confidence), drops, tasks=False)
     sys.stdout.write(WRITERS["table"](_lay_out_plan(rows, options.max_drop)))
     return 0
 

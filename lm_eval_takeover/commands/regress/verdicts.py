@@ -333,11 +333,11 @@ class Power:
     problems_for_80: int | None
 
 
-def plan(baseline: Scores, design: Design, drops: Sequence[float]) -> list[Power]:
-    """Plan by task and drop, and for the average over tasks."""
-    averaged, groups = choose_averaged(baseline.tasks), {task: [side] for task, side in baseline.tasks.items()}
-    if len(averaged) > 1:
-        groups[AVERAGE] = [baseline.tasks[task] for task in averaged]
+def plan(baseline: Scores, design: Design, drops: Sequence[float], tasks: bool = True) -> list[Power]:
+    """Plan by task and drop, and for the average over tasks, if there is one; without `tasks` for this alone."""
+    averaged = choose_averaged(baseline.tasks)
+    groups = {task: [side] for task, side in baseline.tasks.items() if tasks or len(averaged) < 2}
+    groups |= {AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {}
     return [_plan_drop(name, sides, design, drop) for name, sides in groups.items() for drop in drops]
 
 
@@ -370,11 +370,10 @@ def _measure_power(margins: Sequence[Difference], design: Design) -> float:
 def _count_needed(margins: Sequence[Difference], design: Design, count: int) -> int | None:
     """The problems for which 80 % of runs find the drop: by how many standard errors it is beyond the limit with `count`."""
     power = _measure_power(margins, design)
-    if 0.2 < power < 0.99:
-        errors = float(ndtri(power) - ndtri(design.level))
-    else:
-        beyond = -float(np.mean([margin.value for margin in margins]))
-        errors = max(beyond, 1e-9) / float(np.sqrt(np.mean([margin.error**2 for margin in margins])))
+    beyond = -float(np.mean([margin.value for margin in margins]))
+    errors = max(beyond, 1e-9) / float(np.sqrt(np.mean([margin.error**2 for margin in margins])))
+    if power > 0.2:  # what nearly all runs find may need far fewer problems, and never more
+        errors = max(errors * (power > 0.99), float(ndtri(min(power, 0.99)) - ndtri(design.level)))
     needed = count * (design.reach / errors) ** 2 if errors > 0 else np.inf
     return ceil(needed) if needed <= MOST_PROBLEMS else None
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -273,7 +274,8 @@ def test_the_number_of_problems_that_a_plan_asks_for_agrees_with_its_power():
     shares = np.random.default_rng(1).binomial(8, np.random.default_rng(2).beta(0.9, 0.1, 40)) / 8
     problems, design = Problems(tuple(map(str, range(40))), 8, {"acc": shares}), Design(0.02, 0.95)
     baseline = Scores("model", {}, {}, {"t": TaskScores(problems, {})})
-    for found in plan(baseline, design, [0.1, 0.12, 0.15, 0.2]):
+    solved = Scores("model", {}, {}, {"t": TaskScores(replace(problems, values={"acc": np.ones(40)}), {})})
+    for found in [*plan(baseline, design, [0.1, 0.12, 0.15, 0.2]), *plan(solved, design, [0.05, 0.1, 0.2])]:
         assert (found.power >= 0.8) == (found.problems_for_80 <= 40)
 
 
