@@ -253,7 +253,7 @@ def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
     for task, judged, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
         span = f"{judged.difference:+.4f} ({judged.low:+.4f} to {judged.high:+.4f})"
-        text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}; {judged.note}")
+        text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}{'; ' * bool(judged.note)}{judged.note}")
         if judged.verdict in failing:
             ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)
         elif judged.verdict == "inconclusive":
