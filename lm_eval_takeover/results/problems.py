@@ -260,7 +260,8 @@ def read_costs(
     """
     try:
         files = [file for path in list_journals(run_dir) for file in run_dir.glob(f"{path.name}*")]
-        stored = _read_once(run_dir, tuple((file.name, (at := file.stat()).st_size, at.st_mtime_ns) for file in files))
+        facts = ((file.name, (at := file.stat()).st_size, at.st_mtime_ns) for file in files if file.suffix != ".sqlite-shm")
+        stored = _read_once(run_dir, tuple(fact for fact in facts if fact[1]))  # a reader makes an empty log, and shared memory
     except (RunDirError, OSError) as error:
         return {}, str(error)
     run = next((run for run in reversed(stored) if run.identify(task) == identity), None)

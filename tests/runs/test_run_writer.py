@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.results.problems import Problems, _read_once, read_costs
 from lm_eval_takeover.runs.journal import Damaged, Journal
 from lm_eval_takeover.runs.parquet import TraceHeader
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -224,6 +225,21 @@ def test_a_reader_has_all_samples_though_the_run_goes_on_meanwhile(tmp_path):
         read = [next(found)]
         write(300, 600)
         assert [sample.key for sample in [*read, *found]] == [make_sample(number).key for number in range(300)]
+
+
+def test_the_costs_of_several_tasks_read_a_journal_once_until_it_grows(folder):
+    run, reads = open_run(folder), []
+    for number in (1, 2):
+        run.add(make_sample(number))
+        run.find([])  # behind the commit
+        for _ in range(3):
+            values, why = read_costs(folder, "task", "another", {}, Problems((), 1, {}))
+            assert not values and "holds other samples" in why
+        reads.append(_read_once.cache_info().misses)
+    run.close()
+    for _ in range(3):
+        read_costs(folder, "task", "another", {}, Problems((), 1, {}))
+    assert [reads[1] - reads[0], _read_once.cache_info().misses - reads[1]] == [1, 1]
 
 
 @pytest.fixture(scope="module")
