@@ -195,9 +195,8 @@ def save_model(folder: Path, kind: str, seed: int = 1) -> Path:
     model_type, own, vision = FAMILIES.get(kind) or (kind, ARCHITECTURES[kind], None)
     given = COMMON | {"vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer)} | own
     settings = {name: value for name, value in given.items() if value is not None or "token" in name}
-    if not hasattr(
-        AutoConfig.for_model(model_type).get_text_config(), "max_position_embeddings"
-    ):  # it has none, or another name
+    # Some have no length, or under another name.
+    if not hasattr(AutoConfig.for_model(model_type).get_text_config(), "max_position_embeddings"):
         settings.pop("max_position_embeddings")
     if vision is not None:
         settings = {"text_config": settings, "vision_config": VISION | vision, "tie_word_embeddings": True}

@@ -248,7 +248,7 @@ def _count_samples(row: Fields) -> int:
 
 # Costs
 
-COSTS = ("tokens", "takeovers", "guide_passes", "truncated")  # the last one is a share
+COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
 def read_costs(

@@ -276,7 +276,7 @@ class Engines:
                         count_tokens(len(text.tokens), None)
                     yield text
         finally:
-            while asked:  # actors take their tasks in any order: what is not awaited ends or joins the next run's jobs
+            while asked:  # actors take tasks in any order: a late abort would end jobs of the next run, a late job join them
                 aborts = [actor.abort.remote() for actor in self.actors.values()]
                 self._ray.wait(aborts, num_returns=len(aborts))
                 running = self._ray.wait([*asked.values()], num_returns=len(asked), timeout=0.1)[1]

@@ -103,9 +103,8 @@ def test_clusters_are_joined_through_others_and_keep_the_mean_where_their_sizes_
     assert statistics.by_cluster(values, clusters).mean() == pytest.approx(values.mean())
     assert statistics.join_clusters(["a", "b"], ["", ""]) == () == statistics.join_clusters(["a", "a"])  # none, or nothing left
     assert statistics.by_cluster(values, ()) is values
-    one = statistics.by_cluster(
-        values, statistics.join_clusters(prompts, ["one"] * 6)
-    )  # a group that was asked for says nothing
+    # Nothing is known of a single group that was asked for.
+    one = statistics.by_cluster(values, statistics.join_clusters(prompts, ["one"] * 6))
     assert len(one) == 1 and statistics.mean_interval(one).low == 0 and statistics.mean_interval(one).high == 1
 
 

@@ -282,7 +282,7 @@ class Measured:
     takeovers: int
     tokens: int
     error: float
-    effective: float = 2.0
+    effective: float = 2.0  # of what is kept without it: little is known
 
     @classmethod
     def of(cls, counts: Sequence[tuple[int, int]]) -> Self:

@@ -102,8 +102,9 @@ def _find_places(paths: Sequence[Path]) -> dict[Path, Place]:
     for path in map(Path, map(realpath, paths)):
         for folder in (path, *path.parents[:3]):
             rows = list_kept_rows(folder) if folder == path or (folder / "leaderboard.json").is_file() else []
-            whole = folder == path and "guide" in {row.name for row in rows}
-            for row in (row for row in rows if not (whole and row.name == DRAFTED)):  # which has the text of `guide`
+            if folder == path and "guide" in {row.name for row in rows}:
+                rows = [row for row in rows if row.name != DRAFTED]  # which has the text of `guide`
+            for row in rows:
                 places.setdefault(folder / row.label, Place(len(places), folder, row))
     return places
 

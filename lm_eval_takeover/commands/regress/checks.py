@@ -74,7 +74,7 @@ def _choose(measured: Scores, tasks: list[str]) -> Scores:
 def _find_limits(options: argparse.Namespace, *runs: Scores) -> dict[str, float]:
     """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
     sides = [side for run in runs for side in run.tasks.values()]
-    own = {metric for side in sides for metric in side.problems.values if metric not in COSTS[:3]}
+    own = {metric for side in sides for metric in side.problems.values if metric not in COSTS}
     named = {side.settings.get("metric"): side.settings.get("filter") for side in sides}  # what tasks call their acc
     own |= {str(name) for name in named} | {f"{name},{of}" for name, of in named.items()}
     limits = {}
@@ -271,9 +271,7 @@ def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
     notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}, if all problems get harder alike. Whole: if whole "
              "problems are lost."]  # fmt: skip
     if any(row.problems_for_80 is None for row in rows):
-        notes.append(
-            f"-: more than {MOST_PROBLEMS:,} problems: the drop is hardly beyond the allowed one, or Acc too low for it."
-        )
+        notes.append(f"-: more than {MOST_PROBLEMS:,} problems: the drop is hardly beyond the allowed one, or Acc is too low.")
     notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
     return Table(heading, table, notes)
 
