@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from lm_eval_takeover.answers.extraction import PICTURE
+from lm_eval_takeover.answers.response import PICTURE
 from lm_eval_takeover.answers.samples import Question, judge_samples
 
 HUB = Path(__file__).parents[2] / "shared/hub/datasets"

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from lm_eval_takeover.answers.extraction import read_answer, read_letter
 from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
+from lm_eval_takeover.answers.reading import read_answer
 from lm_eval_takeover.tasks.benchmarks import Document
 from lm_eval_takeover.tasks.sampled import load_named_tasks
 

@@ -22,11 +22,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from lm_eval_takeover import answers
-from lm_eval_takeover.answers.extraction import TAIL, read_answer, read_letter
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH
+from lm_eval_takeover.answers.reading import read_answer
+from lm_eval_takeover.answers.response import TAIL
 
-# Modules whose patterns see a whole response, and its last TAIL characters; the others see one answer.
-RESPONSES, TAILS = {"prompts"}, {"extraction"}
+# Modules whose patterns see a whole response, and its last 2 TAIL characters; the others see one answer.
+RESPONSES, TAILS = {"prompts", "response", "boxes"}, {"reading", "sentences", "letters"}
 LIMIT = 1.0  # seconds for one pattern on one text; a tail or an answer is far shorter
 LINE_LIMIT = 0.05  # seconds for the reading of one line
 TRAINING = Path(__file__).parents[2] / "shared/hub/datasets/openai/gsm8k/main/train-00000-of-00001.parquet"
@@ -64,15 +66,14 @@ def list_patterns() -> dict[str, tuple[re.Pattern[str], int]]:
     found = {}
     for info in pkgutil.iter_modules(answers.__path__):
         module = importlib.import_module(f"{answers.__name__}.{info.name}")
-        most = sys.maxsize if info.name in RESPONSES else TAIL if info.name in TAILS else MAX_LENGTH
+        most = sys.maxsize if info.name in RESPONSES else 2 * TAIL if info.name in TAILS else MAX_LENGTH
         for name, value in vars(module).items():
             listed = value if isinstance(value, list) else [value]
             for number, entry in enumerate(listed):
                 pattern = entry[0] if isinstance(entry, tuple) and entry else entry
                 if isinstance(pattern, re.Pattern):
                     label = f"{info.name}.{name}" + (f"[{number}]" if isinstance(value, list) else "")
-                    # Boxes are looked for in the whole response.
-                    found[label] = (pattern, sys.maxsize if "BOX" in name or "BRACES" in name else most)
+                    found[label] = (pattern, most)
     return found
 
 

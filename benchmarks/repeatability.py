@@ -21,7 +21,7 @@ from random_pairs import gated, pair_folders
 from random_pairs import load as load_folders
 from torch import Tensor
 
-from lm_eval_takeover.answers.extraction import read_answer
+from lm_eval_takeover.answers.reading import read_answer
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.forward.forward_pass import prepare_pass

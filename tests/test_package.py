@@ -27,7 +27,7 @@ from train_demo_pair import write_graded
 from transformers import AutoTokenizer
 
 from lm_eval_takeover import __version__, demo
-from lm_eval_takeover.answers.extraction import read_answer
+from lm_eval_takeover.answers.reading import read_answer
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.vllm.launch import SUPPORTED
 

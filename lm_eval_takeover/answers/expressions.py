@@ -79,7 +79,7 @@ def parse_expressions(*texts: str) -> list[Any]:
 def _parse(text: str, real: bool) -> Any:
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 
-    if _COMMON.search(text) or _LONG_WORD.search(unwrap_text(text)) or _MARKUP.search(_DUMMY.sub("", text)):
+    if _COMMON.search(text) or _LONG_WORD.search(_FUNCTION.sub("", unwrap_text(text))) or _MARKUP.search(_DUMMY.sub("", text)):
         return None
     latex = to_latex(text).replace("°", "")
     try:

@@ -54,7 +54,7 @@ def _list_cases(match: re.Match[str]) -> str:
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each pattern and what stands for it, in their order
     ("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     ("[₀-₉]+", lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
-    (r"(?<=\d)(?:\{,\}|,\s?\\!|\\!(?:,\\!)?|\\,|\\ |')\s*+(?=\d{3}(?!\d))", ""),
+    (r"(?<=\d)(?:\{\\?,\}|\\text\{,\}|,\s?\\!|\\!(?:,\\!)?|\\,|\\ |')\s*+(?=\d{3}(?!\d))", ""),
     (r"^([^$\\]*+)\$(?=\s?[\d.])([^$]*+)$", r"\1\\$\2"),  # one sign alone is no delimiter
     (
         rf"(?:\\text\s*+\{{\s*+(?={_CURRENCY}\s*+\}}))?({_CURRENCY})(?:\s*+\}})?\s*+(?:\\,\s*+)?"
@@ -66,7 +66,16 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each patte
     (r"^\s*+(['\"])([^'\"]*+)\1\s*+$", r"\2"),
     (r"(?<=\d)\{([:.])\}", r"\1"),
     (r"^\s*+(?:\\approx(?![A-Za-z])|≈)", ""),
-    (r"(?i)^\s*+(?:negative|minus)\s++(?=\S)", "-"),
+    (r"(?i)^\s*+(?:\{-\}|(?:negative|minus)\s++)(?=\S)", "-"),
+    (r"(?i)^(?:a |one )?half$", r"\\frac{1}{2}"),
+    (r"(?i)\b(?:the )?square root of (\w++)", r"\\sqrt{\1}"),
+    (r"(?i)\b(?:the )?cube root of (\w++)", r"\\sqrt[3]{\1}"),
+    (r"(?i)^(?:the )?square of (\w++)$|^(\w++) squared$", r"\1\2^2"),
+    (r"(?i)^(?:the )?cube of (\w++)$|^(\w++) cubed$", r"\1\2^3"),
+    (r"(?<![\\A-Za-z])log base (\w++) of (\w++)", r"\\log_{\1} \2"),
+    (r"(?<![\\A-Za-z])log(\d++)(?=\s*+\()", r"\\log_{\1}"),
+    (r"(?<=\d)(?:st|nd|rd|th)(?: place)?$", ""),
+    (r"(?:\\q?quad)?\s*+\(\\text\s*+\{\s*+(?:since|because)\b.*+$", ""),
     (r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| |$)|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}", " "),
     (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*+\.?", ""),
     (r"(^|\\cup)\s*+\](?=[^\[\],;]+[,;][^\[\],;]+[\[\]]\s*+(?:\\cup|$))", r"\1("),  # ]0, 1[
@@ -117,7 +126,8 @@ _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _LETTER = re.compile(r"\(([A-Z])\)")
 _POWER_OF_TEN = (
-    r"(?:\s*+(?:\\times|\\cdot|\*)\s*+10\s*+\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|\s?[eE]\s?([-+]?\d{1,3}))?"
+    r"(?:\s*+(?:\\times|\\cdot|\*|[xX](?= ?10 ?\^))\s*+10\s*+"
+    r"\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|\s?[eE]\s?([-+]?\d{1,3}))?"
 )
 _NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
 _QUOTIENT = re.compile(  # or a mixed number
@@ -141,7 +151,8 @@ _MEANT = re.compile(
     r"n['’]t\b|\bcannot\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)th|fail|root)s?|hal(?:f|ves)|over|"
     r"more|less|fewer|greater|larger|smaller|least|most|below|above|short|shy|failed|negative|fold|am|pm|th|"
-    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|too|wrong|incorrect|error|invalid|impossible|"
+    r"squared|cubed|factorial|times(?! (?:per|a) [a-z]++$|$)|plus|"
+    r"minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|too|wrong|incorrect|error|invalid|impossible|"
     r"false|maybe|perhaps|base|and|or|(?-i:e|i|x|y|n|k)|d[rtuxyz])\b",
     re.IGNORECASE,
 )
@@ -153,6 +164,8 @@ _OPEN, _CLOSE = "([{", ")]}"
 def tidy(answer: str) -> str:
     """The answer without maths delimiters, currency signs, spacing commands and `\\left`; one name for each relation."""
     text = answer.translate(_UNICODE)
+    while text.startswith("{{") and find_closing(text, 0, "{", "}") == len(text) - 1:
+        text = text[1:-1]
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     if (whole := _TEXT.fullmatch(text.strip())) and re.search(r"[=\d]", whole[1]):

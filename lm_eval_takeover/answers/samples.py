@@ -8,8 +8,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from lm_eval_takeover.answers import extraction, verification
+from lm_eval_takeover.answers import verification
+from lm_eval_takeover.answers.boxes import find_boxes
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
+from lm_eval_takeover.answers.reading import read_answer
+from lm_eval_takeover.answers.response import find_tags, strip_thinking
 
 _log = logging.getLogger(__name__)
 
@@ -112,14 +116,14 @@ def read(
     """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
         return response, None, False, False
-    unclosed = bool(extraction.find_tags(extraction.strip_thinking(response)))
+    unclosed = bool(find_tags(strip_thinking(response)))
     if kind == "letters":
-        answer, boxed = extraction.read_letter(response, truncated)
+        answer, boxed = read_letter(response, truncated)
         return answer, answer, boxed, unclosed
     if verifier == "math_verify":
-        answer, boxes = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))[0]
+        answer, boxes = verification.read_stock(response), find_boxes(strip_thinking(response))[0]
         return answer, answer and f"${answer}$", bool(boxes), unclosed
-    answer, boxed = extraction.read_answer(response, truncated)
+    answer, boxed = read_answer(response, truncated, problem)
     restated = answer is not None and verification.restates(answer, gold, problem)
     return answer, None if answer is None or restated else canonicalise(answer), boxed, unclosed
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from lm_eval_takeover.answers import values
 from lm_eval_takeover.answers.expressions import find_factor, is_same_value, lower_letters, parse_expressions
-from lm_eval_takeover.answers.extraction import PICTURE, read_letter
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import (
     MAX_LENGTH,
     normalise,
@@ -24,6 +24,7 @@ from lm_eval_takeover.answers.normalisation import (
     tidy,
     unwrap_text,
 )
+from lm_eval_takeover.answers.response import PICTURE
 from lm_eval_takeover.answers.values import MIRRORED, Amount, Exact, Group, Matrix, Region, Relation, Value
 
 Outcome = Literal["correct", "incorrect", "unparsed", "timed_out"]  # the last two: it could not be judged

@@ -88,15 +88,15 @@ def test_the_clock_is_processor_time_and_a_worker_that_is_stopped_or_killed_is_r
 def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog, tmp_path):
     """Extraction that hangs, raises, or takes the process with it."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import os; from lm_eval_takeover.answers import extraction; plain = extraction.read_answer\n"
+        "import os; from lm_eval_takeover.answers import samples; plain = samples.read_answer\n"
         "class Timeout(BaseException): pass\n"
-        "def read(text, truncated):\n"
+        "def read(text, truncated, problem):\n"
         "    if text == 'die': os._exit(7)\n"
         "    if text == 'raise': raise Timeout\n"
         "    while text == 'hang': pass\n"
         "    if text == 'memory': 'x' * 10**10\n"
-        "    return plain(text, truncated)\n"
-        "extraction.read_answer = read"
+        "    return plain(text, truncated, problem)\n"
+        "samples.read_answer = read"
     )
     monkeypatch.syspath_prepend(tmp_path)
     texts = ["die", r"\boxed{5}", "raise", "hang", "memory", r"\boxed{5.0}"]

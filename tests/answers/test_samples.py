@@ -16,9 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from regex_growth import list_patterns
 
-from lm_eval_takeover.answers import extraction, samples
-from lm_eval_takeover.answers.extraction import find_tags, read_answer, read_letter, strip_thinking
+from lm_eval_takeover.answers import samples
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import normalise, parse_rational
+from lm_eval_takeover.answers.reading import read_answer
+from lm_eval_takeover.answers.response import HEADERS, find_tags, strip_thinking
 from lm_eval_takeover.answers.samples import Question, judge_samples, run_here
 from lm_eval_takeover.answers.verification import verify
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
@@ -102,7 +104,7 @@ def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other()
 
 @pytest.mark.parametrize("failing", ["read_answer", "canonicalise", "verify", "verdict_by_text", "strip_thinking"])
 def test_what_reading_or_judging_raises_is_the_outcome_of_one_response(monkeypatch, caplog, failing):
-    module = next(m for m in (samples, samples.extraction, samples.verification) if hasattr(m, failing))
+    module = next(m for m in (samples, samples.verification) if hasattr(m, failing))
     plain = getattr(module, failing)
 
     def fail(*arguments):
@@ -196,7 +198,7 @@ def test_headers_are_those_of_the_tasks_prompts():
     Loader.add_multi_constructor("!", lambda *_: None)
     texts = [path.read_text() for path in TASK_CONFIGS.glob("*yaml")]
     prompts = [yaml.load(text, Loader).get("doc_to_text") for text in texts]
-    assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(extraction.HEADERS)
+    assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(HEADERS)
 
 
 CASES = read_table("verdicts")  # of the seven benchmarks: (gold, answer, correct)

@@ -1,0 +1,193 @@
+"""The final answer of a response to a problem of mathematics: the first of an ordered list of rules (`RULES`) that finds one.
+
+The first three read a box, what a marker introduces, and a reply that is nothing but an answer. The others read a sentence: the
+one that a marker introduces, else the last one with a value. The problem's text tells the answer from the question's numbers.
+Of two that could be meant none is guessed where the response denies or doubts.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from lm_eval_takeover.answers.boxes import EMPTY_BOX, LEAD, are_joined, find_boxes, join_last, write_braces
+from lm_eval_takeover.answers.response import PICTURE, TAIL, drop_second_round, find_tagged, find_tags, strip_thinking
+from lm_eval_takeover.answers.sentences import (
+    DOUBTED,
+    MATHEMATICAL,
+    MAX_LOOSE,
+    NUMBER,
+    RESULT,
+    SO,
+    TEXT_COMMAND,
+    WORDS,
+    Sentence,
+    find_ends,
+    find_maths,
+    identify,
+    strip_markup,
+)
+
+_MARKER = re.compile(
+    r"[aA#](?:(?<=\b[aA])(?i:(?<!if the .)(?<!suppose the .)ns(?:wers?)?\b"
+    r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
+    r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
+    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|))"
+    r"|(?<=#)###)[\s*_:}]*+"
+)
+_DIRECT = re.compile(r"[-+−(\[{]*+\\?[\d$\\(√π€£]|\.\d")
+_ASIDE = re.compile(
+    r"\s\((?!mod\b|(?:in )?base\b)(?=[^()\\]*[A-Za-z]{2}|=)|\s\[(?=[A-Za-z]{2})|\s(?:rather than|instead of|and not"
+    r"|because|since|as (?:there|we|it|required|expected|desired|shown)|when|in (?=\d)|for (?=\d))\b"
+    rf"|[,;]\s(?!{SO}|(?:or|no|wait)\b(?! so\b)|respectively\b)(?:and not\b|(?=[A-Za-z]{{2}}|I\b|i\.e|e\.g))"
+)
+_REFUSED = re.compile(rf"[$\s)\]]*+(?:(?:is|was)\s(?:not|wrong|incorrect|impossible)\b|{DOUBTED.pattern})")
+# Names and words that are mathematics, a sign in words, and numbers with words between them: `8 pens will cost $12`.
+_EXPRESSED = re.compile(
+    r"(?i)(?<![\\A-Za-z])(?:(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log(?: base \w+ of)?|exp|sqrt|pi|theta|alpha|beta|gamma"
+    r"|minus|negative|(?:the )?(?:square|cube)(?: root)? of|squared|cubed)(?![A-Za-z])"
+)
+_SIGN = re.compile(r"(?:(?<=\b[iI]s )|(?<=\bto )|(?<=\bby )|(?<=\bof ))(?:minus|negative) (?=[\d$\\])")
+_SAYS = re.compile(r"\d\s++(?>(?:(?!and\b|or\b)[^\W\d_]++\s++){2,})\D*\d")
+_ASKED = re.compile(r"(?i)\bhow many ((?:[\w-]++\W){1,3})")
+
+
+class ExtractedAnswer(NamedTuple):
+    """The answer of a response, None if it gives none, and whether it stands in a box."""
+
+    answer: str | None
+    boxed: bool = False
+
+
+class Reply:
+    """A response as the rules read it: its boxes, and the end of its text without them."""
+
+    def __init__(self, response: str, truncated: bool, problem: str):
+        text = strip_thinking(response)
+        if tagged := find_tagged(text):
+            text, truncated = tagged, False
+        self.text, self.problem = write_braces(text), problem
+        self.boxes, unclosed = find_boxes(self.text)
+        if unclosed is not None:  # cut off in its last box
+            self.text, self.boxes, truncated = LEAD.sub("", self.text[:unclosed]), [], True
+        first = drop_second_round(self.text, problem)
+        self.truncated = truncated and first == self.text
+        start = max(0, max(map(first.rfind, "0123456789")) - TAIL)  # a loop of words may follow the last number
+        tail = _SIGN.sub("-", PICTURE.sub(" ", first[start : start + 2 * TAIL]).strip())
+        self.tail = EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
+
+    def list_sentences(self) -> Iterator[Sentence]:
+        """What may give the answer: texts behind markers, the whole reply, its sentences; each from the last one on."""
+        ends = find_ends(self.tail)
+        for start, end in reversed(self._find_marked(ends)):
+            yield Sentence(self.tail, start, end, self.problem, marked=True)
+        if not self.truncated:
+            yield Sentence(self.tail, 0, len(self.tail), self.problem, whole=True)
+            for start, end in zip([*ends[-2::-1], -1], reversed(ends), strict=True):
+                if self.tail[end : end + 1] != "?" and end - start > 1:
+                    yield Sentence(self.tail, start + 1, end, self.problem)
+
+    def _find_marked(self, ends: list[int]) -> list[tuple[int, int]]:
+        """Where texts behind markers begin and end. A cut-off copy of the one before, a question and a doubt are none."""
+        found: dict[int, int] = {}  # end of a sentence: end of its last marker
+        for match in _MARKER.finditer(self.tail):
+            found[ends[bisect_left(ends, match.end())]] = match.end()
+        spans = [(start, end) for end, start in found.items() if self.tail[end : end + 1] != "?"]
+        if len(spans) > 1 and spans[-1][1] == len(self.tail):
+            before, last = (self.tail[start:end] for start, end in spans[-2:])
+            spans = spans[:-1] if before.startswith(last) else spans
+        return [span for span in spans if not DOUBTED.search(self.tail, *span)]
+
+
+def read_answer(response: str, truncated: bool = False, problem: str = "") -> ExtractedAnswer:
+    """The final answer in LaTeX or plain text.
+
+    `truncated`: the token limit is known to have ended the response. `problem`: its text, where it is known.
+    """
+    reply = Reply(response, truncated, problem)
+    if reply.boxes and not _REFUSED.match(reply.text, reply.boxes[-1][1]):
+        return ExtractedAnswer(join_last(reply.text, reply.boxes), boxed=True)
+    if reply.boxes or find_tags(reply.text):  # behind a refused box, or in thinking, nothing is an answer
+        return ExtractedAnswer(None)
+    found = (rule(sentence) for sentence in reply.list_sentences() for rule in RULES)
+    return ExtractedAnswer(next(filter(None, found), None))
+
+
+def read_leading(sentence: Sentence) -> str | None:
+    """The value right behind a marker, without an aside; not one of the problem's where another one is new."""
+    text = sentence.written
+    if not sentence.marked or not _DIRECT.match(text):
+        return None
+    maths, plain = find_maths(text), _ASIDE.split(text, maxsplit=1)[0]
+    if maths and maths[0][0] == 0:
+        apart = (n for n in range(1, len(maths)) if not are_joined(text, maths[n - 1][1], maths[n][0]))
+        value: str | None = ", ".join(content for _, _, content in maths[: next(apart, len(maths))])
+    else:
+        number, part = NUMBER.match(plain), Sentence(plain, 0, len(plain), sentence.problem, marked=True)
+        said = RESULT.search(plain, number.end()) if number and "=" not in plain else None
+        value = (
+            said[1].strip() if said else read_alone(part) or (number[0].strip() if number and "=" not in plain else part.last)
+        )
+    return None if value and sentence.is_given(value) and sentence.list_new(plain) else value
+
+
+def read_alone(sentence: Sentence) -> str | None:
+    """What is nothing but an answer: mathematics with at most three words of unit, or one word."""
+    line = sentence.written.strip(" *")
+    if not (sentence.marked or sentence.whole) or len(line) > MAX_LOOSE or "\n" in line or line.endswith("?"):
+        return None
+    masked = _EXPRESSED.sub(lambda match: "0" * len(match[0]), line)
+    plain = TEXT_COMMAND.sub(lambda match: " " * len(match[0]), masked)
+    first = MATHEMATICAL.search(masked)
+    words = [match.start() for match in WORDS.finditer(plain)]
+    if first is None:
+        alone = len(words) <= (" " not in line and len(line) < 25) and any(map(str.isalpha, line))
+    else:
+        alone = len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
+    return strip_markup(line) if alone and not _SAYS.search(plain) else None
+
+
+def read_equation(sentence: Sentence) -> str | None:
+    """The value right behind the last equals sign."""
+    value, (_, sign, behind) = sentence.last, sentence.text.rpartition("=")
+    return value if sign and value and behind.lstrip(" &\n$\\([{").startswith(value.lstrip("$\\([{")) else None
+
+
+def read_stated(sentence: Sentence) -> str | None:
+    """The value at the end of the sentence, behind `is`, `are` or `equals`."""
+    value = sentence.stated
+    return None if value and "=" in sentence.text and sentence.is_given(value) else value
+
+
+def read_asked(sentence: Sentence) -> str | None:
+    """The only new value before a word that stands behind the problem's `how many`."""
+    asked = _ASKED.findall(sentence.problem)
+    stems = tuple(word[:5].lower() for word in asked[-1].split() if word[0].isalpha()) if asked else ()
+    counted = [
+        value for _, end, value in sentence.values if sentence.text[end:].lstrip(" $*").lower().startswith(stems or "\0")
+    ]
+    new = {value for value in counted if not sentence.is_given(value)}
+    return new.pop() if len(new) == 1 else None
+
+
+def read_new(sentence: Sentence) -> str | None:
+    """The only value that the problem does not have."""
+    new = sentence.list_new(sentence.text)
+    return new[0] if len(new) == 1 else None
+
+
+def read_computed(sentence: Sentence) -> str | None:
+    """The value that the last calculation before the sentence gave, where the last value is the problem's."""
+    if sentence.last is None or not sentence.is_given(sentence.last):
+        return None
+    return next((value for _, _, value in sentence.values if identify(value) == sentence.computed), None)
+
+
+def read_last(sentence: Sentence) -> str | None:
+    """The last value, without clauses that explain or suppose."""
+    return sentence.last
+
+
+RULES: tuple[Callable[[Sentence], str | None], ...] = (
+    read_leading, read_alone, read_stated, read_equation, read_asked, read_new, read_computed, read_last,
+)  # fmt: skip
