@@ -168,7 +168,7 @@ def open_server(options: argparse.Namespace) -> Iterator[tuple[str, psutil.Proce
 
 
 def is_ready(server: subprocess.Popen[bytes], url: str) -> bool:
-    until = time.monotonic() + 600
+    until = time.monotonic() + 1500
     while time.monotonic() < until and server.poll() is None:
         try:
             urllib.request.urlopen(f"{url}/health", timeout=5)

@@ -69,6 +69,9 @@ test("problems stand by how much changed, and filters keep those that changed si
   assert.deepEqual(list({}), [2, 3, 1, 0]);
   assert.deepEqual(list({ change: "rescued" }), [1]);
   assert.deepEqual(list({ change: "harmed" }), [2]);
+  assert.deepEqual(list({ change: "missed" }), []); // no guide
+  const other = report.listProblems(problems, { find: "", task: "", change: "missed" }, 0, 1, 0, 1);
+  assert.deepEqual(other, [1]); // solved by the second run, taken for the guide, and not by the first
   assert.deepEqual(list({ find: "WORDS3" }), [3]);
   assert.deepEqual(list({ find: "#2" }), [2]);
   assert.deepEqual(list({ task: "other" }), []);
