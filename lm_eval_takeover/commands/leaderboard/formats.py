@@ -148,7 +148,7 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
         table.append((heading, [_alone(_show_cost(getattr(row.rates, name))) for row in rows]))
     if published:
         table.append(("Source", [_alone(row.source.removeprefix("published, ")) for row in rows]))
-    columns = [column for cells in table for column in write(cells) if any(column[1])]  # other models have no rate, no Recovery
+    columns = [column for cells in table for column in write(cells)]
     lines = [list(line) for line in zip(*(texts for _, texts in columns), strict=True)]
     return Table([heading for heading, _ in columns], lines, _list_notes(board, extras))
 

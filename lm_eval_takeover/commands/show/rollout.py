@@ -84,30 +84,23 @@ def _print_answer(console: Console, run: RunReader, sample: Answered, options: a
 def list_scores(
     decode: Decode, trace: pa.Table, donor: str, gate: Mapping[str, Any], find_top: Callable[[int], int | None]
 ) -> Iterator[str]:
-    """A line for each takeover: its place, its score beside what it had to exceed, its mark. Then the highest of the others, which
-    test held it, and what the donor has as its likeliest token there.
-    """
+    """A line for each takeover: its place, its score beside what it had to exceed, its mark. Then two on the highest other."""
     yield f"tau {gate['tau']:.3f}, {gate['score']} at each takeover beside what it had to exceed:"
     rows = [(at, row) for at, row in enumerate(trace.to_pylist()) if row["score"] is not None and not math.isnan(row["score"])]
-    kept = [(at, row) for at, row in rows if row["chosen_from"] != donor]
-    highest = max(kept, key=lambda each: each[1]["score"], default=None)
-    for at, row in [*(each for each in rows if each[1]["chosen_from"] == donor), *([highest] if highest else [])]:
-        least, host = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0)), row["host_token_id"]
-        about = "highest that did not fire, token" if (at, row) == highest else "token"
+
+    def tell(at: int, row: Mapping[str, Any]) -> str:
+        least, mark = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0)), (row[name] for name in _IDS)
         sign = ">" if row["score"] > least else "<"
-        line = (
-            f"{about} {at:,}: {row['score']:.3f} {sign} {least:.3f}  {_mark(decode, row['token_id'], host, '[]').plain}".strip()
-        )
-        if (at, row) == highest:
-            held = "tau" if row["score"] <= gate["tau"] else "the window: kappa times the mean of the scores before it"
-            top = find_top(at)
-            wrote = (
-                f"the {donor}'s likeliest token: {_mark(decode, top, None, '[]').plain.strip()}"
-                if top is not None
-                else (f"`lm-eval-takeover score` reads what the {donor} has there")
-            )
-            line += f"\n  held by {held}; {wrote}"
-        yield line
+        return f"token {at:,}: {row['score']:.3f} {sign} {least:.3f}  {_mark(decode, *mark, '[]').plain}".strip()
+
+    yield from (tell(*each) for each in rows if each[1]["chosen_from"] == donor)
+    if kept := [each for each in rows if each[1]["chosen_from"] != donor]:
+        at, row = max(kept, key=lambda each: each[1]["score"])
+        yield f"highest that did not fire, {tell(at, row)}"
+        held = "tau" if row["score"] <= gate["tau"] else "the window: kappa times the mean of the scores before it"
+        top = find_top(at)
+        known = "not known; `lm-eval-takeover score` reads it" if top is None else _mark(decode, top, None, "[]").plain.strip()
+        yield f"  held by {held}; the {donor}'s likeliest token: {known}"
 
 
 def _find_top(run: RunReader, sample: Answered, column: str, at: int) -> int | None:

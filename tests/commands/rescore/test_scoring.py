@@ -230,12 +230,11 @@ def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, caps
 def test_the_test_that_held_a_score_is_named_and_the_donors_token_where_it_is_known(score, mean, held):
     rows = {"token_id": [0, 1], "host_token_id": [0, 1], "chosen_from": ["base"] * 2, "score": [0.1, score]}
     trace, gate = pa.table(rows | {"window_mean": [None, mean]}), {"tau": 3.572, "kappa": 5.0378, "score": "ce"}
-    for top, told in ((2, "the guide's likeliest token: [fox]"), (None, "`lm-eval-takeover score` reads what the guide has")):
-        *_, highest = list_scores(
-            lambda ids: "".join(["The", " ant", " fox"][i] for i in ids), trace, "guide", gate, lambda at: top
-        )
+    decode = ["The", " ant", " fox"].__getitem__
+    for top, told in ((2, "[fox]"), (None, "not known; `lm-eval-takeover score` reads it")):
+        *_, highest, why = list_scores(lambda ids: decode(*ids), trace, "guide", gate, {1: top}.get)
         assert highest.startswith(f"highest that did not fire, token 1: {score:.3f} < ")
-        assert f"\n  held by {held}" in highest and told in highest
+        assert why.startswith(f"  held by {held}") and why.endswith(f"; the guide's likeliest token: {told}")
 
 
 TOPS = pa.schema([*NAME_FIELDS, pa.field("guide_top", pa.int32())])
@@ -249,7 +248,7 @@ def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
         write_run(tmp_path / row / "samples", policy, rollouts, {("t", doc): ("2 + 2", "4") for doc in range(3)})
     shown = show(capsys, tmp_path, "--missed", "--number", "3")
     assert shown.endswith("1 of 3 answers are missed\n") and "task t, doc 0, sample 0" in shown
-    assert "`lm-eval-takeover score` reads what the guide has there" in shown
+    assert "likeliest token: not known; `lm-eval-takeover score` reads it" in shown
     scored = {
         "task": ["t"] * 16,
         "doc_id": [1] * 8 + [0] * 8,

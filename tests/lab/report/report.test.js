@@ -77,6 +77,11 @@ test("problems stand by how much changed, and filters keep those that changed si
   assert.deepEqual(list({ task: "other" }), []);
 });
 
+test("what all problems begin with is counted in whole words", () => {
+  assert.equal(report.sharedStart(["When a cat adds 2", "When a cow adds 3", "When a car stops"]), "When a ".length);
+  assert.deepEqual([["When"], [], ["one", "two"], ["same", "same"]].map(report.sharedStart), [0, 0, 0, 0]);
+});
+
 test("a token is described with its score against both thresholds", () => {
   const rollout = {
     text: ["a", "b", "c"], taken: [2], takenAt: new Set([2]), same: new Set(), host: { 2: "d\n" },

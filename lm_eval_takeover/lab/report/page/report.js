@@ -151,6 +151,13 @@ function listProblems(problems, filters, correct, base, compared, guide = -1) {
   return found.sort((one, other) => other.change - one.change || one.place - other.place).map((row) => row.place);
 }
 
+/** How many characters these texts begin with in common, in whole words: they tell none of them from the others. */
+function sharedStart(texts) {
+  if (texts.length < 2) return 0;
+  const end = texts.reduce((at, text) => Math.min(at, firstDifference(text, texts[0])), texts[0].length);
+  return texts[0].slice(0, end).search(/\S*$/);
+}
+
 function percent(logprob) {
   if (Number.isNaN(logprob)) return "not known";
   const share = 100 * Math.exp(logprob);
@@ -239,6 +246,18 @@ function start() {
   let shown = null; // { place, run, sample, token, rollout, other, spans }
   let opening = 0;
 
+  const starts = new Map();
+  for (const { task } of index.problems) {
+    const texts = index.problems.filter((one) => one.task === task && one.problem !== null).map((one) => one.problem);
+    if (!starts.has(task)) starts.set(task, sharedStart(texts));
+  }
+
+  /** What tells a problem from others of its task. */
+  function shortened({ task, problem }) {
+    const start = starts.get(task);
+    return `${start ? "… " : ""}${problem.slice(start, start + 160)}`;
+  }
+
   const runName = (run) => makeVisible(index.runs[run].name);
   const title = (problem) => `${makeVisible(problem.task)} #${problem.doc}`;
 
@@ -272,7 +291,7 @@ function start() {
 
   function drawRow(place) {
     const problem = index.problems[place];
-    const words = problem.problem === null ? "(withheld)" : makeVisible(problem.problem.slice(0, 160).replace(/\s+/g, " "));
+    const words = problem.problem === null ? "(withheld)" : makeVisible(shortened(problem).replace(/\s+/g, " "));
     const row = element("tr", { "data-place": place });
     row.append(element("th", { scope: "row" }, element("b", {}, title(problem)), element("bdi", { class: "words" }, words)));
     const base = index.base === null ? null : countRight(problem.runs[index.base], correct);
@@ -605,6 +624,6 @@ if (typeof module === "undefined") start();
 else {
   module.exports = {
     parseRollout, firstDifference, windowMean, nextTakeover, namePart, parseHash, makeHash, makeVisible, nameToken, splitMath, splitAnswer,
-    scoreLevel, countRight, nameChange, listProblems, percent, nats, describeToken,
+    scoreLevel, sharedStart, countRight, nameChange, listProblems, percent, nats, describeToken,
   };
 }
