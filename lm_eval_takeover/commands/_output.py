@@ -24,7 +24,7 @@ from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_term
 from lm_eval_takeover.storage.files import open_input, write_text
 
 _GAP = 2  # blanks between two columns
-_NAME = 14  # a name is folded to no less than that
+_NAME = 20  # a name is folded to no less than that
 _BREAKS = re.compile(r"(?<=[ _+/,:-])(?=\S)")  # where a name may be folded
 
 
@@ -48,8 +48,8 @@ class Table:
 
 
 def write_terminal(table: Table, width: int | None = None) -> str:
-    """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, its columns stand in several tables, each with
-    the names; of a column that is still too wide, cells take several lines at their slashes, then at their brackets.
+    """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes, then
+    the columns are split over several tables. Cells that do not fit beside the names alone are folded at their brackets, too.
     """
     from rich.console import Console
 
@@ -69,22 +69,16 @@ def _fit(table: Table, width: int) -> list[list[list[str]]]:
     if _width(columns) <= width:
         return [columns]
     columns = [[heading.replace(" ", "\n"), *cells] for heading, *cells in columns]
-    names, figures = columns[: table.names], columns[table.names :]
-    if any(_width([*names, column]) > width for column in figures):
-        names = [[heading, *map(_fold_name, cells)] for heading, *cells in names]
+    names = [[heading, *map(_fold_name, cells)] for heading, *cells in columns[: table.names]]
     parts = [[*names]]
-    for column in figures:
-        for fold in (str, _part_figures, _fold_figure):
-            if _width([*names, folded := [*map(fold, column)]]) <= width:
-                break
+    for column in columns[table.names :]:
+        folded = [cell.replace(" / ", "\n") for cell in column]
+        if _width([*names, folded]) > width:
+            folded = [*map(_fold_figure, column)]
         if len(parts[-1]) > len(names) and _width([*parts[-1], folded]) > width:
             parts.append([*names])
         parts[-1].append(folded)
     return parts
-
-
-def _part_figures(cell: str) -> str:
-    return cell.replace(" / ", "\n")
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:

@@ -48,10 +48,6 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._unread = 0
         super().on_body(body)
 
-    def on_message_complete(self) -> None:
-        self._unread = 0
-        super().on_message_complete()
-
     def send_400_response(self, msg: str) -> None:
         if len(self.url) < MOST_HEADERS:
             super().send_400_response(msg)

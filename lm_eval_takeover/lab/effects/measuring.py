@@ -337,12 +337,12 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
         if row["task"] == effects.ALL or not alone
     ]
     notes = [
-        f"Effect: correct continuations with the donor's token minus with the host's, in points. "
+        f"Takeovers help where Effect is above 0: correct continuations with the donor's token minus with the host's, in points. "
         f"After the token, {'the default writer goes on alone' if after == 'base' else 'the run goes on with its gate'}.",
         f"Helpful, harmful: share of positions with an effect beyond {100 * effects.LARGE:.0f} points, less the noise of "
         f"continuations. 80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
     ]
-    headings = ["Positions", "Measured", "Effect", "Helpful", "Harmful", "80 % of gain"]
+    headings = ["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % of gain"]
     return write_terminal(Table(headings, rows, notes))
 
 
