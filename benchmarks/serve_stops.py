@@ -21,7 +21,7 @@ import psutil
 
 GATE = "policy=disagreement,tau=1.5,kappa=2.0,dtype=float32,block_size=1"
 ENGINE = ("--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(2**25))
-IMPORTING = """
+IMPORTING = r"""
 import importlib, signal, sys, time
 from lm_eval_takeover import stopping
 
@@ -32,7 +32,8 @@ if sys.argv[1] == "raised":
     signal.signal(signal.SIGTERM, interrupt)
 else:
     stopping.end_with_children()
-names = ("xml.dom.minidom", "http.client", "unittest.mock", "logging.config", "sqlite3", "tarfile", "zipfile", "smtplib")
+names = "email.message xml.dom.minidom http.client unittest.mock asyncio.base_events logging.config pydoc sqlite3 ctypes.util \
+json.tool tarfile zipfile argparse decimal html.parser csv smtplib imaplib ftplib xmlrpc.client".split()
 known, until = set(sys.modules), time.monotonic() + 3
 print("begins", flush=True)
 while time.monotonic() < until:
@@ -65,6 +66,7 @@ def main() -> None:
 def is_lost(way: str, after: float) -> bool:
     words = [sys.executable, "-W", "ignore", "-c", IMPORTING, way]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
         process.stdout.readline()
         time.sleep(after)
         process.terminate()

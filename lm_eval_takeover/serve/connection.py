@@ -35,7 +35,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             return
         self._unread += len(data)
         super().data_received(data)
-        if self._unread > MOST_HEADERS:
+        if self._unread > MOST_HEADERS and not self.transport.is_closing():
             self._refuse()
         elif self.cycle is None or self.cycle.response_complete:
             self._limit_time()

@@ -38,9 +38,8 @@ def show(options: argparse.Namespace) -> int:
         solved = _list_solved(run, role, options.kind)
         judged = [one for one in judged if (one.name[:2] in solved) == (options.kind == "missed")]
     by_problem = [list(samples) for _, samples in groupby(judged, key=lambda one: one.name[:2])]
-    chosen = [
-        one for samples in zip_longest(*by_problem) for one in samples if one
-    ]  # the first of each problem, then the second
+    # The first one of each problem, then the second ones.
+    chosen = [one for samples in zip_longest(*by_problem) for one in samples if one]
     for sample in chosen[: options.number]:
         _print_answer(console, run, sample, options)
     counts = f"{len(chosen):,} of {len(asked):,} answers are {options.kind}"
