@@ -24,7 +24,7 @@ from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_term
 from lm_eval_takeover.storage.files import open_input, write_text
 
 _GAP = 2  # blanks between two columns
-_NAME = 20  # a name is folded to no less than that
+_NAME = 14  # a name is folded to no less than that
 _BREAKS = re.compile(r"(?<=[ _+/,:-])(?=\S)")  # where a name may be folded
 
 
@@ -69,7 +69,8 @@ def _fit(table: Table, width: int) -> list[list[list[str]]]:
     if _width(columns) <= width:
         return [columns]
     columns = [[heading.replace(" ", "\n"), *cells] for heading, *cells in columns]
-    names = [[heading, *map(_fold_name, cells)] for heading, *cells in columns[: table.names]]
+    fold = partial(_fold_name, most=max(_NAME, width // 4))
+    names = [[heading, *map(fold, cells)] for heading, *cells in columns[: table.names]]
     parts = [[*names]]
     for column in columns[table.names :]:
         folded = [cell.replace(" / ", "\n") for cell in column]
@@ -98,10 +99,10 @@ def _fold_figure(cell: str) -> str:
     return cell.replace(" / ", "\n").replace(" (", "\n(").replace(", ", ",\n").replace(" to ", "\nto ")
 
 
-def _fold_name(cell: str) -> str:
+def _fold_name(cell: str, most: int) -> str:
     lines = [""]
     for piece in _BREAKS.split(cell):
-        if _longest(lines[-1] + piece.rstrip()) <= _NAME or not lines[-1]:
+        if _longest(lines[-1] + piece.rstrip()) <= most or not lines[-1]:
             lines[-1] += piece
         else:
             lines.append(piece)
