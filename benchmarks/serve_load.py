@@ -7,7 +7,7 @@
 First every right request is asked alone. Then rounds of requests are asked at once: plain ones, streams, traced streams, and
 streams of two samples. Each text, its number of takeovers and their places must be those that were answered alone; a
 wrong request must have a status from 400 to 499. Prints a line a round with the memory (RSS) of the server, its engines and
-their workers. A worker's grows by the cache as its blocks are written first, 32 MiB here.
+their workers, which hold the models and the cache.
 """
 
 import argparse
