@@ -88,9 +88,10 @@ def list_scores(
     rows = [(at, row) for at, row in enumerate(trace.to_pylist()) if row["score"] is not None and not math.isnan(row["score"])]
 
     def tell(at: int, row: Mapping[str, Any]) -> str:
-        least, mark = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0)), (row[name] for name in _IDS)
+        least = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0))
+        mark = _mark(decode, row["token_id"], row["host_token_id"], "[]")
         sign = ">" if row["score"] > least else "<"
-        return f"token {at:,}: {row['score']:.3f} {sign} {least:.3f}  {_mark(decode, *mark, '[]').plain}".strip()
+        return f"token {at:,}: {row['score']:.3f} {sign} {least:.3f}  {mark.plain}".strip()
 
     yield from (tell(*each) for each in rows if each[1]["chosen_from"] == donor)
     if kept := [each for each in rows if each[1]["chosen_from"] != donor]:
