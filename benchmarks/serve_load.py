@@ -6,13 +6,15 @@
 
 First every right request is asked alone. Then rounds of requests are asked at once: plain ones, streams, traced streams, and
 streams of two samples. Each text, its number of takeovers and their places must be those that were answered alone; a
-wrong request must have a status from 400 to 499. Prints a line a round with the memory (RSS) of the server and its engines.
+wrong request must have a status from 400 to 499. Prints a line a round with the memory (RSS) of the server, its engines and
+their workers, which hold the models and the cache.
 """
 
 import argparse
 import datetime
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -43,6 +45,9 @@ WRONG: tuple[dict[str, Any] | bytes, ...] = (
     {"prompt": "2 + 2 = " * 5000},
     {"vllm_xargs": {"takeover_tua": 1}},
     {"stream": True, "logit_bias": {"3": 5}},
+    {"stream": True, "min_tokens": 3},
+    {"stream": True, "stop_token_ids": [10**8]},
+    {"stop": "\ud800"},
 )
 
 Answer = list[tuple[str, int, list[int] | None]]  # of each sample its text, takeovers, and their places where it is traced
@@ -124,9 +129,17 @@ def read(status: int, data: bytes) -> Answer:
 
 def tell(what: str, started: float, server: psutil.Process, done: int) -> None:
     seconds = f"{time.monotonic() - started:5.1f} s" if started else " " * 7
-    engines = [one for one in server.children(recursive=True) if "EngineCore" in "".join(one.cmdline())]
-    sizes = " + ".join(f"{one.memory_info().rss / 2**20:.1f}" for one in (server, *engines))
+    sizes = " + ".join(f"{name} {one.memory_info().rss / 2**20:.1f}" for name, one in name_processes(server))
     print(f"{done:5} requests {seconds}  {sizes} MiB  {what}", flush=True)
+
+
+def name_processes(server: psutil.Process) -> list[tuple[str, psutil.Process]]:
+    """The server, its engines, and their workers, which hold the models and the cache."""
+    named = [("server", server)]
+    for one in server.children(recursive=True):
+        if found := re.search(r"VLLM::(EngineCore|Worker)", "".join(one.cmdline())):
+            named.append(({"EngineCore": "engine", "Worker": "worker"}[found[1]], one))
+    return named
 
 
 @contextmanager
@@ -155,7 +168,7 @@ def open_server(options: argparse.Namespace) -> Iterator[tuple[str, psutil.Proce
 
 
 def is_ready(server: subprocess.Popen[bytes], url: str) -> bool:
-    until = time.monotonic() + 300
+    until = time.monotonic() + 1500
     while time.monotonic() < until and server.poll() is None:
         try:
             urllib.request.urlopen(f"{url}/health", timeout=5)

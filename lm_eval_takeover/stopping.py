@@ -1,12 +1,15 @@
 """Ctrl-C and SIGTERM: finished work is kept, and the exit status is the one that shells expect (130, 143)."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
+
+_CHILDREN_WITHIN = 5.0  # seconds to end by themselves
 
 
 class Terminated(BaseException):
@@ -46,6 +49,31 @@ def end_at_once() -> None:
     """From here on the kernel ends the process at Ctrl-C or SIGTERM: what is kept is kept, and exit handlers may take long."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+
+
+def end_with_children() -> None:
+    """From here on Ctrl-C or SIGTERM ends this process and those that it started, until others handle them.
+
+    Nothing is raised: Python drops an exception that comes up in a finaliser or in the import system's own callbacks.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        import psutil
+
+        asked = []
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if "resource_tracker" not in "".join(child.cmdline()):  # it ends after all others, and cleans up
+                    child.terminate()
+                    asked.append(child)
+        for child in psutil.wait_procs(asked, timeout=_CHILDREN_WITHIN)[1]:
+            with suppress(psutil.Error):
+                child.kill()
+        os.write(2, b"stopped\n")
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
 
 
 _kept: ContextVar[Callable[[], str]] = ContextVar("what was kept", default=lambda: "nothing was written")

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -29,7 +30,10 @@ _BREAKS = re.compile(r"(?<=[ _+/,:-])(?=\S)")  # where a name may be folded
 
 @dataclass(frozen=True)
 class Table:
-    """Texts: the first `names` columns are names, the others are figures. `notes` stand below."""
+    """Texts: the first `names` columns are names, the others are figures. `notes` stand below.
+
+    Figures that no row has make no column.
+    """
 
     columns: list[str]
     rows: list[list[str]]
@@ -37,14 +41,15 @@ class Table:
     names: int = 1
 
     def shown(self, show: Callable[[str], str]) -> "Table":
-        """The same with every text as `show` has it: names are other people's."""
-        rows = [[show(cell) for cell in row] for row in self.rows]
-        return Table([show(name) for name in self.columns], rows, [show(note) for note in self.notes], self.names)
+        """The columns with any text, every text as `show` has it: names are other people's."""
+        kept = [at < self.names or not self.rows or any(row[at] for row in self.rows) for at in range(len(self.columns))]
+        columns, *rows = ([show(cell) for cell in compress(row, kept)] for row in (self.columns, *self.rows))
+        return Table(columns, rows, [show(note) for note in self.notes], self.names)
 
 
 def write_terminal(table: Table, width: int | None = None) -> str:
     """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes, then
-    at their brackets, then the columns are split over several tables.
+    the columns are split over several tables. Cells that do not fit beside the names alone are folded at their brackets, too.
     """
     from rich.console import Console
 
@@ -60,22 +65,20 @@ def write_terminal(table: Table, width: int | None = None) -> str:
 
 def _fit(table: Table, width: int) -> list[list[list[str]]]:
     """The columns of each table that these are split over, headings first."""
-    whole = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
-    if _width(whole) <= width:
-        return [whole]
-    headings = [column[0].replace(" ", "\n") for column in whole]
-    names = [[heading, *map(_fold_name, column[1:])] for heading, column in zip(headings, whole[: table.names], strict=False)]
-    parted, folded = (
-        [[heading, *map(fold, column[1:])] for heading, column in list(zip(headings, whole, strict=True))[table.names :]]
-        for fold in (lambda cell: cell.replace(" / ", "\n"), _fold_figure)
-    )
-    if _width(names + parted) <= width:
-        return [names + parted]
+    columns = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
+    if _width(columns) <= width:
+        return [columns]
+    columns = [[heading.replace(" ", "\n"), *cells] for heading, *cells in columns]
+    fold = partial(_fold_name, most=max(_NAME, width // 4))
+    names = [[heading, *map(fold, cells)] for heading, *cells in columns[: table.names]]
     parts = [[*names]]
-    for column in folded:
-        if len(parts[-1]) > len(names) and _width([*parts[-1], column]) > width:
+    for column in columns[table.names :]:
+        folded = [cell.replace(" / ", "\n") for cell in column]
+        if _width([*names, folded]) > width:
+            folded = [*map(_fold_figure, column)]
+        if len(parts[-1]) > len(names) and _width([*parts[-1], folded]) > width:
             parts.append([*names])
-        parts[-1].append(column)
+        parts[-1].append(folded)
     return parts
 
 
@@ -96,10 +99,10 @@ def _fold_figure(cell: str) -> str:
     return cell.replace(" / ", "\n").replace(" (", "\n(").replace(", ", ",\n").replace(" to ", "\nto ")
 
 
-def _fold_name(cell: str) -> str:
+def _fold_name(cell: str, most: int) -> str:
     lines = [""]
     for piece in _BREAKS.split(cell):
-        if _longest(lines[-1] + piece.rstrip()) <= _NAME or not lines[-1]:
+        if _longest(lines[-1] + piece.rstrip()) <= most or not lines[-1]:
             lines[-1] += piece
         else:
             lines.append(piece)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import Counter
+from pydantic import ValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -92,6 +93,26 @@ class ServedEngine:
         if Path(self._client.model_config.model) in DEMO.values():
             return calibration_prompts()[0]
         return PROMPT.format(problem="What is the sum of the first 20 odd numbers?")
+
+    def read_class(self, body: dict[str, Any]) -> Any:
+        """vLLM's class of a request, whose fields are those that it reads."""
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+        return ChatCompletionRequest if "messages" in body else CompletionRequest
+
+    def check(self, body: dict[str, Any]) -> None:
+        """Raises ValueError for options that vLLM itself refuses only when it generates, when a stream has begun."""
+        from vllm.exceptions import VLLMClientError
+
+        short = {"messages": [{"role": "user", "content": ""}]} if "messages" in body else {"prompt": [0]}
+        try:
+            asked = self.read_class(body).model_validate(body | short)
+            self._client.input_processor._validate_params(asked.to_sampling_params(self.length, {}), ("generate",))
+        except ValidationError:  # vLLM's route says what is wrong
+            return
+        except VLLMClientError as error:
+            raise ValueError(str(error)) from error
 
     async def tell_part(self, sample: OneSample, start: int, count: int) -> dict[str, Any]:
         """`takeover` of a streamed chunk: its `count` tokens from position `start`."""

@@ -99,6 +99,11 @@ def parse_body(data: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ValueError(f"the body is {show(body)}; expected a JSON object")
     _check_items("the body", {name: value for name, value in body.items() if name != "prompt"})
+    for name, value in body.items():
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{show(name)} has half of a surrogate pair; expected Unicode text") from None
     return body
 
 
@@ -233,7 +238,7 @@ def _check_draws(body: dict[str, Any], engine: EngineSettings) -> None:
 def _check_lengths(body: dict[str, Any], prompts: list[Any], count: int, length: int) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         if body.get(name) is not None:
-            _read_number(name, body[name], int, 0, length)
+            _read_number(name, body[name], int, 1, length)
     others = {name: value for name, value in body.items() if name not in ("prompt", "messages")}
     size = count * (len(json.dumps(prompts)) + len(prompts) * len(json.dumps(others)))
     if size > MOST_BYTES:

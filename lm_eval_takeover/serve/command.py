@@ -12,6 +12,7 @@ from typing import Any
 
 from lm_eval_takeover.commands._options import add_shared, read_arguments
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.stopping import end_at_once
 
 HELP = "serve a pair with an OpenAI-compatible API (vLLM)"
 DESCRIPTION = """\
@@ -38,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    end_at_once()  # nothing is kept
     check_address(options.host, options.port)
     values = read_arguments(options.model_args)
     check_heads(values)

@@ -2,7 +2,7 @@
 
 A request is split into requests of one sample each, and the gate draws (`client_request`). Answers gain a field `takeover`, and
 streams are joined (`answers`). `/` is a page to try it. The key is checked before a body is read. Only two routes generate:
-vLLM's others would do it without a gate, or with unchecked settings.
+vLLM's others would do it without a gate, or with unchecked settings. `connection` bounds what comes before a body.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from contextlib import suppress
-from functools import cache
 from html import escape
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,15 +22,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lm_eval_takeover import stopping
 from lm_eval_takeover.escaping import make_page_policy
 from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.serve.answers import REQUESTS, EngineEnded, ServedEngine, Stream, answer, answer_all, refuse, watch, wrap
 from lm_eval_takeover.serve.client_request import MOST_BYTES, OneSample, Repeats, check_fields, parse_body, split_request
+from lm_eval_takeover.serve.connection import MOST_HEADERS, TOO_LONG, BoundedProtocol
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 _HELPERS = ("/tokenize", "/detokenize")  # nothing is generated
 _READING = ("GET", "HEAD", "OPTIONS")  # methods
-_HEADERS_WITHIN, _BODY_WITHIN = 30.0, 60.0  # seconds
+_OPEN = ("/", "/health", "/metrics")  # read without a key
+_BODY_WITHIN = 60.0  # seconds
 _GONE = 499  # status in the metrics of a client that has disconnected
 _FOLDER = Path(__file__).parent / "page"  # the page loads nothing, and talks to this server only
 _TOKENS = 200  # the page's first setting
@@ -41,7 +43,6 @@ class TakeoverMiddleware:
     """ASGI middleware for `vllm serve --middleware`."""
 
     def __init__(self, app: ASGIApp) -> None:
-        _limit_headers()
         self.app = app
         self._repeats = Repeats()
         self._engine: ServedEngine | None = None
@@ -54,18 +55,20 @@ class TakeoverMiddleware:
             await self.app(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path != "/health" and not _list_keys(scope) and not _is_own_name(scope):
+        if _count_bytes(scope) > MOST_HEADERS:
+            await refuse(431, TOO_LONG)(scope, receive, send)
+        elif path != "/health" and not _list_keys(scope) and not _is_own_name(scope):
             text = "without --api-key this server answers to addresses and localhost only, not to the name in Host"
             await refuse(403, text)(scope, receive, send)
         elif scope["method"] in ("GET", "HEAD") and path == "/":
             page, headers = render(self._open_engine(scope), keyed=bool(_list_keys(scope)))
             await Response(page, headers=headers)(scope, receive, send)
+        elif scope["method"] not in _READING and path not in (*_PATHS, *_HELPERS):
+            await refuse(404, f"this server generates at {' and '.join(_PATHS)} only")(scope, receive, send)
+        elif scope["method"] != "OPTIONS" and path not in _OPEN and not _has_key(scope):
+            await refuse(401, "Unauthorized")(scope, receive, send)
         elif scope["method"] in _READING:
             await self.app(scope, receive, send)
-        elif path not in (*_PATHS, *_HELPERS):
-            await refuse(404, f"this server generates at {' and '.join(_PATHS)} only")(scope, receive, send)
-        elif not _has_key(scope):
-            await refuse(401, "Unauthorized")(scope, receive, send)
         else:
             status = 500
             try:
@@ -89,8 +92,9 @@ class TakeoverMiddleware:
                 await self.app(*wrap(scope, data, asyncio.Event()), send)
                 return 200
             body = parse_body(data)
-            check_fields(body, _list_fields(chat="messages" in body))
+            check_fields(body, engine.read_class(body).model_fields)
             samples = split_request(body, engine.settings, self._repeats, engine.length)
+            engine.check(samples[0].body)
         except ClientDisconnect:
             return _GONE
         except HTTPException as error:
@@ -121,6 +125,12 @@ class TakeoverMiddleware:
         return _GONE if gone.is_set() and status == 200 else status
 
 
+def _count_bytes(scope: Scope) -> int:
+    """Of a request's path, its query and its headers."""
+    headers = sum(len(name) + len(value) for name, value in scope["headers"])
+    return headers + len(scope["path"]) + len(scope["query_string"])
+
+
 def _is_own_name(scope: Scope) -> bool:
     """Whether `Host` is an address, localhost or the server's --host. A page can point any other name at this machine."""
     host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "localhost")
@@ -131,33 +141,6 @@ def _is_own_name(scope: Scope) -> bool:
     with suppress(ValueError):
         return bool(ip_address(name))
     return False
-
-
-def _limit_headers() -> None:
-    """Make uvicorn close a connection whose request has no end of its headers in time; it has no limit itself."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol as Protocol
-
-    if hasattr(Protocol, "awaits_after"):
-        return
-    made, received = Protocol.connection_made, Protocol.data_received
-    Protocol.awaits_after = Protocol  # the request before the one that is awaited; none yet
-
-    def wait(self: Any) -> None:
-        last = self.cycle
-        if self.awaits_after is not last:  # the clock of each request starts once
-            self.awaits_after = last
-            self.loop.call_later(_HEADERS_WITHIN, lambda: self.transport.close() if self.cycle is last else None)
-
-    def connection_made(self: Any, transport: Any) -> None:
-        made(self, transport)
-        wait(self)
-
-    def data_received(self: Any, data: bytes) -> None:
-        received(self, data)
-        if self.cycle is None or self.cycle.response_complete:
-            wait(self)
-
-    Protocol.connection_made, Protocol.data_received = connection_made, data_received
 
 
 async def _read_body(request: Request, most: int) -> bytes:
@@ -179,15 +162,6 @@ async def _read_body(request: Request, most: int) -> bytes:
     if size > most:
         raise HTTPException(413, f"the body has more than {most:,} bytes")
     return bytes(data)
-
-
-@cache
-def _list_fields(*, chat: bool) -> frozenset[str]:
-    """The fields that vLLM reads of a request."""
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-
-    return frozenset((ChatCompletionRequest if chat else CompletionRequest).model_fields)
 
 
 def _has_key(scope: Scope) -> bool:
@@ -236,15 +210,23 @@ def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]
     }
 
 
+async def _serve(arguments: Any) -> None:
+    """vLLM's `run_server` with our connections, and without its handler of SIGTERM: what that raises may be lost."""
+    from vllm.entrypoints.launchers.api_server import entry
+
+    entry.decorate_logs("APIServer", skip_if_decorated=True)
+    address, sock = entry.setup_server(arguments, reuse_port=False)
+    await entry.run_server_worker(address, sock, arguments, http=BoundedProtocol)
+
+
 def main() -> int:
     """`lm-eval-takeover serve`: vLLM's server with options of `vllm serve`. An error is one line. Returns the exit status."""
+    stopping.end_with_children()  # until the server is up, which then ends by itself
     try:
-        from vllm.entrypoints.launchers.api_server.entry import main as serve
+        from vllm.entrypoints.launchers.api_server import entry
 
-        serve()
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
+        entry.run_server = _serve
+        entry.main()
     except Exception as error:
         from lm_eval_takeover.vllm.launch import explain
 

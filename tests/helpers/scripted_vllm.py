@@ -16,8 +16,9 @@ import numpy as np
 
 from helpers.pairs import POLICIES, TableTokenizer
 from lm_eval_takeover.decoding.emission import COLUMNS, REST, SCORE, TAKEN
+from lm_eval_takeover.serve.connection import BoundedProtocol
 from lm_eval_takeover.serve.server import TakeoverMiddleware
-from lm_eval_takeover.vllm.settings import SEALED, EngineSettings, describe_policy
+from lm_eval_takeover.vllm.settings import SEALED, EngineSettings, check_params, describe_policy
 
 WORDS = ["Paris", " is", " the", " capital", " of", " France", ".", " London", " a", "</s>"]
 ENDS = 9
@@ -42,7 +43,9 @@ class ScriptedVllm:
             hf_overrides={"takeover": asdict(engine)}, hf_config=SimpleNamespace(), model=model, max_model_len=512
         )
         core = SimpleNamespace(call_utility_all_async=self.ask_engines)
-        client = SimpleNamespace(model_config=config, tokenizer=tokenizer, engine_core=core, errored=False)
+        processor = SimpleNamespace(_validate_params=lambda params, tasks: check_params(params))
+        own = {"tokenizer": tokenizer, "engine_core": core, "input_processor": processor}
+        client = SimpleNamespace(model_config=config, errored=False, **own)
         args = SimpleNamespace(api_key=api_key)
         self.app = SimpleNamespace(state=SimpleNamespace(args=args, engine_client=client))
         self.middleware = TakeoverMiddleware(self)
@@ -171,7 +174,7 @@ def serve(app):
     async def run(scope, receive, send):
         await app.middleware(scope | {"app": app.app}, receive, send)
 
-    server = uvicorn.Server(uvicorn.Config(run, port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(run, port=0, log_level="error", lifespan="off", http=BoundedProtocol))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

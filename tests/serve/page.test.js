@@ -16,8 +16,8 @@ test("events are read when they are whole, wherever a stream is cut", () => {
 });
 
 test("a request is traced, and has a tau where one is given", () => {
-  const asked = { prompt: "p", maxTokens: "20", temperature: "0.5", tau: "", chat: false };
-  const common = { temperature: 0.5, stream: true };
+  const asked = { prompt: "p", maxTokens: "20", temperature: "0.5", topP: "0.9", tau: "", chat: false };
+  const common = { temperature: 0.5, top_p: 0.9, stream: true };
   assert.deepEqual(page.makeBody(asked), { ...common, prompt: "p", max_tokens: 20, vllm_xargs: { takeover_trace: 1 } });
   assert.deepEqual(page.makeBody({ ...asked, tau: "0", chat: true }), {
     ...common, messages: [{ role: "user", content: "p" }], max_completion_tokens: 20,

@@ -54,7 +54,7 @@ def test_log_probabilities_of_drafts_are_refused(asked):
         ({"vllm_xargs": {"takeover_trace": 2}}, "takeover_trace=2; expected 0 or 1"),
         ({"vllm_xargs": {"takeover_trace": 1}, "echo": True}, "echo=true goes without takeover_trace"),
         ({"stream": "false"}, 'stream="false"; expected true or false'),
-        ({"max_tokens": LENGTH + 1}, "max_tokens=1001; expected a whole number from 0 to 1000"),
+        ({"max_tokens": LENGTH + 1}, "max_tokens=1001; expected a whole number from 1 to 1000"),
         ({"prompt": [3] * LENGTH}, "prompt: 1000 tokens, and this server reads 1000"),
         ({"prompt": "x" * 2**16, "n": 250}, "n=250 and 1 prompts make requests of .* bytes; at most 8,388,608"),
         ({"response_format": {"type": "json_object"}}, "response_format=.*: guided texts"),
@@ -101,6 +101,17 @@ def test_lists_are_bounded_and_prompts_by_the_context(name):
             parse_body(json.dumps(PLAIN | body).encode())
     long = {"prompt": [3] * 2 * MOST_ITEMS}
     assert parse_body(json.dumps(long).encode()) == long
+
+
+@pytest.mark.parametrize("field", ["stop", "request_id", "vllm_xargs", "kv_transfer_params", "prompt", "\ud800"])
+@pytest.mark.parametrize("value", ["\ud800", ["a", "\udc00b"], {"a": {"\ud800": 1}}])
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_stands(field, value):
+    for data in (json.dumps(PLAIN | {field: value}), json.dumps(PLAIN | {field: value}, ensure_ascii=False)):
+        with pytest.raises(
+            ValueError, match=f"{json.dumps(field)[1:-1].replace(chr(92), '.+')}.* has half of a surrogate pair"
+        ):
+            parse_body(data.encode(errors="surrogatepass"))
+    assert parse_body(json.dumps(PLAIN | {field[:0] + "stop": "\U0001f600"}).encode())["stop"] == "\U0001f600"
 
 
 def test_depth_is_bounded():

@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from helpers.foreign_bodies import ROUTES, post
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
-from lm_eval_takeover.serve import server
+from lm_eval_takeover.serve import connection, server
 from lm_eval_takeover.serve.client_request import MOST_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
@@ -50,6 +51,14 @@ def test_the_key_is_asked_for_before_the_body_is_read(key, path, status):
     app = ScriptedVllm(api_key=["right"])
     assert ask_for(app, path, None, bearing(key)) == status
     assert app.read == (status == 400)
+
+
+@pytest.mark.parametrize("path", ["/version", "/docs", "/openapi.json", "/load", "/ping"])
+def test_with_a_key_every_page_asks_for_it_but_three(path):
+    asked = [(path, None), (path, "wrong"), (path, "right"), ("/health", None), ("/metrics", None), ("/", None)]
+    app = ScriptedVllm(api_key=["right"])
+    statuses = [asyncio.run(talk(app, {}, method="GET", path=where, headers=bearing(key)))[0] for where, key in asked]
+    assert statuses == [401, 401, 200, 200, 200, 200]
 
 
 @pytest.mark.parametrize(
@@ -112,12 +121,15 @@ def test_a_field_that_nothing_reads_is_refused(field, path):
     app = ScriptedVllm()
     asked = CHAT if "chat" in path else {"prompt": "one"}
     assert (ask_for(app, path, asked | {field: 5}), app.bodies) == (400, [])
+    for stream in (True, False):  # vLLM itself would begin a stream
+        status, data = asyncio.run(talk(app, asked | {"min_tokens": 3, "stream": stream}, path=path))
+        assert (status, app.bodies) == (400, []) and "min_tokens: guided texts are drawn without it" in data.decode()
     if "chat" not in path:  # these change no text
         assert ask_for(app, path, asked | {"user": "me", "store": False, "length_penalty": 1.0}) == 200
 
 
 def test_a_connection_without_the_end_of_its_headers_is_closed(monkeypatch):
-    monkeypatch.setattr(server, "_HEADERS_WITHIN", 0.5)
+    monkeypatch.setattr(connection, "_HEADERS_WITHIN", 0.5)
     asked = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{"prompt": "one"}'
     with serve(ScriptedVllm()) as url:
         for before in (b"", asked):  # the first request of a connection, and a later one
@@ -128,6 +140,36 @@ def test_a_connection_without_the_end_of_its_headers_is_closed(monkeypatch):
                 while client.recv(4096):
                     pass  # the rest of the answer; then the server closes the connection
         assert post(url, "v1/completions", b'{"prompt": "one"}')[0] == 200
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+CHUNK = HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"a: " + b"x" * 2**20,
+        HEAD + b"a: b\r\n" * 2**17,
+        HEAD + b"a: " + b"x" * 2**16 + b"\r\nConnection: close\r\n\r\n",
+        b"GET /" + b"x" * 2**20,
+        b"GET /" + b"x" * 2**16 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        CHUNK + b"a: b\r\n" * 2**17,
+    ],
+    ids=["one header", "many", "a whole one", "path", "a whole path", "trailers"],
+)
+def test_headers_paths_and_trailers_have_a_bound_before_the_key_is_checked(sent):
+    with serve(ScriptedVllm(api_key=["right"])) as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(sent)
+            # Trailers come behind headers without a key, which may be refused before.
+            assert client.recv(2**16)[:12] in {b"HTTP/1.1 431", b"HTTP/1.1 401" if sent.startswith(CHUNK) else b"HTTP/1.1 431"}
+            client.settimeout(60)
+            with suppress(ConnectionError):  # the connection ends, however much was sent
+                while client.recv(2**16):
+                    pass
+        assert post(url, "v1/completions", b'{"prompt": "one"}', Authorization="Bearer right")[0] == 200
 
 
 def ask(body, app=None):

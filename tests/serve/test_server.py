@@ -170,6 +170,9 @@ BEHIND = (
     {"stop": [""]},
     {"min_tokens": 10**9},
     {"stream_options": [1], "stream": True},
+    *({"stream": True, name: value} for name, value in {"min_tokens": 3, "thinking_token_budget": 5, "logprobs": 21}.items()),
+    {"stream": True, "stop_token_ids": [10**8]},
+    *({name: value} for name, value in {"stop": "\ud800", "request_id": "\ud800", "vllm_xargs": {"a": "\ud800"}}.items()),
 )
 
 

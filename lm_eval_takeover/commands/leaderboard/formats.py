@@ -148,7 +148,7 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
         table.append((heading, [_alone(_show_cost(getattr(row.rates, name))) for row in rows]))
     if published:
         table.append(("Source", [_alone(row.source.removeprefix("published, ")) for row in rows]))
-    columns = [column for cells in table for column in write(cells) if any(column[1])]  # other models have no rate, no Recovery
+    columns = [column for cells in table for column in write(cells)]
     lines = [list(line) for line in zip(*(texts for _, texts in columns), strict=True)]
     return Table([heading for heading, _ in columns], lines, _list_notes(board, extras))
 
@@ -181,8 +181,9 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     intervals = "Intervals are 95 %, over problems." if has_intervals else "`--columns intervals` adds intervals."
     ks = {(cell.k, cell.samples) for row in rows for cell in row.tasks.values()}
     k, samples = ks.pop() if len(ks) == 1 else (8, 8)
+    look = "A good row has the guide's Acc at a small Rate. " * any(row.kind in PAIRS for row in rows)
     notes = [
-        f"{' / '.join(_name_parts(k, samples or k, extras))}, in %. {intervals}{_name_sizes(rows)}",
+        f"{' / '.join(_name_parts(k, samples or k, extras))}, in %. {look}{intervals}{_name_sizes(rows)}",
         *_list_other_parts(rows, extras, k),
     ]
     notes += [f"Recovery is measured against {name}." for name in _unique(row.reference for row in rows)]
@@ -307,5 +308,6 @@ def _lay_out_versus(board: Board) -> Table | None:
         return None
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]
     tested = sum(contrast.p_holm is not None for row in board.rows for contrast in row.contrasts)
-    note = f"Differences from {board.versus}, in percentage points; Holm's p-values are over all {tested} comparisons."
+    look = f"Differences from {board.versus}, in percentage points: look for intervals without 0."
+    note = f"{look} Holm's p-values are over all {tested} comparisons."
     return Table(columns, lines, [note], names=3)

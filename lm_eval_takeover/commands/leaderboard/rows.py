@@ -21,7 +21,7 @@ MEASURED = "measured"
 NOT_PRINTED = "not printed in the source, or lost there"
 LOST = "(spike ratio lost in print)"  # the source has an empty bracket there
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
-_FIRST = ("rate", "seed", "chat_template", "base", "guide")  # what a name says before all else
+_FIRST = ("model", "rate", "seed", "chat_template", "base", "guide")  # what a name says before all else
 _LAST = ("scorer", "score_top_p", "tau", "kappa")  # said where nothing else tells runs apart; the nominal rate is for these
 
 

@@ -129,7 +129,7 @@ class Changed:
         share = {self.worse: "all got worse", self.better: "all got better"}.get(count, f"{self.worse} got worse")
         shown = show_p_value(self.p_value) if self.p_value < 1e-4 else f"= {show_p_value(self.p_value)}"
         test = f", {share} (exact sign test: p {shown})" if count else ""
-        return f"{count} of {self.answers:,} answers changed their verdict{test}"
+        return f"{count} of {self.answers:,} problems changed their verdict{test}"
 
 
 def find_changed(old: TaskScores, new: TaskScores) -> Changed | None:

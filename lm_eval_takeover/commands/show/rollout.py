@@ -3,7 +3,8 @@
 import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby
+from functools import partial
+from itertools import groupby, zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +13,13 @@ from rich.text import Text
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.runs.layout import SAMPLES
-from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
+from lm_eval_takeover.runs.layout import SAMPLES, SCORES_FOLDER
+from lm_eval_takeover.runs.parquet import NAME_FIELDS, read_table, reading
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders, split_samples
 
 Decode = Callable[[list[int]], str]
 _IDS = ("token_id", "host_token_id")
+_BESIDE = {"rescued": "base", "missed": "guide"}  # whose row says which problems are solved
 TAKEOVER, REPLACED = "bold reverse", "dim strike"
 
 
@@ -30,21 +33,28 @@ def show(options: argparse.Namespace) -> int:
         return 0
     named = options.task, options.doc, options.sample
     asked = [one for one in run.answered if all(want in (None, own) for want, own in zip(named, one.name, strict=True))]
-    solved = set()
-    if options.kind == "rescued":  # but for problems that the base solves, in the row beside this one
-        folder = run.folder.absolute()
-        beside = read_run_folders([folder.parent.parent]) if folder.name == SAMPLES else []
-        base = next((one for one in beside if one.written_by == "base"), None)
-        if base is None:
-            raise ArgumentError(f"--rescued: no row of the base beside '{run.folder}'; give a folder of compare that has one")
-        solved = {one.name[:2] for one in base.answered if one.correct}
-    judged = [one for one in asked if one.outcome and one.correct == (options.kind != "wrong")]
-    chosen = [one for one in judged if one.name[:2] not in solved]
+    judged = [one for one in asked if one.outcome and one.correct == (options.kind in ("right", "rescued"))]
+    if (role := _BESIDE.get(options.kind)) is not None:
+        solved = _list_solved(run, role, options.kind)
+        judged = [one for one in judged if (one.name[:2] in solved) == (options.kind == "missed")]
+    by_problem = [list(samples) for _, samples in groupby(judged, key=lambda one: one.name[:2])]
+    # The first one of each problem, then the second ones.
+    chosen = [one for samples in zip_longest(*by_problem) for one in samples if one]
     for sample in chosen[: options.number]:
         _print_answer(console, run, sample, options)
     counts = f"{len(chosen):,} of {len(asked):,} answers are {options.kind}"
     console.print(counts + f"; --number N shows more than {options.number}" * (len(chosen) > options.number))
     return 0
+
+
+def _list_solved(run: RunReader, role: str, kind: str) -> set[tuple[str, int]]:
+    """The problems that a model alone solves, in its row beside this one. Raises ArgumentError where there is none."""
+    folder = run.folder.absolute()
+    beside = read_run_folders([folder.parent.parent]) if folder.name == SAMPLES else []
+    row = next((one for one in beside if one.written_by == role), None)
+    if row is None:
+        raise ArgumentError(f"--{kind}: no row of the {role} beside '{run.folder}'; give a folder of compare that has one")
+    return {one.name[:2] for one in row.answered if one.correct}
 
 
 def _print_answer(console: Console, run: RunReader, sample: Answered, options: argparse.Namespace) -> None:
@@ -66,20 +76,43 @@ def _print_answer(console: Console, run: RunReader, sample: Answered, options: a
     verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {gold or 'not known'})"
     console.print(Text(for_terminal(verdict), "bold"))
     if options.kind and donor and run.takeover.get("tau") is not None:
-        console.print(Text("\n".join(list_scores(decode, trace, donor, run.takeover)) + "\n"))
+        top = partial(_find_top, run, sample, f"{donor}_top")
+        console.print(Text("\n".join(list_scores(decode, trace, donor, run.takeover, top)) + "\n"))
 
 
-def list_scores(decode: Decode, trace: pa.Table, donor: str, gate: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each takeover: its place, its score beside what it had to exceed, its mark. Then the highest of the others."""
+def list_scores(
+    decode: Decode, trace: pa.Table, donor: str, gate: Mapping[str, Any], find_top: Callable[[int], int | None]
+) -> Iterator[str]:
+    """A line for each takeover: its place, its score beside what it had to exceed, its mark. Then two on the highest other."""
     yield f"tau {gate['tau']:.3f}, {gate['score']} at each takeover beside what it had to exceed:"
     rows = [(at, row) for at, row in enumerate(trace.to_pylist()) if row["score"] is not None and not math.isnan(row["score"])]
-    kept = [(at, row) for at, row in rows if row["chosen_from"] != donor]
-    highest = max(kept, key=lambda each: each[1]["score"], default=None)
-    for at, row in [*(each for each in rows if each[1]["chosen_from"] == donor), *([highest] if highest else [])]:
-        least, host = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0)), row["host_token_id"]
-        about = "highest that did not fire, token" if (at, row) == highest else "token"
+
+    def tell(at: int, row: Mapping[str, Any]) -> str:
+        least = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0))
+        mark = _mark(decode, row["token_id"], row["host_token_id"], "[]")
         sign = ">" if row["score"] > least else "<"
-        yield f"{about} {at:,}: {row['score']:.3f} {sign} {least:.3f}  {_mark(decode, row['token_id'], host, '[]').plain}".strip()
+        return f"token {at:,}: {row['score']:.3f} {sign} {least:.3f}  {mark.plain}".strip()
+
+    yield from (tell(*each) for each in rows if each[1]["chosen_from"] == donor)
+    if kept := [each for each in rows if each[1]["chosen_from"] != donor]:
+        at, row = max(kept, key=lambda each: each[1]["score"])
+        yield f"highest that did not fire, {tell(at, row)}"
+        held = "tau" if row["score"] <= gate["tau"] else "the window: kappa times the mean of the scores before it"
+        top = find_top(at)
+        known = "not known; `lm-eval-takeover score` reads it" if top is None else _mark(decode, top, None, "[]").plain.strip()
+        yield f"  held by {held}; the {donor}'s likeliest token: {known}"
+
+
+def _find_top(run: RunReader, sample: Answered, column: str, at: int) -> int | None:
+    """The likeliest token of a model at a position, if `score` has read the run."""
+    schema = pa.schema([*NAME_FIELDS, pa.field(column, pa.int32())])
+    for path in sorted((run.folder / SCORES_FOLDER).glob("[0-9]*.parquet")):
+        with reading(path, "scores"):
+            table = read_table(path, schema)
+            for name, start, _ in split_samples(table):
+                if name == sample.stored_name:
+                    return int(table[column][start + at].as_py())
+    return None
 
 
 def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> Answered:

@@ -328,7 +328,6 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
     rows = [
         [
             row["kind"] if row["task"] == effects.ALL else f"{row['kind']}, {row['task']}",
-            f"{row['population']:,.0f}",
             str(row["positions"]),
             _tell(row["effect"], row["low"], row["high"], "+.1f", 100),
             *(_tell(row[name], row[f"{name}_low"], row[f"{name}_high"], ".0%") for name in ("helpful", "harmful")),
@@ -338,12 +337,12 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
         if row["task"] == effects.ALL or not alone
     ]
     notes = [
-        f"Effect: correct continuations with the donor's token minus with the host's, in points. "
+        f"Takeovers help where Effect is above 0: correct continuations with the donor's token minus with the host's, in points. "
         f"After the token, {'the default writer goes on alone' if after == 'base' else 'the run goes on with its gate'}.",
         f"Helpful, harmful: share of positions with an effect beyond {100 * effects.LARGE:.0f} points, less the noise of "
         f"continuations. 80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
     ]
-    headings = ["Positions", "There are", "Asked", "Effect", "Helpful", "Harmful", "80 % of gain"]
+    headings = ["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % of gain"]
     return write_terminal(Table(headings, rows, notes))
 
 
@@ -357,9 +356,12 @@ def _tell(value: float | None, low: float | None, high: float | None, form: str,
 
 def _show_auroc(table: pl.DataFrame) -> str:
     kinds = table["kind"].unique(maintain_order=True).to_list()
-    known = table.filter(pl.col("auroc").is_not_null()).select("score", "kind", "auroc", "low", "high")
+    known = table.filter((pl.col("low") > 0.5) | (pl.col("high") < 0.5)).select("score", "kind", "auroc", "low", "high")
     cells = {(score, kind): _tell(area, low, high, ".2f") for score, kind, area, low, high in known.iter_rows()}
-    scores = table["score"].unique(maintain_order=True).to_list()
+    scores = known["score"].unique(maintain_order=True).to_list()
     rows = [[score, *(cells.get((score, kind), "") for kind in kinds)] for score in scores]
-    note = f"AUROC of each score for an effect above {100 * effects.LARGE:.0f} points, with 95 % over problems: 0.5 is chance."
+    found = (
+        f"AUROC of each score for an effect above {100 * effects.LARGE:.0f} points, where its interval (95 %, over problems)"
+    )
+    note = f"{found} leaves 0.5, which is chance{'' if rows else ': none does'}."
     return write_terminal(Table(["Score", *kinds], rows, [note]))

@@ -70,13 +70,14 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
     write, mark = WRITERS[format_name], "% " if format_name == "latex" else ""
     over = axis if axis in AREA_AXES else AREA_AXES[0]
     lines, has_oracle = [], any(area["oracle_share"] is not None for area in areas)
-    for area in areas:
+    for area in sorted(areas, key=lambda area: -(area["area"] or 0)):
         if area["axis"] == over:
             own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
             against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
             shares = [_show_points(area, "oracle_share", form=".0f")] * has_oracle
             lines.append([area["method"], *own, *against, *shares])
     notes = [
+        "The best method is the first. "
         f"Area: the mean gain over the {frontier.host} alone, in percentage points, over costs from 0 to the largest that all "
         "methods reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between "
         "measured costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
@@ -96,7 +97,7 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
         half, most, low, high = (_show(area[f"least_cost_{goal}"], form) for goal in ("50", "90", "90_low", "90_high"))
         lines.append([area["method"], half, most, f"{low} to {high or 'not reached'}" if low else ""])
     gain = name_roles("50 and 90 % of the gain of the guide alone", frontier.host)
-    notes = [f"The least cost at which a method has {gain}; empty if it never has."]
+    notes = [f"The best price is the lowest one. The least cost at which a method has {gain}; empty if it never has."]
     if any(line[0].startswith(DRAFTED) for line in lines):
         notes.append("drafted: the guide writes its own text with drafts of the base. A method that costs more saves nothing.")
     return f"{shown}\n{mark}Least {titles[least]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
@@ -125,10 +126,11 @@ def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> N
     pairs, points = dict.fromkeys(line.get("pair") for line in lines), dict[str, str]()
     rows = -(-len(methods) // _COLUMNS) if len(methods) > len(_COLOURS) else 0
     parts = list(product(pairs, metrics))
+    names = {name: _name_metric(name, lines) for name in metrics}
 
     def draw(figure: Any) -> None:
         for block, (pair, metric) in zip(figure.subfigures(len(parts), 1, squeeze=False)[:, 0], parts, strict=True):
-            heading = f"{_METRICS[metric]}, {pair}" if pair else _METRICS[metric]
+            heading = f"{names[metric]}, {pair}" if pair else names[metric]
             block.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
             own = [line for line in lines if line.get("pair") == pair and line[metric] is not None]
             _draw_panels(block, own, colours, column, metric, points)
@@ -137,6 +139,12 @@ def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> N
     text = draw_svg(draw, (_WIDTH, (3.3 + 1.15 * rows) * len(parts)), _SETTINGS)
     titled = re.sub(r'<g id="(point-\d+)">', lambda at: f"{at[0]}<title>{escape(points[at[1]])}</title>", text)
     write_text(path, titled)
+
+
+def _name_metric(metric: str, lines: _Lines) -> str:
+    """With the k of Pass@k, where all lines have one."""
+    ks = {line["k"] for line in lines if line.get("k")}
+    return _METRICS[metric].replace("@k", f"@{ks.pop()}") if len(ks) == 1 else _METRICS[metric]
 
 
 def _group_methods(lines: _Lines, column: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -169,6 +177,9 @@ def _draw_panels(
                 panel.axhline(line[metric], color=_INK, linewidth=1.2, **style)
     axes["best"].legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     axes["best"].set_ylim(0, 1.04)
+    if column != "weights_per_token":  # a method of one rate does not stretch the axis, if others have several
+        widest = max(methods.values(), key=lambda own: (len(own) > 1, own[-1][column]), default=[{column: 0.0}])[-1][column]
+        axes["best"].set_xlim(0, 1.05 * max(widest, 1e-9))
     axes["best"].tick_params(labelbottom=True)
     for name in methods if places else ():
         for other in methods.values():
@@ -188,10 +199,8 @@ def _draw_method(axes: Any, lines: _Lines, column: str, metric: str, colour: str
     axes.fill_between([line[column] for line in banded], *bounds, color=colour, alpha=0.18, linewidth=0)
     for line in lines:
         point, where = f"point-{len(points)}", f"{column.replace('_', ' ')} {line[column]:.3g}"
-        points[point] = f"{line['row']}: {_METRICS[metric]} {line[metric]:.1%} at {where}"
+        points[point] = f"{line['row']}: {_name_metric(metric, [line])} {line[metric]:.1%} at {where}"
         axes.plot([line[column]], [line[metric]], "o", color=colour, markersize=5, gid=point)
-    if column != "weights_per_token":
-        axes.set_xlim(0, 1.05 * max(axes.dataLim.x1, 1e-9))  # a margin, also if all points have nearly one cost
 
 
 def _find_bound(line: Mapping[str, Any], metric: str, end: str) -> float:

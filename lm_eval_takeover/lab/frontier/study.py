@@ -152,7 +152,9 @@ class Point:
         for task, summary in self.summaries.items():
             costs = {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()}
             costs["same_as_guide"] = summary.rates.same_as_guide
-            lines.append(named | costs | {"task": task} | summary.acc.describe("acc") | summary.passed.describe("pass8"))
+            lines.append(
+                named | costs | {"task": task, "k": summary.k} | summary.acc.describe("acc") | summary.passed.describe("pass8")
+            )
         return lines
 
     def cost(self, axis: str, task: str = AVERAGE) -> float | None:

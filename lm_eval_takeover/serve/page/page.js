@@ -16,7 +16,8 @@ function makeBody(asked) {
   if (asked.tau !== "") xargs.takeover_tau = Number(asked.tau);
   const what = asked.chat ? { messages: [{ role: "user", content: asked.prompt }] } : { prompt: asked.prompt };
   const limit = { [asked.chat ? "max_completion_tokens" : "max_tokens"]: Number(asked.maxTokens) };
-  return { ...what, ...limit, temperature: Number(asked.temperature), stream: true, vllm_xargs: xargs };
+  const draws = { temperature: Number(asked.temperature), top_p: Number(asked.topP) };
+  return { ...what, ...limit, ...draws, stream: true, vllm_xargs: xargs };
 }
 
 /** A piece of the answer for one streamed chunk: exact where it holds one token, else its takeovers are somewhere in it. */
@@ -133,7 +134,7 @@ if (typeof document !== "undefined") {
   const send = async () => {
     const field = (id) => at(id).value;
     const asked = { prompt: field("prompt"), maxTokens: field("max-tokens"), temperature: field("temperature"),
-      tau: field("tau"), chat: at("chat").checked };
+      topP: field("top-p"), tau: field("tau"), chat: at("chat").checked };
     const headers = { "Content-Type": "application/json" };
     if (field("key")) headers.Authorization = `Bearer ${field("key")}`;
     const path = asked.chat ? "v1/chat/completions" : "v1/completions";

@@ -316,7 +316,7 @@ def test_greedy_answers_that_got_worse_regress_by_an_exact_sign_test(tmp_path, r
     assert task["p_value"] == pytest.approx(exact)
     assert status == (verdict == "regressed")
     assert task["low"] <= task["difference"] == (better - worse) / 40 <= task["high"]
-    told = f"{worse + better} of 40 answers changed their verdict" + (", all got worse (" if worse and not better else "")
+    told = f"{worse + better} of 40 problems changed their verdict" + (", all got worse (" if worse and not better else "")
     assert told in task["note"]
     main(["regress", str(runs[1]), "--baseline", str(runs[0])])
     assert (f"gsm8k: {told}" in capsys.readouterr().err) == (worse > 0)  # without being asked

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from helpers.analyses import write_run
 from helpers.demo_runs import run_demo
 from helpers.run_dirs import plant, plant_facts
 from lm_eval import simple_evaluate
@@ -16,8 +17,9 @@ from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
-from lm_eval_takeover.commands.show.rollout import find_sample, mark_takeovers
+from lm_eval_takeover.commands.show.rollout import find_sample, list_scores, mark_takeovers
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.parquet import NAME_FIELDS, write_parquet
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_stored_runs
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
@@ -203,6 +205,7 @@ def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, caps
     printed = show(capsys, tmp_path / "compared", "--right", "--number", "2")
     assert printed.endswith(f"{len(right)} of {len(run.answered)} answers are right; --number N shows more than 2\n")
     assert printed.count("highest that did not fire") == 2 and "correct: " in printed
+    assert "doc 0, sample" in printed and "doc 1, sample" in printed  # another problem, no second sample of the first
     gate, told = run.takeover, printed.split("highest that")[0].split(f"tau {run.takeover['tau']:.3f}, ce at each")[1]
     ((_, trace),) = run.read_traces(["chosen_from", "score", "window_mean"], right[:1])
     rows = trace.to_pylist()
@@ -219,6 +222,42 @@ def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, caps
     failed = {one.doc_id for one in base.answered} - {one.doc_id for one in base.answered if one.correct}
     rescued = [one for one in right if one.doc_id in failed]
     assert f"{len(rescued)} of {len(run.answered)} answers are rescued" in show(capsys, tmp_path / "compared", "--rescued")
+    with pytest.raises(ArgumentError, match="--missed: no row of the guide beside"):
+        main(["show", str(tmp_path / "compared"), "--missed"])
+
+
+@pytest.mark.parametrize(("score", "mean", "held"), [(1.5, 3.0, "tau"), (22.215, 5.0, "the window")])
+def test_the_test_that_held_a_score_is_named_and_the_donors_token_where_it_is_known(score, mean, held):
+    rows = {"token_id": [0, 1], "host_token_id": [0, 1], "chosen_from": ["base"] * 2, "score": [0.1, score]}
+    trace, gate = pa.table(rows | {"window_mean": [None, mean]}), {"tau": 3.572, "kappa": 5.0378, "score": "ce"}
+    decode = ["The", " ant", " fox"].__getitem__
+    for top, told in ((2, "[fox]"), (None, "not known; `lm-eval-takeover score` reads it")):
+        *_, highest, why = list_scores(lambda ids: decode(*ids), trace, "guide", gate, {1: top}.get)
+        assert highest.startswith(f"highest that did not fire, token 1: {score:.3f} < ")
+        assert why.startswith(f"  held by {held}") and why.endswith(f"; the guide's likeliest token: {told}")
+
+
+TOPS = pa.schema([*NAME_FIELDS, pa.field("guide_top", pa.int32())])
+
+
+def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
+    tokens = list(range(8))
+    for row, right in (("guided", (False, False, True)), ("guide", (True, False, True))):
+        rollouts = {("t", doc, 0): (tokens, {}, correct, "1") for doc, correct in enumerate(right)}
+        policy = {"guided": "disagreement", "guide": "guide"}[row]
+        write_run(tmp_path / row / "samples", policy, rollouts, {("t", doc): ("2 + 2", "4") for doc in range(3)})
+    shown = show(capsys, tmp_path, "--missed", "--number", "3")
+    assert shown.endswith("1 of 3 answers are missed\n") and "task t, doc 0, sample 0" in shown
+    assert "likeliest token: not known; `lm-eval-takeover score` reads it" in shown
+    scored = {
+        "task": ["t"] * 16,
+        "doc_id": [1] * 8 + [0] * 8,
+        "sample": [0] * 16,
+        "position": tokens * 2,
+        "guide_top": [5] * 16,
+    }
+    write_parquet(tmp_path / "guided" / "samples" / "scores" / "000001.parquet", pa.table(scored, TOPS))
+    assert "the guide's likeliest token: [" in show(capsys, tmp_path, "--missed")
 
 
 @pytest.mark.parametrize(("words", "hosts", "marked"), [

@@ -69,9 +69,17 @@ test("problems stand by how much changed, and filters keep those that changed si
   assert.deepEqual(list({}), [2, 3, 1, 0]);
   assert.deepEqual(list({ change: "rescued" }), [1]);
   assert.deepEqual(list({ change: "harmed" }), [2]);
+  assert.deepEqual(list({ change: "missed" }), []); // no guide
+  const other = report.listProblems(problems, { find: "", task: "", change: "missed" }, 0, 1, 0, 1);
+  assert.deepEqual(other, [1]); // solved by the second run, taken for the guide, and not by the first
   assert.deepEqual(list({ find: "WORDS3" }), [3]);
   assert.deepEqual(list({ find: "#2" }), [2]);
   assert.deepEqual(list({ task: "other" }), []);
+});
+
+test("what all problems begin with is counted in whole words", () => {
+  assert.equal(report.sharedStart(["When a cat adds 2", "When a cow adds 3", "When a car stops"]), "When a ".length);
+  assert.deepEqual([["When"], [], ["one", "two"], ["same", "same"]].map(report.sharedStart), [0, 0, 0, 0]);
 });
 
 test("a token is described with its score against both thresholds", () => {

@@ -126,8 +126,13 @@ function nameChange(base, run) {
   return base.right && !run.right ? "harmed" : "";
 }
 
-/** Problems that pass the filters, those first that changed most; of equal ones in their order. */
-function listProblems(problems, filters, correct, base, compared) {
+/** Whether a problem has this change; `missed`: by the guide, but not by the run. */
+function hasChange(change, base, run, guide) {
+  return change === "missed" ? nameChange(guide, run) === "harmed" : nameChange(base, run) === change;
+}
+
+/** Problems that pass the filters, those first that changed most; of equal ones in their order. Without a guide none is missed. */
+function listProblems(problems, filters, correct, base, compared, guide = -1) {
   const words = filters.find.toLowerCase().split(/\s+/).filter(Boolean);
   const share = (count) => (count.all ? count.right / count.all : 0);
   const found = [];
@@ -138,12 +143,19 @@ function listProblems(problems, filters, correct, base, compared) {
     let change = 0;
     if (base !== null && compared !== null) {
       const [before, now] = [base, compared].map((run) => countRight(problem.runs[run], correct));
-      if (filters.change && nameChange(before, now) !== filters.change) return;
+      if (filters.change && !hasChange(filters.change, before, now, countRight(problem.runs[guide] ?? [], correct))) return;
       change = before.all && now.all ? Math.abs(share(now) - share(before)) : -1;
     }
     found.push({ place, change });
   });
   return found.sort((one, other) => other.change - one.change || one.place - other.place).map((row) => row.place);
+}
+
+/** How many characters these texts begin with in common, in whole words: they tell none of them from the others. */
+function sharedStart(texts) {
+  if (texts.length < 2) return 0;
+  const end = texts.reduce((at, text) => Math.min(at, firstDifference(text, texts[0])), texts[0].length);
+  return texts[0].slice(0, end).search(/\S*$/);
 }
 
 function percent(logprob) {
@@ -227,10 +239,24 @@ function start() {
   const index = JSON.parse(document.querySelector("script#index").textContent);
   const correct = index.outcomes.indexOf("correct");
   const filters = { find: "", task: "", change: "" };
+  const guide = index.runs.findIndex((run) => run.policy === "guide");
   let compared = index.compared;
+  let beside = index.base; // the run of the right pane
   let listed = [];
   let shown = null; // { place, run, sample, token, rollout, other, spans }
   let opening = 0;
+
+  const starts = new Map();
+  for (const { task } of index.problems) {
+    const texts = index.problems.filter((one) => one.task === task && one.problem !== null).map((one) => one.problem);
+    if (!starts.has(task)) starts.set(task, sharedStart(texts));
+  }
+
+  /** What tells a problem from others of its task. */
+  function shortened({ task, problem }) {
+    const start = starts.get(task);
+    return `${start ? "… " : ""}${problem.slice(start, start + 160)}`;
+  }
 
   const runName = (run) => makeVisible(index.runs[run].name);
   const title = (problem) => `${makeVisible(problem.task)} #${problem.doc}`;
@@ -241,14 +267,17 @@ function start() {
     find("task").parentElement.hidden = tasks.length < 2;
     index.runs.forEach((run, place) => {
       if (place !== index.base) find("compared").append(element("option", { value: place }, runName(place)));
+      find("beside").append(element("option", { value: place }, runName(place)));
     });
+    if (beside !== null) find("beside").value = beside;
+    find("beside").parentElement.hidden = index.runs.length < 2;
     if (compared !== null) find("compared").value = compared;
     const comparable = index.base !== null && compared !== null;
     for (const id of ["compared", "change"]) find(id).parentElement.hidden = !comparable;
   }
 
   function drawGrid() {
-    listed = listProblems(index.problems, filters, correct, index.base, compared);
+    listed = listProblems(index.problems, filters, correct, index.base, compared, guide);
     const head = element("tr", {}, element("th", { scope: "col" }, "Problem"));
     index.runs.forEach((_, run) => head.append(element("th", { scope: "col" }, runName(run))));
     find("grid").tHead.replaceChildren(head);
@@ -262,7 +291,7 @@ function start() {
 
   function drawRow(place) {
     const problem = index.problems[place];
-    const words = problem.problem === null ? "(withheld)" : makeVisible(problem.problem.slice(0, 160).replace(/\s+/g, " "));
+    const words = problem.problem === null ? "(withheld)" : makeVisible(shortened(problem).replace(/\s+/g, " "));
     const row = element("tr", { "data-place": place });
     row.append(element("th", { scope: "row" }, element("b", {}, title(problem)), element("bdi", { class: "words" }, words)));
     const base = index.base === null ? null : countRight(problem.runs[index.base], correct);
@@ -301,7 +330,7 @@ function start() {
     if (!sample) return;
     opening += 1;
     const mine = opening;
-    const base = index.base === null || run === index.base ? undefined : findSample(place, index.base, number);
+    const base = beside === null || run === beside ? undefined : findSample(place, beside, number);
     const [rollout, other] = await Promise.all(
       [sample, base].map((one) => (one && one.length > 6 ? openRollout(one[6]) : null)),
     );
@@ -352,7 +381,7 @@ function start() {
     if (problem.gold === null) gold.append("not known");
     else showMath(gold, splitAnswer(problem.gold));
     const boxes = [gold, drawAnswer(runName(shown.run), sample)];
-    if (base) boxes.push(drawAnswer(runName(index.base), base));
+    if (base) boxes.push(drawAnswer(runName(beside), base));
     find("answers").replaceChildren(element("div", { class: "answers" }, ...boxes));
   }
 
@@ -384,13 +413,13 @@ function start() {
     const same = element("div", { class: "same" }, element("h4", {}, heading), mine);
     if (!other || from > 0) panes.append(same);
     if (apart) {
-      for (const [name, one, which] of [[runName(run), rollout, run], [runName(index.base), other, index.base]]) {
+      for (const [name, one, which] of [[runName(run), rollout, run], [runName(beside), other, beside]]) {
         const tokens = drawTokens(one, from, one.text.length, which, one === rollout);
         panes.append(element("div", {}, element("h4", {}, `${name}, from token ${from}`), tokens));
       }
     }
-    if (!other && index.base !== null && run !== index.base) {
-      panes.append(element("p", { class: "quiet" }, "The base's rollout of this sample is not in this file."));
+    if (!other && beside !== null && run !== beside) {
+      panes.append(element("p", { class: "quiet" }, `The rollout of ${runName(beside)} is not in this file.`));
     }
     find("text").replaceChildren(panes);
   }
@@ -558,6 +587,10 @@ function start() {
     compared = Number(find("compared").value);
     drawGrid();
   });
+  find("beside").addEventListener("input", () => {
+    beside = Number(find("beside").value);
+    if (shown) open(shown.place, shown.run, shown.sample, shown.token, false);
+  });
   find("grid").addEventListener("click", (event) => {
     const cell = event.target.closest("button");
     if (cell) open(Number(cell.dataset.place), Number(cell.dataset.run), chooseSample(Number(cell.dataset.place), Number(cell.dataset.run)));
@@ -591,6 +624,6 @@ if (typeof module === "undefined") start();
 else {
   module.exports = {
     parseRollout, firstDifference, windowMean, nextTakeover, namePart, parseHash, makeHash, makeVisible, nameToken, splitMath, splitAnswer,
-    scoreLevel, countRight, nameChange, listProblems, percent, nats, describeToken,
+    scoreLevel, sharedStart, countRight, nameChange, listProblems, percent, nats, describeToken,
   };
 }
