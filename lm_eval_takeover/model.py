@@ -284,7 +284,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         rows = self._rows_of_length("generate_until", max(len(request.prompt) + request.max_new_tokens for request in wanted))
         # From here on the bar is shown; a notice would break its line.
         with Progress(len(asked), len(asked) - sum(map(len, left.values())), quiet=quiet) as progress:
-            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": self.run is not None}
+            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": True}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)

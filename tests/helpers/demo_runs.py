@@ -14,10 +14,11 @@ def evaluate(model, tasks, arguments=None, limit=None, task_folder=None, metadat
 
 
 def run_demo(folder, limit, arguments, task="takeover_demo", task_folder=None, **options):
-    """The demo task by our model with a run_dir."""
+    """The demo task by our model with a run_dir, or without one where the folder is None."""
     from lm_eval_takeover.tasks.verdicts import get_verdict_log
 
-    arguments = {"batch_size": 64, "run_dir": str(folder), **arguments}
+    arguments = {"batch_size": 64, **({"run_dir": str(folder)} if folder else {}), **arguments}
     found = evaluate("guided-takeover", [task], arguments, limit, task_folder, **options)
-    get_verdict_log().close()
+    if folder:
+        get_verdict_log().close()
     return found
