@@ -5,7 +5,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -18,13 +18,12 @@ from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
 from lm_eval_takeover import lm_eval_hooks, stopping
-from lm_eval_takeover.backends import Backend, open_backend
+from lm_eval_takeover.backends import Backend, identify_backend, open_backend
 from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
-from lm_eval_takeover.pair.member import LoadedAs
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
 from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
@@ -32,12 +31,22 @@ from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.storage.digests import digest_code, digest_of
+from lm_eval_takeover.storage.digests import digest_code
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One call of `generate_until`: a request for each instance, which of them each text answers, and what the run_dir keeps."""
+
+    requests: list[Request]
+    by_key: dict[bytes, list[int]]
+    asked: list[AskedSample]
+    recorder: Recorder
 
 
 class GuidedTakeover(TemplateLM):  # type: ignore[misc]
@@ -66,9 +75,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     @cached_property
     def engine(self) -> Backend:
         """Both models loaded, once what is asked is known to fit. (`backend` is lm-eval's own word: causal.)"""
-        for member in self.pair.members:
-            member.__dict__.pop("loaded_as", None)
-        self.__dict__.pop("recorder", None)
         return open_backend(self.arguments, self.pair, self.policy)
 
     # One object may serve several evaluations.
@@ -87,26 +93,22 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             return
         self._evaluation = evaluation
         self._begin_counts()
-        seed = lm_eval_hooks.choose_seed(self._own_seed)
-        if seed != self.arguments.seed:
-            self.arguments = replace(self.arguments, seed=seed)
-            self.__dict__.pop("recorder", None)
+        self.arguments = replace(self.arguments, seed=lm_eval_hooks.choose_seed(self._own_seed))
 
     @property
     def seed(self) -> int:
         """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
         return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
 
-    @cached_property
-    def recorder(self) -> Recorder:
-        """Of this evaluation's texts, which depend on the weights."""
-        return self._make_recorder(self.engine.identity)
-
-    def _make_recorder(self, backend: str) -> Recorder:
-        trusted = self.arguments.trust_remote_code
-        settings = identity.collect_text_settings(
+    def _collect_settings(self) -> dict[str, Any]:
+        """All that texts depend on beside requests."""
+        backend, trusted = identify_backend(self.arguments), self.arguments.trust_remote_code
+        return identity.collect_text_settings(
             self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted
         )
+
+    def _make_recorder(self) -> Recorder:
+        settings = self._collect_settings()
         facts = identity.collect_facts(self.arguments, settings, self._description())
         return Recorder(self.run, settings, facts, self.policy)
 
@@ -173,8 +175,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
         folder = None if run is None else str(run.folder)
         described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
-        was_asked = {"engine", "recorder"} & self.__dict__.keys()
-        texts = identity.describe_identity(self.recorder.settings) if was_asked else {}
+        texts = identity.describe_identity(self._collect_settings())
         return {"takeover": {**self._description(), **texts, **counts, **described, "seconds": round(sum(spent), 3)}}
 
     def _description(self) -> dict[str, Any]:
@@ -203,19 +204,18 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         set_think_end(self.tokenizer.decode([end]) if isinstance(end, int) else end or "")
         texts: list[str] = [Padding()] * len(requests)
         done: defaultdict[str, list[Sample]] = defaultdict(list)
-        wanted, by_key, asked, failure = list[Request](), dict[bytes, list[int]](), list[AskedSample](), None
+        plan, failure = None, None
         try:
-            wanted, by_key = self._plan(requests)
-            asked = list_asked(requests, wanted, by_key)
+            plan = self._plan(requests)
         except TakeoverError as error:  # raised after gathering, in which the other ranks wait
             failure = error
-        for row in chain(*self.ranks.gather_or_raise(asked, failure)):
+        for row in chain(*self.ranks.gather_or_raise(plan.asked if plan else [], failure)):
             self._asked[row.task].append(row)
+        assert plan is not None
         started = time.perf_counter()
         try:
             with self.run.flushing() if self.run else contextlib.nullcontext():
-                quiet = disable_tqdm or self.rank != 0
-                for i, sample in self._list_samples(requests, wanted, by_key, asked, quiet=quiet):
+                for i, sample in self._list_samples(requests, plan, quiet=disable_tqdm or self.rank != 0):
                     texts[i] = sample.response
                     done[requests[i].task_name or "none"].append(replace(sample, text=""))
         except TakeoverError as error:
@@ -226,71 +226,46 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 self.samples[task] += samples
         return texts
 
-    def _plan(self, instances: Sequence[Instance]) -> tuple[list[Request], dict[bytes, list[int]]]:
-        """The requests of this rank's instances, and which of them each text answers."""
+    def _plan(self, instances: Sequence[Instance]) -> _Plan:
+        """What this rank's instances ask for. Loads the models if a text is missing."""
         thinking = self.arguments.enable_thinking
         if thinking is not None and not self._chat and self.pair.is_chat_prompt(instances[0].args[0]) is False:
             raise ArgumentError(f"enable_thinking={thinking} is read with --apply_chat_template; give both or none")
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
-        finished = self._recall(requests, indices)
-        return requests, self.recorder.group_by_key(requests, indices) if finished is None else finished
-
-    def _recall(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]] | None:
-        """As `group_by_key`, by what an earlier attempt says of its weights, if all samples are finished. None if not.
-
-        So nothing is loaded where nothing is missing.
-        """
-        asked, run = identity.describe_loading(asdict(self.arguments)), self.run
-        for facts in run.list_facts() if run and "engine" not in self.__dict__ else ():
-            described = facts["takeover"]
-            if identity.describe_loading(facts["arguments"]) != asked or described["dtypes"].keys() != {*self.policy.roles}:
-                continue
-            for role in self.policy.roles:
-                self.pair.member(role).loaded_as = LoadedAs(described["dtypes"][role], described["parameters"][role])
-            recorder = self._make_recorder(facts["settings"]["backend"])
+        recorder = self._make_recorder()
+        by_key = recorder.group_by_key(requests, indices)
+        if not recorder.has_all(by_key):
+            _ = self.engine  # whose dtype is in the keys; it may be another than the weights are stored in
+            recorder = self._make_recorder()
             by_key = recorder.group_by_key(requests, indices)
-            if (
-                digest_of(recorder.settings) == digest_of(facts["settings"])
-                and run
-                and len(run.find(list(by_key))) == len(by_key)
-            ):
-                self.recorder = recorder
-                return by_key
-        return None
+        return _Plan(requests, by_key, list_asked(instances, requests, by_key), recorder)
 
-    def _list_samples(
-        self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
-        by_key: Mapping[bytes, list[int]],
-        asked: Sequence[AskedSample],
-        *,
-        quiet: bool,
-    ) -> Iterator[tuple[int, Sample]]:
-        """`(index, its sample)` for each index into `requests` in `by_key`: of finished samples, then of those that it writes."""
-        self.recorder.begin(
-            instances, requests, by_key, asked, {task: identity.identify_task(rows) for task, rows in self._asked.items()}
-        )
+    def _list_samples(self, instances: Sequence[Instance], plan: _Plan, *, quiet: bool) -> Iterator[tuple[int, Sample]]:
+        """`(index of a request, its sample)` of all that the plan asks for: of finished samples, then of those that it writes."""
+        requests, recorder = plan.requests, plan.recorder
+        identities = {task: identity.identify_task(rows) for task, rows in self._asked.items()}
+        recorder.begin(instances, requests, plan.by_key, plan.asked, identities)
         self._compare_dtypes()
-        stored = self.recorder.find(list(by_key))
-        yield from ((i, sample) for key, sample in stored.items() for i in by_key[key])
-        left = {key: indices for key, indices in by_key.items() if key not in stored}
+        stored = recorder.find(list(plan.by_key))
+        yield from ((i, sample) for key, sample in stored.items() for i in plan.by_key[key])
+        left = {key: indices for key, indices in plan.by_key.items() if key not in stored}
         if not left:
             return
         keys, firsts = list(left), [indices[0] for indices in left.values()]
         wanted = [requests[i] for i in firsts]
         rows = self._rows_of_length("generate_until", max(len(request.prompt) + request.max_new_tokens for request in wanted))
         # From here on the bar is shown; a notice would break its line.
-        with Progress(len(asked), len(asked) - sum(map(len, left.values())), quiet=quiet) as progress:
+        asked = len(plan.asked)
+        with Progress(asked, asked - sum(map(len, left.values())), quiet=quiet) as progress:
             options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": True}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)
                 cut = generation.thought_cut or is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
                 sample = make_sample(key, instances[firsts[number]], request, generation, text, self.policy, cut)
-                self.recorder.add(sample, generation)
+                recorder.add(sample, generation)
                 for i in left[key]:
                     yield i, sample
                     progress.finish(sample.tokens, sample.takeovers)

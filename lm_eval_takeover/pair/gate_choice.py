@@ -114,7 +114,7 @@ class CalibrationFit:
 
     def compare_dtypes(self) -> None:
         for role, measured in self.calibration.dtypes.items():
-            if (now := self.pair.member(role).loaded_as.dtype) != measured:
+            if (now := self.pair.member(role).weights.dtype) != measured:
                 self._say_once(
                     f"calibration '{self.calibration.name}' was measured with the {role} in {measured}, and this run has it in "
                     f"{now}; its thresholds may be a little off"

@@ -102,18 +102,13 @@ def collect_text_settings(
     }
 
 
-def describe_loading(arguments: Mapping[str, Any]) -> str:
-    """The digest of all model arguments by which models, their code and their backend are loaded."""
-    return digest_of({name: arguments.get(name) for name, kind in KINDS.items() if kind.loads or kind.key == "backend"})
-
-
 def describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
     """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
     from lm_eval_takeover.pair.member import text_settings
 
     settings = {name: value for name, value in text_settings(member.given).items() if name != "peft"}  # its revision says it
     model = member.id.revision if Path(member.path).is_dir() else f"{member.id.id}@{member.id.revision}"
-    dtype = member.loaded_as.dtype if is_asked else None
+    dtype = member.weights.dtype if is_asked else None
     return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
 
 
@@ -213,8 +208,8 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: "Policy", orig
         "seed": arguments.seed,
         "block_size": arguments.block_size,
         "devices": {role: str(pair.member(role).device) for role in policy.roles},
-        "dtypes": {role: pair.member(role).loaded_as.dtype for role in policy.roles},
-        "parameters": {role: pair.member(role).loaded_as.parameters for role in policy.roles},
+        "dtypes": {role: pair.member(role).weights.dtype for role in policy.roles},
+        "parameters": {role: pair.member(role).weights.parameters for role in policy.roles},
     }
 
 

@@ -39,6 +39,10 @@ class Recorder:
             by_key.setdefault(sample_key(self._identity, requests[i]), []).append(i)
         return by_key
 
+    def has_all(self, by_key: ByKey) -> bool:
+        """Whether all texts are finished, so that nothing has to be loaded."""
+        return len(self.run.find(list(by_key)) if self.run else ()) == len(by_key)
+
     def begin(
         self,
         instances: Sequence[Instance],

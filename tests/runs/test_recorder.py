@@ -45,23 +45,28 @@ as_then = pytest.mark.skipif(
     ),
 ])  # fmt: skip
 def test_fixed_requests_have_the_keys_that_they_always_had(folder, arguments, settings, identity, of_task, keys):
-    lm = GuidedTakeover(run_dir=str(folder), **arguments)
+    """And once they are answered, no weights are loaded for them."""
     document, prompt = {"problem": "How far?", "answer": "7"}, ("Problem: how far?", settings)
-    lm.generate_until([Instance("generate_until", document, prompt, 0, metadata=("t", 0, 2))] * 2, disable_tqdm=True)
-    told = lm.get_model_info()["takeover"]
-    asked = lm.run.journal.asked(lm.run.command)
-    lm.close()
+    asked, made = [Instance("generate_until", document, prompt, 0, metadata=("t", 0, 2))] * 2, []
+    for is_loaded in (True, False):
+        lm = GuidedTakeover(run_dir=str(folder), **arguments)
+        made.append((lm.generate_until(asked, disable_tqdm=True), drop_place(lm.get_model_info()["takeover"])))
+        assert (lm.pair.guide.loaded_dtype is not None) == is_loaded
+        rows = lm.run.journal.asked(lm.run.command)
+        lm.close()
+    assert made[0] == made[1]
+    told = made[0][1]
     assert (told["identity"], told["per_task"]["t"]["identity"]) == (identity, of_task)
-    assert [row.key.hex() for row in asked] == keys
+    assert [row.key.hex() for row in rows] == keys
+
+
+def drop_place(takeover):
+    """What a run says of itself, but for its folder and its times."""
+    return {name: value for name, value in takeover.items() if name not in ("run_dir", "seconds", "attempts")}
 
 
 def without_place(results):
-    """What a run says of itself and of its samples, but for its folder and its times."""
-    takeover = {name: value for name, value in results["config"]["takeover"].items() if name not in PLACE}
-    return takeover, results["results"], results["samples"]
-
-
-PLACE = ("run_dir", "seconds", "attempts")
+    return drop_place(results["config"]["takeover"]), results["results"], results["samples"]
 
 
 @as_then

@@ -44,7 +44,6 @@ from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.runs.identity import COUNTS
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
-from lm_eval_takeover.vllm.block_rule import make_empty
 
 _ROWS_OF_AUTO = 64
 Done = dict[ComparedRow, list[Run]]  # by row the runs of its calls
@@ -230,7 +229,7 @@ def _lay_out_memory(asked: Comparison, rows: Sequence[PlannedRow], loads: Sequen
     lines = []
     for role, name in names.items():
         member = Member(role, name, given=arguments.for_role(role) if role in PAIR else trusted)
-        count, dtype = int(make_empty(member).num_parameters()), member.given.dtype
+        count, dtype = member.weights.parameters, member.given.dtype
         parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
         size = (parsed or torch.float32).itemsize
         cache = count_column_bytes(member.config, size) * tokens
