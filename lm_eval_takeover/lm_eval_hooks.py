@@ -18,9 +18,9 @@ import math
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from traceback import extract_tb
@@ -32,7 +32,7 @@ from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.storage.digests import watch_opens
 from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
-from lm_eval_takeover.tasks.verdicts import reset_selected, set_selected
+from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -43,23 +43,23 @@ _RARE = ("restated", "unparsed", "timed_out", "unclosed_think")  # shares of ans
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Evaluation:
-    """One call of `simple_evaluate`.
-
-    `seed` is the one that it was given for torch, None where that is lm-eval's default; `template` the name of a chat template.
-    """
-
-    seed: int | None
-    template: str | None = None
-
-
+# lm-eval hands a model none of this; it asks for it at each call.
 _current: ContextVar[Evaluation | None] = ContextVar("the evaluation that is going on", default=None)
+get_evaluation = _current.get  # the call of lm-eval that is going on; None outside one
 
 
-def get_evaluation() -> Evaluation | None:
-    """The call of `simple_evaluate` that is going on; None outside one."""
-    return _current.get()
+@contextmanager
+def _evaluating(evaluation: Evaluation) -> Iterator[None]:
+    before = _current.set(evaluation)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def _sort_selected(samples: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]]:
+    """The documents of `--samples` in the order of their task, in which lm-eval takes them; each once."""
+    return {task: sorted(set(numbers)) for task, numbers in (samples or {}).items()}
 
 
 def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,11 +75,9 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
         options.apply_defaults()
         template = options.arguments.get("apply_chat_template")
         seed = _read_seed(signature, options.arguments)
-        before = _current.set(Evaluation(seed, template if isinstance(template, str) else None))
-        try:
+        selected = _sort_selected(options.arguments.get("samples"))
+        with _evaluating(Evaluation(seed, template if isinstance(template, str) else None, selected)):
             results = simple_evaluate(*positional, **named)
-        finally:
-            _current.reset(before)
         takeover = ((results or {}).get("config") or {}).get("takeover")
         if takeover is not None:
             if tracker := options.arguments.get("evaluation_tracker"):  # it writes into a folder of this name
@@ -106,18 +104,17 @@ def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     def observed(*positional: Any, **named: Any) -> Any:
         options = signature.bind(*positional, **named).arguments
         if options.get("samples"):
-            options["samples"] = {task: sorted(set(numbers)) for task, numbers in options["samples"].items()}
-        before = set_selected(options.get("samples") or {})
-        try:
+            options["samples"] = _sort_selected(options["samples"])
+        with _evaluating(_current.get() or Evaluation(selected=options.get("samples") or {})):
             results = evaluate(**options)
-        finally:
-            reset_selected(before)
+        run = getattr(options.get("lm"), "context", None)
+        verifier = run.verifier if isinstance(run, RunContext) else NO_RUN.verifier
         tasks = options.get("task_dict") or {}
         for name, config in ((results or {}).get("configs") or {}).items():
             if hasattr(task := tasks.get("tasks", tasks).get(name), "config"):
                 from lm_eval_takeover.runs.identity import digest_task_code
 
-                config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task)}
+                config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task, verifier)}
         return results
 
     return observed

@@ -29,12 +29,12 @@ from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
+from lm_eval_takeover.runs.recorder import Recorder
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_code
-from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
+from lm_eval_takeover.tasks.context import Evaluation, RunContext
+from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
-from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +61,16 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for name in ("all_gather", "gather_object", "barrier"):  # what lm-eval calls
             setattr(self, name, getattr(self.ranks, name))
         placed = self.ranks.place(parse_arguments(arguments))
-        self._own_seed, self._evaluation = placed.seed, lm_eval_hooks.get_evaluation()
+        self._own_seed = placed.seed
         self.arguments = replace(placed, seed=lm_eval_hooks.choose_seed(placed.seed))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
-        self._begin_counts()
         folder = self.arguments.run_dir
         self.run = None if folder is None else RunWriter(Path(folder), self.rank, self.world_size)
         stopping.on_stop(self.run.describe_kept if self.run else lambda: "no run_dir=… is given, so nothing was kept")
+        self._begin(lm_eval_hooks.get_evaluation() or Evaluation())
 
     @cached_property
     def engine(self) -> Backend:
@@ -79,7 +79,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     # One object may serve several evaluations.
 
-    def _begin_counts(self) -> None:
+    def _begin(self, evaluation: Evaluation) -> None:
+        end = self.arguments.think_end_token
+        text = self.tokenizer.decode([end]) if isinstance(end, int) else end or ""
+        self.context = RunContext(evaluation, think_end=text, log=self.run.add_verdicts if self.run else None)
         self.samples: defaultdict[str, list[Sample]] = defaultdict(list)  # without their texts
         self._asked: defaultdict[str, list[AskedSample]] = defaultdict(list)  # by task, of all ranks
         self._seconds = 0.0  # of wall time in which texts were written
@@ -89,10 +92,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _enter_evaluation(self) -> None:
         """At lm-eval's first call in another evaluation than before: its own counts, and its seed."""
         evaluation = lm_eval_hooks.get_evaluation()
-        if evaluation is None or evaluation is self._evaluation:
+        if evaluation is None or evaluation is self.context.evaluation:
             return
-        self._evaluation = evaluation
-        self._begin_counts()
+        self._begin(evaluation)
         self.arguments = replace(self.arguments, seed=lm_eval_hooks.choose_seed(self._own_seed))
 
     @property
@@ -110,7 +112,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _make_recorder(self) -> Recorder:
         settings = self._collect_settings()
         facts = identity.collect_facts(self.arguments, settings, self._description())
-        return Recorder(self.run, settings, facts, self.policy)
+        return Recorder(self.run, settings, facts, self.policy, self.context.evaluation)
 
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Raises ArgumentError: lm-eval's cache knows prompts, and no models."""
@@ -154,8 +156,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The prompt in the guide's chat template; without the system message where the template refuses one."""
         self._enter_evaluation()
-        self._chat, evaluation = True, lm_eval_hooks.get_evaluation()
-        self.pair.template = evaluation.template if evaluation else None
+        self._chat, self.pair.template = True, self.context.evaluation.template
         return self.pair.chat_prompt(
             chat_history, add_generation_prompt=add_generation_prompt, enable_thinking=self.arguments.enable_thinking
         )
@@ -199,9 +200,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """All repeats. Sample j depends on its prompt, j and the seed only; what a run_dir holds is not written again."""
         self._enter_evaluation()
-        set_verdict_log(self.run)  # for the verdicts on these texts
-        end = self.arguments.think_end_token
-        set_think_end(self.tokenizer.decode([end]) if isinstance(end, int) else end or "")
         texts: list[str] = [Padding()] * len(requests)
         done: defaultdict[str, list[Sample]] = defaultdict(list)
         plan, failure = None, None
@@ -216,7 +214,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         try:
             with self.run.flushing() if self.run else contextlib.nullcontext():
                 for i, sample in self._list_samples(requests, plan, quiet=disable_tqdm or self.rank != 0):
-                    texts[i] = sample.response
+                    texts[i] = sample.respond(self.context)
                     done[requests[i].task_name or "none"].append(replace(sample, text=""))
         except TakeoverError as error:
             failure = error
@@ -240,7 +238,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             _ = self.engine  # whose dtype is in the keys; it may be another than the weights are stored in
             recorder = self._make_recorder()
             by_key = recorder.group_by_key(requests, indices)
-        return _Plan(requests, by_key, list_asked(instances, requests, by_key), recorder)
+        return _Plan(requests, by_key, recorder.list_asked(instances, requests, by_key), recorder)
 
     def _list_samples(self, instances: Sequence[Instance], plan: _Plan, *, quiet: bool) -> Iterator[tuple[int, Sample]]:
         """`(index of a request, its sample)` of all that the plan asks for: of finished samples, then of those that it writes."""
@@ -264,8 +262,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)
                 cut = generation.thought_cut or is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
-                sample = make_sample(key, instances[firsts[number]], request, generation, text, self.policy, cut)
-                recorder.add(sample, generation)
+                sample = recorder.add(key, instances[firsts[number]], request, generation, text, truncated=cut)
                 for i in left[key]:
                     yield i, sample
                     progress.finish(sample.tokens, sample.takeovers)
@@ -279,7 +276,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         template = fit.calibration.prompts.get("template_digest")
         fit.template_differs |= template is not None and not all(has_template(p, template) for _, p in set(prompts))
         refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, prompts)
-        documents = ((document_label(instance), instance.doc) for instance in instances)
+        documents = ((self._name_document(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):
             fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")
 
@@ -291,10 +288,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """The requests of these instances: prompts as token ids, cut to the context."""
         return make_requests(
             instances,
+            self.context.evaluation,
             lambda text, label: self._check_ids(self.tok_encode(text), label),
             max_length=self.max_length,
             max_gen_toks=self.arguments.max_gen_toks,
         )
+
+    def _name_document(self, instance: Instance) -> str:
+        return self.context.evaluation.name_document(instance)
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
         """How many rows of so many tokens are read at a time; lm-eval is told what `batch_size=auto` chose."""
@@ -315,7 +316,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
         self._enter_evaluation()
         self._check_calibration(requests, [None] * len(requests))
-        self._labels = [document_label(request) for request in requests]
+        self._labels = [self._name_document(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored
 
@@ -325,7 +326,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._check_calibration(requests, [None] * len(requests))
         texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
-        self._labels = [document_label(requests[owner]) for owner, _, _ in windows]
+        self._labels = [self._name_document(requests[owner]) for owner, _, _ in windows]
         scored = self._loglikelihood_tokens([(("", ""), *window[1:]) for window in windows], disable_tqdm=disable_tqdm)
         totals = [0.0] * len(requests)
         for (owner, _, _), (log_prob, _) in zip(windows, scored, strict=True):

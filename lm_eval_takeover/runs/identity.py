@@ -30,13 +30,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lm_eval_takeover import __version__
+from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import KINDS, ModelArguments
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_of_text
 from lm_eval_takeover.storage.schema import check
-from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
+from lm_eval_takeover.tasks.verdicts import identify_scorer
 
 if TYPE_CHECKING:  # these load torch, which readers do not need
     from lm_eval_takeover.method.policy import Policy
@@ -145,7 +146,7 @@ def digest_task(task: Any, documents: int | None = None) -> str:
     return digest_of([_name_functions(config, []), digest_task_code(task), *read])
 
 
-def digest_task_code(task: Any) -> str:
+def digest_task_code(task: Any, verifier: Verifier = "takeover") -> str:
     """All code that prompts and judges by a task: its class, the functions that its file names, and what these reach."""
     functions: list[Any] = [type(task)]
     _name_functions(task.config.to_dict(keep_callable=True), functions)
@@ -154,7 +155,7 @@ def digest_task_code(task: Any) -> str:
     found = digests.describe_code(file for file in files if not digests.is_installed(file) and not digests.is_ours(file))
     found += [(name, digests.find_version(name) or "") for name in sorted(libraries)]
     if any(map(digests.is_ours, files)) or (PACKAGE, "") in found:
-        found.append((PACKAGE, identify_scorer(get_verifier())))
+        found.append((PACKAGE, identify_scorer(verifier)))
     return digest_of(found)
 
 

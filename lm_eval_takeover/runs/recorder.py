@@ -13,10 +13,10 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request
 from lm_eval_takeover.runs.identity import list_versions, sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.parquet import TraceHeader, make_prompt, pack_trace
+from lm_eval_takeover.runs.parquet import Prompt, TraceHeader, make_prompt, pack_trace
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.tasks.verdicts import find_doc_id
+from lm_eval_takeover.tasks.context import Evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,15 @@ ByKey = Mapping[bytes, Sequence[int]]  # indices of the requests that one text a
 class Recorder:
     """Finds samples in a run_dir and adds new ones. Without one (`run` is None), none is found and none is saved."""
 
-    def __init__(self, run: RunWriter | None, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
-        self.run, self.settings = run, settings
+    def __init__(
+        self,
+        run: RunWriter | None,
+        settings: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        policy: Policy,
+        evaluation: Evaluation,
+    ) -> None:
+        self.run, self.policy, self.evaluation = run, policy, evaluation
         self._identity, self._facts = digest_of(settings), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
@@ -59,7 +66,7 @@ class Recorder:
         command = digest_of([self._identity, identities])
         self.run.begin(command, facts, asked)
         firsts = {id(instances[i]): i for indices in by_key.values() for i in indices}
-        self.run.add_prompts([make_prompt(instances[i], requests[i]) for i in firsts.values()])
+        self.run.add_prompts([self._make_prompt(instances[i], requests[i]) for i in firsts.values()])
         self._header = replace(self._header, command=command)
         earlier = [before for before, _ in self.run.read_attempts()[:-1]]
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -77,21 +84,35 @@ class Recorder:
             logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
         return finished
 
-    def add(self, sample: Sample, generation: Generation) -> None:
-        """Hand over a new sample with its trace."""
+    def list_asked(self, instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> list[AskedSample]:
+        """Of each request, which sample of which document it wants, and the key of the answer."""
+        digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
+        asked = []
+        for key, indices in by_key.items():
+            for i in indices:
+                instance = instances[i]
+                if id(instance) not in digests:
+                    digests[id(instance)] = digest_of(instance.doc), digest_of(self._make_prompt(instance, requests[i]))
+                doc, prompt = digests[id(instance)]
+                task, doc_id = instance.task_name or "none", self.evaluation.find_doc_id(instance)
+                asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
+        return asked
+
+    def _make_prompt(self, instance: Instance, request: Request) -> Prompt:
+        return make_prompt(instance, request, self.evaluation.find_doc_id(instance))
+
+    def add(
+        self, key: bytes, instance: Instance, request: Request, generation: Generation, text: str, *, truncated: bool
+    ) -> Sample:
+        """The finished sample of a request, without its trace, with which it is kept."""
+        policy, passes = self.policy, (generation.base_passes, generation.guide_passes)
+        name = instance.task_name or "none", self.evaluation.find_doc_id(instance), request.sample
+        tokens = len(generation.tokens), generation.takeovers
+        costs = count_changed(policy, generation), count_asked(policy, generation)
+        sample = Sample(key, *name, text, *tokens, *costs, *passes, truncated, *count_spikes(policy, generation))
         if self.run is not None:
             self.run.add(replace(sample, trace=pack_trace(generation, self._header)))
-
-
-def make_sample(
-    key: bytes, instance: Instance, request: Request, generation: Generation, text: str, policy: Policy, truncated: bool
-) -> Sample:
-    """A finished sample without its trace."""
-    name = instance.task_name or "none", find_doc_id(instance.task_name, instance.doc_id), request.sample
-    tokens = len(generation.tokens), generation.takeovers
-    costs = count_changed(policy, generation), count_asked(policy, generation)
-    passes = generation.base_passes, generation.guide_passes
-    return Sample(key, *name, text, *tokens, *costs, *passes, truncated, *count_spikes(policy, generation))
+        return sample
 
 
 # Costs follow from the method, not from the engine: the length of drafts changes only passes.
@@ -127,18 +148,3 @@ def count_spikes(policy: Policy, generation: Generation) -> tuple[float | None, 
     total = float(scores.sum())
     known = 0 <= total < np.inf and not (policy.scorer and policy.scorer.signed)
     return total if known else None, int((scores > policy.gate.tau).sum())
-
-
-def list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> list[AskedSample]:
-    """Of each request, which sample of which document it wants, and the key of the answer."""
-    digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
-    asked = []
-    for key, indices in by_key.items():
-        for i in indices:
-            instance = instances[i]
-            if id(instance) not in digests:
-                digests[id(instance)] = digest_of(instance.doc), digest_of(make_prompt(instance, requests[i]))
-            doc, prompt = digests[id(instance)]
-            task, doc_id = instance.task_name or "none", find_doc_id(instance.task_name, instance.doc_id)
-            asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
-    return asked

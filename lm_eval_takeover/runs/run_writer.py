@@ -26,7 +26,7 @@ from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample,
 from lm_eval_takeover.runs.parquet import Prompt, add_prompts, check_digest, read_header, tabulate, write_parquet
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_verdict_log
+from lm_eval_takeover.tasks.context import LoggedVerdict
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +118,10 @@ class RunWriter:
             self._check_place()
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
-        with self._writing():
-            self.journal.add_verdicts(verdicts)
+        """Commit verdicts; none once the folder is closed, as `rescore` can judge its texts."""
+        if self._open:
+            with self._writing():
+                self.journal.add_verdicts(verdicts)
 
     def read_attempts(self) -> list[tuple[dict[str, Any], float]]:
         """The facts of each attempt at this command, and the seconds that it generated, until now; the oldest first."""
@@ -156,8 +158,6 @@ class RunWriter:
         finally:
             self._open = False
             _open_here.pop(self._place, None)
-            if get_verdict_log() is self:
-                set_verdict_log(None)
             atexit.unregister(self._close_at_exit)
             self.journal.close()
             self._lock.release()

@@ -8,11 +8,13 @@ from helpers.demo_runs import run_demo
 from lm_eval.api.instance import Instance
 from transformers import AutoTokenizer
 
-from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.demo import DEMO, problems
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs.journal import _SCHEMA
-from lm_eval_takeover.storage.digests import digest_of_text
+from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+from lm_eval_takeover.tasks.benchmarks import score_all
+from lm_eval_takeover.tasks.verdicts import score_samples
 
 OLD = Path(__file__).parent / "data" / "journal_of_0.2.0.sqlite.gz"  # of GATED, one problem of the demo, 8 tokens a text
 GATED = {"tau": 1.0, "kappa": 1.0}
@@ -86,3 +88,25 @@ def test_results_are_the_same_with_a_run_dir_and_without(folder):
     kept = run_demo(folder, 2, GATED, **SHORT)
     assert without_place(kept) == without_place(run_demo(None, 2, GATED, **SHORT))
     assert kept["config"]["takeover"]["changed"] > 0
+
+
+def test_models_of_one_process_that_take_turns_keep_their_texts_and_verdicts_apart(tmp_path):
+    """With other seeds, folders and texts that end the thinking; behind a full stop there is no answer."""
+    settings = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 200, "until": []}
+    models = {
+        end: GuidedTakeover(policy="guide", seed=ord(end), think_end_token=end, run_dir=str(tmp_path / end)) for end in ".S"
+    }
+    expected = {end: {} for end in models}
+    for document in problems()[:2]:
+        instance = Instance("generate_until", document, (document["problem"], settings), 0, metadata=("t", 0, 2))
+        texts = {end: lm.generate_until([instance] * 2, disable_tqdm=True) for end, lm in models.items()}
+        for end, responses in texts.items():
+            samples, _ = score_samples(document["answer"], responses, think_end=end)
+            assert score_all([responses], [document]) == [[[sample.answer or "", sample.outcome] for sample in samples]]
+            for text, sample in zip(responses, samples, strict=True):
+                expected[end][digest_of(document), digest_of_text(text)] = sample.answer, sample.outcome
+    for end, lm in models.items():
+        assert lm.run.journal.verdicts() == expected[end]
+        assert {answer is None for answer, _ in expected[end].values()} == {end == "."}
+        assert lm.get_model_info()["takeover"]["samples"] == 4
+        lm.close()

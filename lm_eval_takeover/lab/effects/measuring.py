@@ -34,8 +34,8 @@ from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import write_text, write_whole
 from lm_eval_takeover.tasks.benchmarks import Record
+from lm_eval_takeover.tasks.context import Response
 from lm_eval_takeover.tasks.sampled import find_tasks
-from lm_eval_takeover.tasks.verdicts import Response
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
 
