@@ -1,6 +1,6 @@
 """What a process of `lm_eval` does otherwise with this model type. A light import.
 
-options      are checked before slow imports                                               check_options
+options      are checked before slow imports; lm-eval's errors about them are a line       run_command
 errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
 tasks        of any model have a digest of the code that judged, and sorted documents      observe_tasks
@@ -27,6 +27,7 @@ from traceback import extract_tb
 from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.commands import RunTask
 from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.identity import find_missed_rate
@@ -75,8 +76,11 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
         options.apply_defaults()
         template = options.arguments.get("apply_chat_template")
         seed = _read_seed(signature, options.arguments)
+        names = [task for task in options.arguments.get("tasks") or () if isinstance(task, str)]
+        include = getattr(options.arguments.get("task_manager"), "include_path", None)
+        task = RunTask(next(iter(names), None), include if isinstance(include, str) else None)
         selected = _sort_selected(options.arguments.get("samples"))
-        with _evaluating(Evaluation(seed, template if isinstance(template, str) else None, selected)):
+        with _evaluating(Evaluation(seed, template if isinstance(template, str) else None, selected, task)):
             results = simple_evaluate(*positional, **named)
         takeover = ((results or {}).get("config") or {}).get("takeover")
         if takeover is not None:
@@ -205,11 +209,22 @@ def share_logging() -> None:
 # The command
 
 
+def run_command(run: Callable[[Namespace], None], options: Namespace) -> None:
+    """`lm_eval run` with this model type. Raises ArgumentError for what lm-eval itself refuses among its options."""
+    check_options(options)
+    try:
+        run(options)
+    except Exception as error:
+        if (line := _describe_option_error(error)) is None:
+            raise
+        raise ArgumentError(line) from error
+
+
 def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options, first what needs no slow import. Raises a TakeoverError of one line."""
     if is_our_command():
         use_utf8()
-    install_error_hook(_describe_option_error)
+    install_error_hook()
     share_logging()
     written = _read_config(getattr(options, "config", None))
 
@@ -250,11 +265,9 @@ def check_options(options: Namespace) -> None:
     for name in ("base", "guide"):
         if isinstance(values.get(name), str) and values[name]:
             check_source(name, values[name])
-    from lm_eval_takeover.calibration.files import note_tasks
     from lm_eval_takeover.pair.loading import check_arguments
 
-    note_tasks(tasks, read("include_path"))
-    check_arguments(values)
+    check_arguments(values, RunTask(next(iter(tasks), None), read("include_path")))
 
 
 def _check_output(path: Any) -> None:
@@ -282,10 +295,8 @@ def _check_tasks(names: Sequence[str], include_path: Any, shots: Any) -> None:
             raise ArgumentError(f"--num_fewshot {shots}: {found[0]} has no examples, so nothing reads it; leave it out")
 
 
-def _describe_option_error(error: BaseException) -> str | None:
+def _describe_option_error(error: Exception) -> str | None:
     """The line on an error of lm-eval's about its own options, such as an unknown task; None for other errors."""
-    if not isinstance(error, Exception):
-        return None
     raised_in = [Path(frame.filename).name for frame in extract_tb(error.__traceback__)[-1:]]
     line = first_line(error).strip('"')
     unknown = "Tasks not found" in line or "not a registered task" in line  # in lm-eval 0.4, 0.5

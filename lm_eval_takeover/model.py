@@ -5,7 +5,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -29,7 +29,7 @@ from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Recorder
+from lm_eval_takeover.runs.recorder import Plan, Recorder
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_code
 from lm_eval_takeover.tasks.context import Evaluation, RunContext
@@ -37,16 +37,6 @@ from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_window
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """One call of `generate_until`: a request for each instance, which of them each text answers, and what the run_dir keeps."""
-
-    requests: list[Request]
-    by_key: dict[bytes, list[int]]
-    asked: list[AskedSample]
-    recorder: Recorder
 
 
 class GuidedTakeover(TemplateLM):  # type: ignore[misc]
@@ -64,13 +54,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._own_seed = placed.seed
         self.arguments = replace(placed, seed=lm_eval_hooks.choose_seed(placed.seed))
         self.pair = load_pair(self.arguments)
-        self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
+        evaluation = lm_eval_hooks.get_evaluation() or Evaluation()
+        self.policy, self.gate_origin = load_policy(self.arguments, self.pair, evaluation.task)
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
         folder = self.arguments.run_dir
         self.run = None if folder is None else RunWriter(Path(folder), self.rank, self.world_size)
         stopping.on_stop(self.run.describe_kept if self.run else lambda: "no run_dir=… is given, so nothing was kept")
-        self._begin(lm_eval_hooks.get_evaluation() or Evaluation())
+        self._begin(evaluation)
 
     @cached_property
     def engine(self) -> Backend:
@@ -110,9 +101,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
 
     def _make_recorder(self) -> Recorder:
-        settings = self._collect_settings()
-        facts = identity.collect_facts(self.arguments, settings, self._description())
-        return Recorder(self.run, settings, facts, self.policy, self.context.evaluation)
+        facts = identity.collect_facts(self.arguments, self._collect_settings(), self._description())
+        return Recorder(self.run, facts, self.policy, self.context.evaluation)
 
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Raises ArgumentError: lm-eval's cache knows prompts, and no models."""
@@ -174,10 +164,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for source in self.policy.sources:
             if source.files and digest_code(source.files) != source.digest:
                 logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
-        folder = None if run is None else str(run.folder)
-        described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
-        texts = identity.describe_identity(self._collect_settings())
-        return {"takeover": {**self._description(), **texts, **counts, **described, "seconds": round(sum(spent), 3)}}
+        told = {"differs_from_calibration": differences, "run_dir": None if run is None else str(run.folder)}
+        told |= {"attempts": len(spent), "seconds": round(sum(spent), 3)}
+        return {"takeover": {**self._description(), **identity.describe_identity(self._collect_settings()), **counts, **told}}
 
     def _description(self) -> dict[str, Any]:
         return identity.describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
@@ -202,18 +191,18 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._enter_evaluation()
         texts: list[str] = [Padding()] * len(requests)
         done: defaultdict[str, list[Sample]] = defaultdict(list)
-        plan, failure = None, None
+        planned, failure = None, None
         try:
-            plan = self._plan(requests)
+            planned = self._plan(requests)
         except TakeoverError as error:  # raised after gathering, in which the other ranks wait
             failure = error
-        for row in chain(*self.ranks.gather_or_raise(plan.asked if plan else [], failure)):
+        for row in chain(*self.ranks.gather_or_raise(planned[1].asked if planned else [], failure)):
             self._asked[row.task].append(row)
-        assert plan is not None
+        assert planned is not None
         started = time.perf_counter()
         try:
             with self.run.flushing() if self.run else contextlib.nullcontext():
-                for i, sample in self._list_samples(requests, plan, quiet=disable_tqdm or self.rank != 0):
+                for i, sample in self._list_samples(requests, *planned, quiet=disable_tqdm or self.rank != 0):
                     texts[i] = sample.respond(self.context)
                     done[requests[i].task_name or "none"].append(replace(sample, text=""))
         except TakeoverError as error:
@@ -224,7 +213,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 self.samples[task] += samples
         return texts
 
-    def _plan(self, instances: Sequence[Instance]) -> _Plan:
+    def _plan(self, instances: Sequence[Instance]) -> tuple[Recorder, Plan]:
         """What this rank's instances ask for. Loads the models if a text is missing."""
         thinking = self.arguments.enable_thinking
         if thinking is not None and not self._chat and self.pair.is_chat_prompt(instances[0].args[0]) is False:
@@ -233,20 +222,22 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
         recorder = self._make_recorder()
-        by_key = recorder.group_by_key(requests, indices)
-        if not recorder.has_all(by_key):
+        plan = recorder.plan(instances, requests, indices)
+        if len(recorder.find(plan.by_key)) < len(plan.by_key):
             _ = self.engine  # whose dtype is in the keys; it may be another than the weights are stored in
             recorder = self._make_recorder()
-            by_key = recorder.group_by_key(requests, indices)
-        return _Plan(requests, by_key, recorder.list_asked(instances, requests, by_key), recorder)
+            plan = recorder.plan(instances, requests, indices)
+        return recorder, plan
 
-    def _list_samples(self, instances: Sequence[Instance], plan: _Plan, *, quiet: bool) -> Iterator[tuple[int, Sample]]:
+    def _list_samples(
+        self, instances: Sequence[Instance], recorder: Recorder, plan: Plan, *, quiet: bool
+    ) -> Iterator[tuple[int, Sample]]:
         """`(index of a request, its sample)` of all that the plan asks for: of finished samples, then of those that it writes."""
-        requests, recorder = plan.requests, plan.recorder
+        requests, stored = plan.requests, recorder.find(plan.by_key)
         identities = {task: identity.identify_task(rows) for task, rows in self._asked.items()}
-        recorder.begin(instances, requests, plan.by_key, plan.asked, identities)
-        self._compare_dtypes()
-        stored = recorder.find(list(plan.by_key))
+        recorder.begin(instances, plan, identities, len(stored))
+        if self.gate_origin.fit is not None:
+            self.gate_origin.fit.compare_dtypes()
         yield from ((i, sample) for key, sample in stored.items() for i in plan.by_key[key])
         left = {key: indices for key, indices in plan.by_key.items() if key not in stored}
         if not left:
@@ -255,8 +246,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         wanted = [requests[i] for i in firsts]
         rows = self._rows_of_length("generate_until", max(len(request.prompt) + request.max_new_tokens for request in wanted))
         # From here on the bar is shown; a notice would break its line.
-        asked = len(plan.asked)
-        with Progress(asked, asked - sum(map(len, left.values())), quiet=quiet) as progress:
+        finished = sum(len(plan.by_key[key]) for key in stored)
+        with Progress(len(plan.asked), finished, quiet=quiet) as progress:
             options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": True}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
@@ -276,13 +267,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         template = fit.calibration.prompts.get("template_digest")
         fit.template_differs |= template is not None and not all(has_template(p, template) for _, p in set(prompts))
         refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, prompts)
-        documents = ((self._name_document(instance), instance.doc) for instance in instances)
+        documents = ((self.context.evaluation.name_document(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):
             fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")
-
-    def _compare_dtypes(self) -> None:
-        if self.gate_origin.fit is not None:
-            self.gate_origin.fit.compare_dtypes()
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """The requests of these instances: prompts as token ids, cut to the context."""
@@ -293,9 +280,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             max_length=self.max_length,
             max_gen_toks=self.arguments.max_gen_toks,
         )
-
-    def _name_document(self, instance: Instance) -> str:
-        return self.context.evaluation.name_document(instance)
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
         """How many rows of so many tokens are read at a time; lm-eval is told what `batch_size=auto` chose."""
@@ -316,7 +300,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
         self._enter_evaluation()
         self._check_calibration(requests, [None] * len(requests))
-        self._labels = [self._name_document(request) for request in requests]
+        self._labels = [self.context.evaluation.name_document(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored
 
@@ -326,7 +310,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._check_calibration(requests, [None] * len(requests))
         texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
-        self._labels = [self._name_document(requests[owner]) for owner, _, _ in windows]
+        self._labels = [self.context.evaluation.name_document(requests[owner]) for owner, _, _ in windows]
         scored = self._loglikelihood_tokens([(("", ""), *window[1:]) for window in windows], disable_tqdm=disable_tqdm)
         totals = [0.0] * len(requests)
         for (owner, _, _), (log_prob, _) in zip(windows, scored, strict=True):
@@ -352,7 +336,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))
-        self._compare_dtypes()
+        if self.gate_origin.fit is not None:
+            self.gate_origin.fit.compare_dtypes()
         for chosen, forced in run_in_batches(partial(self._force, texts), order, at_once):
             for i, row in zip(chosen, forced, strict=True):
                 results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))

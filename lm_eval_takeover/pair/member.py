@@ -158,7 +158,8 @@ class Member:
     @cached_property
     def outline(self) -> Any:
         """The transformers model without its weights, on the meta device, in the dtype that it will be loaded in."""
-        dtype = (self.config.dtype or read_stored_dtype(self.folder)) if self.dtype == "auto" else self.dtype
+        stored = (dtype for dtype, _ in list_stored(self.folder) if dtype)
+        dtype = (self.config.dtype or next(stored, None)) if self.dtype == "auto" else self.dtype
         options = {"trust_remote_code": self.given.trust_remote_code} | ({} if dtype is None else {"dtype": dtype})
         with torch.device("meta"):
             return self.loader.from_config(deepcopy(self.config), **options)  # which writes the dtype into it
@@ -170,11 +171,11 @@ class Member:
 
     @cached_property
     def _parameters(self) -> int:
-        own = int(self.outline.num_parameters())
-        if self.given.peft is None:
-            return own
-        path, revision = ask_revision(self.given.peft, "adapter_config.json")
-        return own + count_stored_numbers(find_folder(path, revision, file="adapter_config.json"))
+        adapted = 0
+        if self.given.peft is not None:
+            path, revision = ask_revision(self.given.peft, "adapter_config.json")
+            adapted = sum(count for _, count in list_stored(find_folder(path, revision, file="adapter_config.json")))
+        return int(self.outline.num_parameters()) + adapted
 
     def _adapt(self, model: Any, adapter: str) -> Any:
         argument, (path, revision) = self.argument("peft"), ask_revision(adapter, "adapter_config.json")
@@ -333,23 +334,12 @@ def _find_quantization(arguments: ModelArguments) -> Any:
 _STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def _list_stored(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
-    """`(dtype in the words of safetensors, shape)` of each weight of a folder, in the order of its files."""
+def list_stored(folder: Path) -> Iterator[tuple[torch.dtype | None, int]]:
+    """`(dtype, None for one of whole numbers; how many numbers)` of each weight of a folder, in the order of its files."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
-            for name in weights.keys():  # noqa: SIM118 - no dictionary
-                header = weights.get_slice(name)
-                yield header.get_dtype(), header.get_shape()
-
-
-def read_stored_dtype(folder: Path) -> torch.dtype | None:
-    """The dtype of the first weight that is a number with a fraction; None where no file is here."""
-    return next((_STORED[dtype] for dtype, _ in _list_stored(folder) if dtype in _STORED), None)
-
-
-def count_stored_numbers(folder: Path) -> int:
-    """The numbers in all weights."""
-    return sum(math.prod(shape) for _, shape in _list_stored(folder))
+            for header in map(weights.get_slice, weights.keys()):
+                yield _STORED.get(header.get_dtype()), math.prod(header.get_shape())
 
 
 SHOWN = 3  # names that an error lists

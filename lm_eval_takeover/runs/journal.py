@@ -17,7 +17,7 @@ from typing import Any
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.storage.files import open_regular, sync_folder
-from lm_eval_takeover.tasks.context import NO_RUN, LoggedVerdict, Response, RunContext
+from lm_eval_takeover.tasks.context import LoggedVerdict, Response, RunContext
 
 _SCHEMA = 8
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
@@ -128,7 +128,7 @@ class Sample:
     spikes: int | None = None
     trace: bytes = b""
 
-    def respond(self, context: RunContext = NO_RUN) -> Response:
+    def respond(self, context: RunContext) -> Response:
         """The text as lm-eval gets it from a model of this context."""
         return Response(self.text, bool(self.truncated), context)
 

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,50 +23,54 @@ logger = logging.getLogger(__name__)
 ByKey = Mapping[bytes, Sequence[int]]  # indices of the requests that one text answers
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for: a request for each of lm-eval's instances, which of them each text answers, and rows of the journal."""
+
+    requests: Sequence[Request]
+    by_key: ByKey
+    asked: Sequence[AskedSample]
+
+
 class Recorder:
     """Finds samples in a run_dir and adds new ones. Without one (`run` is None), none is found and none is saved."""
 
-    def __init__(
-        self,
-        run: RunWriter | None,
-        settings: Mapping[str, Any],
-        facts: Mapping[str, Any],
-        policy: Policy,
-        evaluation: Evaluation,
-    ) -> None:
+    def __init__(self, run: RunWriter | None, facts: Mapping[str, Any], policy: Policy, evaluation: Evaluation) -> None:
         self.run, self.policy, self.evaluation = run, policy, evaluation
-        self._identity, self._facts = digest_of(settings), facts
+        self._identity, self._facts = digest_of(facts["settings"]), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
 
-    def group_by_key(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]]:
-        """The wanted indices into `requests` by the key of their text, in their order."""
+    def plan(self, instances: Sequence[Instance], requests: Sequence[Request], indices: Sequence[int]) -> Plan:
+        """The plan for the wanted indices into `requests`, which are in their order."""
         by_key: dict[bytes, list[int]] = {}
         for i in indices:
             by_key.setdefault(sample_key(self._identity, requests[i]), []).append(i)
-        return by_key
+        digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
+        asked = []
+        for key, i in ((key, i) for key, of_key in by_key.items() for i in of_key):
+            instance = instances[i]
+            if id(instance) not in digests:
+                digests[id(instance)] = digest_of(instance.doc), digest_of(self._make_prompt(instance, requests[i]))
+            doc, prompt = digests[id(instance)]
+            task, doc_id = instance.task_name or "none", self.evaluation.find_doc_id(instance)
+            asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
+        return Plan(requests, by_key, asked)
 
-    def has_all(self, by_key: ByKey) -> bool:
-        """Whether all texts are finished, so that nothing has to be loaded."""
-        return len(self.run.find(list(by_key)) if self.run else ()) == len(by_key)
+    def find(self, by_key: ByKey) -> dict[bytes, Sample]:
+        """The samples of these keys that are finished."""
+        return self.run.find(list(by_key)) if self.run else {}
 
-    def begin(
-        self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
-        by_key: ByKey,
-        asked: Sequence[AskedSample],
-        identities: Mapping[str, str],
-    ) -> None:
-        """Enter the command and all that it asks for. The identities of its tasks make it."""
+    def begin(self, instances: Sequence[Instance], plan: Plan, identities: Mapping[str, str], finished: int) -> None:
+        """Enter the command and all that it asks for, and say how much is finished. The identities of its tasks make it."""
         if self.run is None:
             return
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._identity, identities])
-        self.run.begin(command, facts, asked)
-        firsts = {id(instances[i]): i for indices in by_key.values() for i in indices}
-        self.run.add_prompts([self._make_prompt(instances[i], requests[i]) for i in firsts.values()])
+        self.run.begin(command, facts, plan.asked)
+        firsts = {id(instances[i]): i for indices in plan.by_key.values() for i in indices}
+        self.run.add_prompts([self._make_prompt(instances[i], plan.requests[i]) for i in firsts.values()])
         self._header = replace(self._header, command=command)
         earlier = [before for before, _ in self.run.read_attempts()[:-1]]
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -74,29 +78,10 @@ class Recorder:
                 "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
                 self.run.folder, list_versions(earlier[-1]), list_versions(facts),
             )  # fmt: skip
-
-    def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
-        """The samples of these keys that are finished; says how many there are."""
-        finished = self.run.find(keys) if self.run else {}
-        if self.run and finished:
-            self.run.samples_kept += len(finished)
-            counts = self.run.folder, len(finished), len(keys), len(keys) - len(finished)
+        self.run.samples_kept += finished
+        if finished:
+            counts = self.run.folder, finished, len(plan.by_key), len(plan.by_key) - finished
             logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
-        return finished
-
-    def list_asked(self, instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> list[AskedSample]:
-        """Of each request, which sample of which document it wants, and the key of the answer."""
-        digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
-        asked = []
-        for key, indices in by_key.items():
-            for i in indices:
-                instance = instances[i]
-                if id(instance) not in digests:
-                    digests[id(instance)] = digest_of(instance.doc), digest_of(self._make_prompt(instance, requests[i]))
-                doc, prompt = digests[id(instance)]
-                task, doc_id = instance.task_name or "none", self.evaluation.find_doc_id(instance)
-                asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
-        return asked
 
     def _make_prompt(self, instance: Instance, request: Request) -> Prompt:
         return make_prompt(instance, request, self.evaluation.find_doc_id(instance))

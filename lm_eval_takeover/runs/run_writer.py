@@ -118,8 +118,7 @@ class RunWriter:
             self._check_place()
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
-        """Commit verdicts; none once the folder is closed, as `rescore` can judge its texts."""
-        if self._open:
+        if self._open:  # else `rescore` can judge the texts
             with self._writing():
                 self.journal.add_verdicts(verdicts)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lm_eval_takeover.answers.samples import Verifier
+from lm_eval_takeover.calibration.commands import NO_TASK, RunTask
 
 if TYPE_CHECKING:  # it loads torch and transformers
     from lm_eval.api.instance import Instance
@@ -24,12 +25,13 @@ class Evaluation:
     """One call of lm-eval.
 
     `seed` is the one that it was given for torch, None where that is lm-eval's default; `template` the name of a chat template;
-    `selected` the documents of `--samples` by task, in rising order.
+    `selected` the documents of `--samples` by task, in rising order; `task` the first one.
     """
 
     seed: int | None = None
     template: str | None = None
     selected: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    task: RunTask = NO_TASK
 
     def find_doc_id(self, instance: "Instance") -> int:
         """The number of an instance's document in its task; lm-eval's instances count those that were selected."""

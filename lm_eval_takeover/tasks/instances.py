@@ -16,20 +16,16 @@ from lm_eval_takeover.tasks.context import Evaluation
 logger = logging.getLogger(__name__)
 
 Ids = list[int]
+Encode = Callable[[str, str], Sequence[int]]  # (text, its label) to token ids
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of one setting
 GENERATION_ARGUMENTS = ("until", *LENGTHS, "do_sample", "temperature", "top_p", "top_k", "min_p")
 NEUTRAL = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}  # settings at which nothing changes
 
 
 def make_requests(
-    instances: Sequence[Instance],
-    evaluation: Evaluation,
-    encode: Callable[[str, str], Sequence[int]],
-    *,
-    max_length: int,
-    max_gen_toks: int,
+    instances: Sequence[Instance], evaluation: Evaluation, encode: Encode, *, max_length: int, max_gen_toks: int
 ) -> list[Request]:
-    """One request for each instance, repeats numbered from 0; `encode` takes a prompt and its label and returns token ids.
+    """One request for each instance, repeats numbered from 0; `encode` takes a prompt and its label.
 
     `max_length` tokens of context, prompt included; `max_gen_toks` for tasks that do not say. What is cut to the context is
     logged. Raises ArgumentError for settings that cannot be had.

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lm_eval_takeover.calibration.files import note_tasks
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.runs import progress
@@ -46,7 +45,6 @@ def given_back(temporary):
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
-    note_tasks([], None)  # a fixture of a whole session may have run a command before
     scores.names(), policies.names()  # ours are there
     registries = [part for registry in (scores, policies) for part in (registry.entries, registry.skipped)]
     held = (os.environ, *registries, progress.BAR_OPTIONS)

@@ -12,7 +12,7 @@ import torch
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import find_calibration, note_tasks
+from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._options import PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, write_json
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
@@ -87,7 +87,6 @@ def run_comparison(asked: Comparison) -> int:
 
 def check_rows(asked: Comparison) -> list[PlannedRow]:
     """The rows. Raises ArgumentError for one that cannot be run, CalibrationError where a given file was not solved for it."""
-    note_tasks(asked.tasks, asked.include_path)
     load_plugins(asked.model_args.get("plugins"))
     rows = plan_rows(asked)
     if asked.calibration is not None:
