@@ -75,10 +75,11 @@ def _check_options(module: "ModuleType") -> None:
     @wraps(plain)
     def execute(options: "Any") -> None:
         if getattr(options, "model", None) == MODEL or _names_model(getattr(options, "config", None)):
-            from lm_eval_takeover.lm_eval_hooks import check_options
+            from lm_eval_takeover.lm_eval_hooks import run_command
 
-            check_options(options)
-        plain(options)
+            run_command(plain, options)
+        else:
+            plain(options)
 
     module.Run._execute = staticmethod(execute)
 

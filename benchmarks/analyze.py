@@ -24,7 +24,7 @@ from lm_eval_takeover.results.files import MATHEMATICAL
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
 from lm_eval_takeover.storage.digests import digest_of_text
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict
+from lm_eval_takeover.tasks.context import LoggedVerdict
 
 SAMPLES = 8  # of a problem
 SCORES = ("ce", "rkl", "entropy", "js")

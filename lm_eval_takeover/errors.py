@@ -132,24 +132,18 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-_describers: list[Callable[[BaseException], str | None]] = []
-
-
 def describe_error(error: BaseException) -> str | None:
     """The line on an error that the user can put right; None for a defect, which keeps its traceback."""
     if isinstance(error, TakeoverError):
         return str(error)
     if isinstance(error, Exception) and is_out_of_memory(error):
         return f"too little memory ({first_line(error)}); free some, or give smaller models, a smaller dtype or batch_size"
-    return next((line for describe in _describers if (line := describe(error)) is not None), None)
+    return describe_refusal(error)
 
 
-def install_error_hook(*describers: Callable[[BaseException], str | None]) -> None:
+def install_error_hook() -> None:
     """Let errors of a user and signals end this process with one line, if it is one of the two commands."""
-    if not is_our_command():
-        return
-    _describers[:] = dict.fromkeys([describe_refusal, *_describers, *describers])
-    if getattr(sys.excepthook, "takeover", False):
+    if not is_our_command() or getattr(sys.excepthook, "takeover", False):
         return
     _prepare_streams()
     stopping.catch_sigterm()

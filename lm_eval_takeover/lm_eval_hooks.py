@@ -1,6 +1,6 @@
 """What a process of `lm_eval` does otherwise with this model type. A light import.
 
-options      are checked before slow imports                                               check_options
+options      are checked before slow imports; lm-eval's errors about them are a line       run_command
 errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
 tasks        of any model have a digest of the code that judged, and sorted documents      observe_tasks
@@ -18,21 +18,22 @@ import math
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.commands import RunTask
 from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.storage.digests import watch_opens
 from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
-from lm_eval_takeover.tasks.verdicts import reset_selected, set_selected
+from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -43,23 +44,23 @@ _RARE = ("restated", "unparsed", "timed_out", "unclosed_think")  # shares of ans
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Evaluation:
-    """One call of `simple_evaluate`.
-
-    `seed` is the one that it was given for torch, None where that is lm-eval's default; `template` the name of a chat template.
-    """
-
-    seed: int | None
-    template: str | None = None
-
-
+# lm-eval hands a model none of this; it asks for it at each call.
 _current: ContextVar[Evaluation | None] = ContextVar("the evaluation that is going on", default=None)
+get_evaluation = _current.get  # the call of lm-eval that is going on; None outside one
 
 
-def get_evaluation() -> Evaluation | None:
-    """The call of `simple_evaluate` that is going on; None outside one."""
-    return _current.get()
+@contextmanager
+def _evaluating(evaluation: Evaluation) -> Iterator[None]:
+    before = _current.set(evaluation)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def _sort_selected(samples: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]]:
+    """The documents of `--samples` in the order of their task, in which lm-eval takes them; each once."""
+    return {task: sorted(set(numbers)) for task, numbers in (samples or {}).items()}
 
 
 def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,11 +76,12 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
         options.apply_defaults()
         template = options.arguments.get("apply_chat_template")
         seed = _read_seed(signature, options.arguments)
-        before = _current.set(Evaluation(seed, template if isinstance(template, str) else None))
-        try:
+        names = [task for task in options.arguments.get("tasks") or () if isinstance(task, str)]
+        include = getattr(options.arguments.get("task_manager"), "include_path", None)
+        task = RunTask(next(iter(names), None), include if isinstance(include, str) else None)
+        selected = _sort_selected(options.arguments.get("samples"))
+        with _evaluating(Evaluation(seed, template if isinstance(template, str) else None, selected, task)):
             results = simple_evaluate(*positional, **named)
-        finally:
-            _current.reset(before)
         takeover = ((results or {}).get("config") or {}).get("takeover")
         if takeover is not None:
             if tracker := options.arguments.get("evaluation_tracker"):  # it writes into a folder of this name
@@ -106,18 +108,17 @@ def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
     def observed(*positional: Any, **named: Any) -> Any:
         options = signature.bind(*positional, **named).arguments
         if options.get("samples"):
-            options["samples"] = {task: sorted(set(numbers)) for task, numbers in options["samples"].items()}
-        before = set_selected(options.get("samples") or {})
-        try:
+            options["samples"] = _sort_selected(options["samples"])
+        with _evaluating(_current.get() or Evaluation(selected=options.get("samples") or {})):
             results = evaluate(**options)
-        finally:
-            reset_selected(before)
+        run = getattr(options.get("lm"), "context", None)
+        verifier = run.verifier if isinstance(run, RunContext) else NO_RUN.verifier
         tasks = options.get("task_dict") or {}
         for name, config in ((results or {}).get("configs") or {}).items():
             if hasattr(task := tasks.get("tasks", tasks).get(name), "config"):
                 from lm_eval_takeover.runs.identity import digest_task_code
 
-                config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task)}
+                config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task, verifier)}
         return results
 
     return observed
@@ -208,11 +209,22 @@ def share_logging() -> None:
 # The command
 
 
+def run_command(run: Callable[[Namespace], None], options: Namespace) -> None:
+    """`lm_eval run` with this model type. Raises ArgumentError for what lm-eval itself refuses among its options."""
+    check_options(options)
+    try:
+        run(options)
+    except Exception as error:
+        if (line := _describe_option_error(error)) is None:
+            raise
+        raise ArgumentError(line) from error
+
+
 def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options, first what needs no slow import. Raises a TakeoverError of one line."""
     if is_our_command():
         use_utf8()
-    install_error_hook(_describe_option_error)
+    install_error_hook()
     share_logging()
     written = _read_config(getattr(options, "config", None))
 
@@ -253,11 +265,9 @@ def check_options(options: Namespace) -> None:
     for name in ("base", "guide"):
         if isinstance(values.get(name), str) and values[name]:
             check_source(name, values[name])
-    from lm_eval_takeover.calibration.files import note_tasks
     from lm_eval_takeover.pair.loading import check_arguments
 
-    note_tasks(tasks, read("include_path"))
-    check_arguments(values)
+    check_arguments(values, RunTask(next(iter(tasks), None), read("include_path")))
 
 
 def _check_output(path: Any) -> None:
@@ -285,10 +295,8 @@ def _check_tasks(names: Sequence[str], include_path: Any, shots: Any) -> None:
             raise ArgumentError(f"--num_fewshot {shots}: {found[0]} has no examples, so nothing reads it; leave it out")
 
 
-def _describe_option_error(error: BaseException) -> str | None:
+def _describe_option_error(error: Exception) -> str | None:
     """The line on an error of lm-eval's about its own options, such as an unknown task; None for other errors."""
-    if not isinstance(error, Exception):
-        return None
     raised_in = [Path(frame.filename).name for frame in extract_tb(error.__traceback__)[-1:]]
     line = first_line(error).strip('"')
     unknown = "Tasks not found" in line or "not a registered task" in line  # in lm-eval 0.4, 0.5

@@ -5,7 +5,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -18,24 +18,23 @@ from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
 from lm_eval_takeover import lm_eval_hooks, stopping
-from lm_eval_takeover.backends import Backend, open_backend
+from lm_eval_takeover.backends import Backend, identify_backend, open_backend
 from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
-from lm_eval_takeover.pair.member import LoadedAs
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
 from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
+from lm_eval_takeover.runs.recorder import Plan, Recorder
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.storage.digests import digest_code, digest_of
-from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
+from lm_eval_takeover.storage.digests import digest_code
+from lm_eval_takeover.tasks.context import Evaluation, RunContext
+from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
-from lm_eval_takeover.tasks.verdicts import set_think_end, set_verdict_log
 
 logger = logging.getLogger(__name__)
 
@@ -52,28 +51,29 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for name in ("all_gather", "gather_object", "barrier"):  # what lm-eval calls
             setattr(self, name, getattr(self.ranks, name))
         placed = self.ranks.place(parse_arguments(arguments))
-        self._own_seed, self._evaluation = placed.seed, lm_eval_hooks.get_evaluation()
+        self._own_seed = placed.seed
         self.arguments = replace(placed, seed=lm_eval_hooks.choose_seed(placed.seed))
         self.pair = load_pair(self.arguments)
-        self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
+        evaluation = lm_eval_hooks.get_evaluation() or Evaluation()
+        self.policy, self.gate_origin = load_policy(self.arguments, self.pair, evaluation.task)
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
-        self._begin_counts()
         folder = self.arguments.run_dir
         self.run = None if folder is None else RunWriter(Path(folder), self.rank, self.world_size)
         stopping.on_stop(self.run.describe_kept if self.run else lambda: "no run_dir=… is given, so nothing was kept")
+        self._begin(evaluation)
 
     @cached_property
     def engine(self) -> Backend:
         """Both models loaded, once what is asked is known to fit. (`backend` is lm-eval's own word: causal.)"""
-        for member in self.pair.members:
-            member.__dict__.pop("loaded_as", None)
-        self.__dict__.pop("recorder", None)
         return open_backend(self.arguments, self.pair, self.policy)
 
     # One object may serve several evaluations.
 
-    def _begin_counts(self) -> None:
+    def _begin(self, evaluation: Evaluation) -> None:
+        end = self.arguments.think_end_token
+        text = self.tokenizer.decode([end]) if isinstance(end, int) else end or ""
+        self.context = RunContext(evaluation, think_end=text, log=self.run.add_verdicts if self.run else None)
         self.samples: defaultdict[str, list[Sample]] = defaultdict(list)  # without their texts
         self._asked: defaultdict[str, list[AskedSample]] = defaultdict(list)  # by task, of all ranks
         self._seconds = 0.0  # of wall time in which texts were written
@@ -83,32 +83,26 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _enter_evaluation(self) -> None:
         """At lm-eval's first call in another evaluation than before: its own counts, and its seed."""
         evaluation = lm_eval_hooks.get_evaluation()
-        if evaluation is None or evaluation is self._evaluation:
+        if evaluation is None or evaluation is self.context.evaluation:
             return
-        self._evaluation = evaluation
-        self._begin_counts()
-        seed = lm_eval_hooks.choose_seed(self._own_seed)
-        if seed != self.arguments.seed:
-            self.arguments = replace(self.arguments, seed=seed)
-            self.__dict__.pop("recorder", None)
+        self._begin(evaluation)
+        self.arguments = replace(self.arguments, seed=lm_eval_hooks.choose_seed(self._own_seed))
 
     @property
     def seed(self) -> int:
         """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
         return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
 
-    @cached_property
-    def recorder(self) -> Recorder:
-        """Of this evaluation's texts, which depend on the weights."""
-        return self._make_recorder(self.engine.identity)
-
-    def _make_recorder(self, backend: str) -> Recorder:
-        trusted = self.arguments.trust_remote_code
-        settings = identity.collect_text_settings(
+    def _collect_settings(self) -> dict[str, Any]:
+        """All that texts depend on beside requests."""
+        backend, trusted = identify_backend(self.arguments), self.arguments.trust_remote_code
+        return identity.collect_text_settings(
             self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted
         )
-        facts = identity.collect_facts(self.arguments, settings, self._description())
-        return Recorder(self.run, settings, facts, self.policy)
+
+    def _make_recorder(self) -> Recorder:
+        facts = identity.collect_facts(self.arguments, self._collect_settings(), self._description())
+        return Recorder(self.run, facts, self.policy, self.context.evaluation)
 
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Raises ArgumentError: lm-eval's cache knows prompts, and no models."""
@@ -152,8 +146,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The prompt in the guide's chat template; without the system message where the template refuses one."""
         self._enter_evaluation()
-        self._chat, evaluation = True, lm_eval_hooks.get_evaluation()
-        self.pair.template = evaluation.template if evaluation else None
+        self._chat, self.pair.template = True, self.context.evaluation.template
         return self.pair.chat_prompt(
             chat_history, add_generation_prompt=add_generation_prompt, enable_thinking=self.arguments.enable_thinking
         )
@@ -171,11 +164,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for source in self.policy.sources:
             if source.files and digest_code(source.files) != source.digest:
                 logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
-        folder = None if run is None else str(run.folder)
-        described = {"differs_from_calibration": differences, "run_dir": folder, "attempts": len(spent)}
-        was_asked = {"engine", "recorder"} & self.__dict__.keys()
-        texts = identity.describe_identity(self.recorder.settings) if was_asked else {}
-        return {"takeover": {**self._description(), **texts, **counts, **described, "seconds": round(sum(spent), 3)}}
+        told = {"differs_from_calibration": differences, "run_dir": None if run is None else str(run.folder)}
+        told |= {"attempts": len(spent), "seconds": round(sum(spent), 3)}
+        return {"takeover": {**self._description(), **identity.describe_identity(self._collect_settings()), **counts, **told}}
 
     def _description(self) -> dict[str, Any]:
         return identity.describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
@@ -198,25 +189,21 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """All repeats. Sample j depends on its prompt, j and the seed only; what a run_dir holds is not written again."""
         self._enter_evaluation()
-        set_verdict_log(self.run)  # for the verdicts on these texts
-        end = self.arguments.think_end_token
-        set_think_end(self.tokenizer.decode([end]) if isinstance(end, int) else end or "")
         texts: list[str] = [Padding()] * len(requests)
         done: defaultdict[str, list[Sample]] = defaultdict(list)
-        wanted, by_key, asked, failure = list[Request](), dict[bytes, list[int]](), list[AskedSample](), None
+        planned, failure = None, None
         try:
-            wanted, by_key = self._plan(requests)
-            asked = list_asked(requests, wanted, by_key)
+            planned = self._plan(requests)
         except TakeoverError as error:  # raised after gathering, in which the other ranks wait
             failure = error
-        for row in chain(*self.ranks.gather_or_raise(asked, failure)):
+        for row in chain(*self.ranks.gather_or_raise(planned[1].asked if planned else [], failure)):
             self._asked[row.task].append(row)
+        assert planned is not None
         started = time.perf_counter()
         try:
             with self.run.flushing() if self.run else contextlib.nullcontext():
-                quiet = disable_tqdm or self.rank != 0
-                for i, sample in self._list_samples(requests, wanted, by_key, asked, quiet=quiet):
-                    texts[i] = sample.response
+                for i, sample in self._list_samples(requests, *planned, quiet=disable_tqdm or self.rank != 0):
+                    texts[i] = sample.respond(self.context)
                     done[requests[i].task_name or "none"].append(replace(sample, text=""))
         except TakeoverError as error:
             failure = error
@@ -226,71 +213,47 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 self.samples[task] += samples
         return texts
 
-    def _plan(self, instances: Sequence[Instance]) -> tuple[list[Request], dict[bytes, list[int]]]:
-        """The requests of this rank's instances, and which of them each text answers."""
+    def _plan(self, instances: Sequence[Instance]) -> tuple[Recorder, Plan]:
+        """What this rank's instances ask for. Loads the models if a text is missing."""
         thinking = self.arguments.enable_thinking
         if thinking is not None and not self._chat and self.pair.is_chat_prompt(instances[0].args[0]) is False:
             raise ArgumentError(f"enable_thinking={thinking} is read with --apply_chat_template; give both or none")
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         indices = self.ranks.drop_padding(instances, requests)
-        finished = self._recall(requests, indices)
-        return requests, self.recorder.group_by_key(requests, indices) if finished is None else finished
-
-    def _recall(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]] | None:
-        """As `group_by_key`, by what an earlier attempt says of its weights, if all samples are finished. None if not.
-
-        So nothing is loaded where nothing is missing.
-        """
-        asked, run = identity.describe_loading(asdict(self.arguments)), self.run
-        for facts in run.list_facts() if run and "engine" not in self.__dict__ else ():
-            described = facts["takeover"]
-            if identity.describe_loading(facts["arguments"]) != asked or described["dtypes"].keys() != {*self.policy.roles}:
-                continue
-            for role in self.policy.roles:
-                self.pair.member(role).loaded_as = LoadedAs(described["dtypes"][role], described["parameters"][role])
-            recorder = self._make_recorder(facts["settings"]["backend"])
-            by_key = recorder.group_by_key(requests, indices)
-            if (
-                digest_of(recorder.settings) == digest_of(facts["settings"])
-                and run
-                and len(run.find(list(by_key))) == len(by_key)
-            ):
-                self.recorder = recorder
-                return by_key
-        return None
+        recorder = self._make_recorder()
+        plan = recorder.plan(instances, requests, indices)
+        if len(recorder.find(plan.by_key)) < len(plan.by_key):
+            _ = self.engine  # whose dtype is in the keys; it may be another than the weights are stored in
+            recorder = self._make_recorder()
+            plan = recorder.plan(instances, requests, indices)
+        return recorder, plan
 
     def _list_samples(
-        self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
-        by_key: Mapping[bytes, list[int]],
-        asked: Sequence[AskedSample],
-        *,
-        quiet: bool,
+        self, instances: Sequence[Instance], recorder: Recorder, plan: Plan, *, quiet: bool
     ) -> Iterator[tuple[int, Sample]]:
-        """`(index, its sample)` for each index into `requests` in `by_key`: of finished samples, then of those that it writes."""
-        self.recorder.begin(
-            instances, requests, by_key, asked, {task: identity.identify_task(rows) for task, rows in self._asked.items()}
-        )
-        self._compare_dtypes()
-        stored = self.recorder.find(list(by_key))
-        yield from ((i, sample) for key, sample in stored.items() for i in by_key[key])
-        left = {key: indices for key, indices in by_key.items() if key not in stored}
+        """`(index of a request, its sample)` of all that the plan asks for: of finished samples, then of those that it writes."""
+        requests, stored = plan.requests, recorder.find(plan.by_key)
+        identities = {task: identity.identify_task(rows) for task, rows in self._asked.items()}
+        recorder.begin(instances, plan, identities, len(stored))
+        if self.gate_origin.fit is not None:
+            self.gate_origin.fit.compare_dtypes()
+        yield from ((i, sample) for key, sample in stored.items() for i in plan.by_key[key])
+        left = {key: indices for key, indices in plan.by_key.items() if key not in stored}
         if not left:
             return
         keys, firsts = list(left), [indices[0] for indices in left.values()]
         wanted = [requests[i] for i in firsts]
         rows = self._rows_of_length("generate_until", max(len(request.prompt) + request.max_new_tokens for request in wanted))
         # From here on the bar is shown; a notice would break its line.
-        with Progress(len(asked), len(asked) - sum(map(len, left.values())), quiet=quiet) as progress:
-            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": self.run is not None}
+        finished = sum(len(plan.by_key[key]) for key in stored)
+        with Progress(len(plan.asked), finished, quiet=quiet) as progress:
+            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": True}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)
                 cut = generation.thought_cut or is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
-                sample = make_sample(key, instances[firsts[number]], request, generation, text, self.policy, cut)
-                self.recorder.add(sample, generation)
+                sample = recorder.add(key, instances[firsts[number]], request, generation, text, truncated=cut)
                 for i in left[key]:
                     yield i, sample
                     progress.finish(sample.tokens, sample.takeovers)
@@ -304,18 +267,15 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         template = fit.calibration.prompts.get("template_digest")
         fit.template_differs |= template is not None and not all(has_template(p, template) for _, p in set(prompts))
         refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, prompts)
-        documents = ((document_label(instance), instance.doc) for instance in instances)
+        documents = ((self.context.evaluation.name_document(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):
             fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")
-
-    def _compare_dtypes(self) -> None:
-        if self.gate_origin.fit is not None:
-            self.gate_origin.fit.compare_dtypes()
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """The requests of these instances: prompts as token ids, cut to the context."""
         return make_requests(
             instances,
+            self.context.evaluation,
             lambda text, label: self._check_ids(self.tok_encode(text), label),
             max_length=self.max_length,
             max_gen_toks=self.arguments.max_gen_toks,
@@ -340,7 +300,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
         self._enter_evaluation()
         self._check_calibration(requests, [None] * len(requests))
-        self._labels = [document_label(request) for request in requests]
+        self._labels = [self.context.evaluation.name_document(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored
 
@@ -350,7 +310,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._check_calibration(requests, [None] * len(requests))
         texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
-        self._labels = [document_label(requests[owner]) for owner, _, _ in windows]
+        self._labels = [self.context.evaluation.name_document(requests[owner]) for owner, _, _ in windows]
         scored = self._loglikelihood_tokens([(("", ""), *window[1:]) for window in windows], disable_tqdm=disable_tqdm)
         totals = [0.0] * len(requests)
         for (owner, _, _), (log_prob, _) in zip(windows, scored, strict=True):
@@ -376,7 +336,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))
-        self._compare_dtypes()
+        if self.gate_origin.fit is not None:
+            self.gate_origin.fit.compare_dtypes()
         for chosen, forced in run_in_batches(partial(self._force, texts), order, at_once):
             for i, row in zip(chosen, forced, strict=True):
                 results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))

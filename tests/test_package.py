@@ -19,6 +19,7 @@ from helpers.pairs import ROOT
 from helpers.processes import environment
 from hypothesis import given
 from hypothesis import strategies as st
+from list_process_state import list_state
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -43,6 +44,13 @@ def test_all_is_complete():
 
     public = {name for name, value in vars(package).items() if not name.startswith("_") and not ismodule(value)}
     assert set(package.__all__) == public | {"__version__"}
+
+
+def test_a_process_keeps_little_beside_its_models():
+    """What is here is shared by all models of a process, so each has a reason; see the script."""
+    variables, containers = list_state(ROOT / "lm_eval_takeover")
+    assert variables == ["lm_eval_hooks.py:_current", "stopping.py:_kept"]
+    assert len(containers) <= 12
 
 
 def test_the_next_lm_eval_and_vllm_are_kept_out_until_they_are_known_to_fit():

@@ -13,11 +13,8 @@ import hashlib
 import json
 import math
 import re
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 
@@ -335,9 +332,6 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     return calibration
 
 
-Model = str | None  # as an argument names it
-
-
 def packaged_calibrations() -> dict[str, Path]:
     """The calibration files that ship with the package, by name."""
     return {path.stem: path for path in sorted(CALIBRATIONS.glob("*.json"))}
@@ -354,37 +348,6 @@ def find_calibration(name: str) -> tuple[Calibration, int | None]:
     if stem and column.isdecimal():
         return find_calibration(stem)[0], int(column)
     raise CalibrationError(f"calibration='{name}' is neither a file nor a packaged one; {nearest(name, packaged)}")
-
-
-def calibration_command(
-    base: Model, guide: Model, direction: str, demo_prompts: Path, *, task: str | None = None, options: str = "",
-    solving: str = "",
-) -> str:  # fmt: skip
-    """The command that makes a calibration for this pair; None stands for the bundled one, with the prompts `demo_prompts`.
-
-    `task` is what will be run (default: that of `note_tasks`; the prompts of the bundled pair have its form already). `options`
-    and `solving`, those that solve a rate (`name_rate`), stand before `--out`. The file is a new one.
-    """
-    noted, include = _asked.get()
-    task = task or noted
-    pair, prompts = f" --base {shlex.quote(str(base))} --guide {shlex.quote(str(guide))}", "openai/gsm8k:main"
-    if base is None or guide is None:
-        pair, prompts, task = "", shlex.quote(str(demo_prompts)), None
-    reverse = " --direction reverse" if direction == "reverse" else ""
-    form = f" --task {shlex.quote(task)}" if task else ""
-    if task and include:
-        form += f" --include_path {shlex.quote(include)}"
-    names = chain(["my-pair.json"], (f"my-pair-{number}.json" for number in count(2)))
-    out = next(name for name in names if not Path(name).exists())
-    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{solving}{options} --out {out}"
-
-
-_asked: ContextVar[tuple[str | None, str | None]] = ContextVar("first task and --include_path", default=(None, None))
-
-
-def note_tasks(tasks: Sequence[str], include_path: str | Path | None) -> None:
-    """Remember what the command at hand was asked, so that the commands in its errors fit its tasks."""
-    _asked.set((next(iter(tasks), None), None if include_path is None else str(include_path)))
 
 
 def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[..., str]) -> Target:

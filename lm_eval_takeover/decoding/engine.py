@@ -125,9 +125,7 @@ Write = Callable[[Policy, Sequence[Request], bool], Iterator[tuple[int, Generati
 
 
 class TransformersBackend:
-    """Both models of a pair, loaded, and a policy. identity: settings of the backend that can change a text."""
-
-    identity = "hf"
+    """Both models of a pair, loaded, and a policy."""
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         self.arguments, self.pair, self.policy = arguments, pair, policy

@@ -11,6 +11,7 @@ from functools import partial
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration import files
+from lm_eval_takeover.calibration.commands import RunTask, calibration_command
 from lm_eval_takeover.calibration.files import DEFAULT_RHO, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
@@ -114,7 +115,7 @@ class CalibrationFit:
 
     def compare_dtypes(self) -> None:
         for role, measured in self.calibration.dtypes.items():
-            if (now := self.pair.member(role).loaded_as.dtype) != measured:
+            if (now := self.pair.member(role).weights.dtype) != measured:
                 self._say_once(
                     f"calibration '{self.calibration.name}' was measured with the {role} in {measured}, and this run has it in "
                     f"{now}; its thresholds may be a little off"
@@ -170,7 +171,7 @@ def reads_calibration(arguments: ModelArguments, method: Method) -> bool:
 
 
 def choose_gate(
-    arguments: ModelArguments, method: Method, calibration: Calibration | None = None, column: int | None = None
+    arguments: ModelArguments, method: Method, command: Callable[..., str], found: tuple[Calibration, int | None] | None = None
 ) -> tuple[Policy, GateOrigin]:
     """The policy with its gate, or another budget parameter, in four cases.
 
@@ -179,14 +180,14 @@ def choose_gate(
     spike ratio    tau and kappa at this share of the calibration's scores
     target rate    the value that the calibration solved for it
 
-    Raises a TakeoverError where the calibration does not say it.
+    Raises a TakeoverError where the calibration does not say it, with the `command` that makes one.
     """
     policy, rule, rate = method.policy, method.kappa_rule, arguments.target_rate
-    if calibration is None:
+    if found is None:
         if isinstance(policy, Gated):  # scores that are 0 or 1 have no threshold
             policy = replace(policy, gate=Gate(arguments.tau or 0.0, arguments.kappa or 0.0, arguments.window))
         return policy, GateOrigin()
-    command = make_command(arguments, method)
+    calibration, column = found
     if calibration.source == "published" and isinstance(policy, Gated):
         number = _choose_column(arguments, calibration, column, policy.score, command())
         threshold = calibration.published(policy.score, number)
@@ -218,18 +219,20 @@ def _choose_column(arguments: ModelArguments, table: Calibration, column: int | 
     )
 
 
-def make_command(arguments: ModelArguments, method: Method) -> Callable[..., str]:
+def make_command(arguments: ModelArguments, method: Method, task: RunTask) -> Callable[..., str]:
     """A function that writes the command for the calibration that these arguments need."""
     rate = arguments.target_rate
     solving = "" if rate is None else files.name_rate(rate, method.settings, arguments.plugins)
     names = arguments.base, arguments.guide, arguments.direction, CALIBRATION_PROMPTS
-    return partial(files.calibration_command, *names, solving=solving)
+    return partial(calibration_command, *names, solving=solving, **task._asdict())
 
 
-def find_fitting_calibration(arguments: ModelArguments, pair: Pair, method: Method) -> tuple[Calibration, int | None]:
+def find_fitting_calibration(
+    arguments: ModelArguments, pair: Pair, method: Method, command: Callable[..., str]
+) -> tuple[Calibration, int | None]:
     """The calibration that is named, or the packaged one of this pair. Raises CalibrationError where it is of another pair."""
     base, guide = pair.member("base").id, pair.member("guide").id
-    policy, command = method.policy, make_command(arguments, method)
+    policy = method.policy
     if arguments.calibration is None:
         packaged = files.matching_calibrations(files.packaged_calibrations().values(), base, guide, policy.direction)
         if not packaged:

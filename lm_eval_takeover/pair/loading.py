@@ -10,6 +10,7 @@ import torch
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, METHOD, ModelArguments
 from lm_eval_takeover.calibration import files
+from lm_eval_takeover.calibration.commands import NO_TASK, RunTask
 from lm_eval_takeover.calibration.files import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.demo import DEMO
@@ -123,7 +124,7 @@ def open_method(arguments: ModelArguments) -> Method:
     return Method(policy, rule, arguments.window)
 
 
-def check_arguments(values: dict[str, Any]) -> None:
+def check_arguments(values: dict[str, Any], task: RunTask = NO_TASK) -> None:
     """Check lm-eval's keyword arguments as far as possible without the models. Raises a TakeoverError."""
     arguments = parse_arguments(values)
     resolve_devices(arguments)
@@ -133,24 +134,24 @@ def check_arguments(values: dict[str, Any]) -> None:
     if arguments.calibration is not None or is_demo:
         found = files.find_calibration(arguments.calibration or "demo")
         if is_read:
-            choose_gate(arguments, method, *found)
+            choose_gate(arguments, method, make_command(arguments, method, task), found)
 
 
-def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
+def load_policy(arguments: ModelArguments, pair: Pair, task: RunTask = NO_TASK) -> tuple[Policy, GateOrigin]:
     """The policy with its gate, or another budget parameter: set by hand, or read off the calibration of this pair."""
     method = open_method(arguments)
+    command = make_command(arguments, method, task)
     if not reads_calibration(arguments, method):
-        return choose_gate(arguments, method)
-    calibration, column = find_fitting_calibration(arguments, pair, method)
-    policy, origin = choose_gate(arguments, method, calibration, column)
+        return choose_gate(arguments, method, command)
+    found = find_fitting_calibration(arguments, pair, method, command)
+    policy, origin = choose_gate(arguments, method, command, found)
     if (target := origin.target) is not None and not target.is_reached:
         nearest_rate = target.target_rate, target.name, 100 * target.nearest_rate
         logger.warning("target_rate=%g: the nearest rate that %s can reach is %.1f%%", *nearest_rate)
     elif target is not None:
         told = target.target_rate, target.describe_rate(), target.prompts
         logger.info("target_rate=%g: realized %s on %d held-out prompts of the calibration", *told)
-    command, allowed = make_command(arguments, method), arguments.allow_calibration_mismatch
-    fit = CalibrationFit(calibration, pair, arguments.enable_thinking, allowed, command)
+    fit = CalibrationFit(found[0], pair, arguments.enable_thinking, arguments.allow_calibration_mismatch, command)
     return policy, replace(origin, fit=fit)
 
 

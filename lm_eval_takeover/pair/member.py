@@ -6,12 +6,14 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import transformers
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BitsAndBytesConfig, Cache, GenerationConfig
 from transformers.cache_utils import CacheLayerMixin
@@ -31,8 +33,8 @@ _OTHERS = {"base", "guide", "dtype", *TWINS.values()}
 _TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
 
 
-class LoadedAs(NamedTuple):
-    """What is known of weights only once they are loaded."""
+class Weights(NamedTuple):
+    """What a run says of a model's weights. `parameters` as the configuration has them, before any quantization."""
 
     dtype: str
     parameters: int
@@ -56,6 +58,7 @@ class Member:
         self.revision = named or self.given.revision  # branch, tag or commit, as asked for
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
+        self.loaded_dtype: torch.dtype | None = None  # of the weights, once an engine has them
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
         self.self_check: Any = None  # the `SelfCheck` of this model, from its first use on
         code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
@@ -149,12 +152,30 @@ class Member:
             self.device = next((p.device for p in model.parameters() if p.device.type != "meta"), self.device)
         if self.given.peft is not None:
             model = self._adapt(model, self.given.peft)
+        self.loaded_dtype = model.dtype
         return model.eval()
 
     @cached_property
-    def loaded_as(self) -> LoadedAs:
-        """Dtype and size of the weights. Loads them, unless an earlier attempt's are put here: then nothing else needs them."""
-        return LoadedAs(str(self.model.dtype), self.model.num_parameters())
+    def outline(self) -> Any:
+        """The transformers model without its weights, on the meta device, in the dtype that it will be loaded in."""
+        stored = (dtype for dtype, _ in list_stored(self.folder) if dtype)
+        dtype = (self.config.dtype or next(stored, None)) if self.dtype == "auto" else self.dtype
+        options = {"trust_remote_code": self.given.trust_remote_code} | ({} if dtype is None else {"dtype": dtype})
+        with torch.device("meta"):
+            return self.loader.from_config(deepcopy(self.config), **options)  # which writes the dtype into it
+
+    @property
+    def weights(self) -> Weights:
+        """By the configuration and the headers of files, so that nothing is loaded; in an engine's dtype once one has them."""
+        return Weights(str(self.loaded_dtype or self.outline.dtype), self._parameters)
+
+    @cached_property
+    def _parameters(self) -> int:
+        adapted = 0
+        if self.given.peft is not None:
+            path, revision = ask_revision(self.given.peft, "adapter_config.json")
+            adapted = sum(count for _, count in list_stored(find_folder(path, revision, file="adapter_config.json")))
+        return int(self.outline.num_parameters()) + adapted
 
     def _adapt(self, model: Any, adapter: str) -> Any:
         argument, (path, revision) = self.argument("peft"), ask_revision(adapter, "adapter_config.json")
@@ -306,6 +327,19 @@ def _find_quantization(arguments: ModelArguments) -> Any:
         return BitsAndBytesConfig(load_in_4bit=arguments.load_in_4bit, load_in_8bit=arguments.load_in_8bit)
     except (AttributeError, KeyError, TypeError, ValueError, ImportError) as error:
         raise ArgumentError(f"the quantization cannot be set up: {error} (expected what transformers takes)") from error
+
+
+# What the headers of safetensors files say
+
+_STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def list_stored(folder: Path) -> Iterator[tuple[torch.dtype | None, int]]:
+    """`(dtype, None for one of whole numbers; how many numbers)` of each weight of a folder, in the order of its files."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as weights:
+            for header in map(weights.get_slice, weights.keys()):
+                yield _STORED.get(header.get_dtype()), math.prod(header.get_shape())
 
 
 SHOWN = 3  # names that an error lists

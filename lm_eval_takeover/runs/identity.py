@@ -30,13 +30,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lm_eval_takeover import __version__
+from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import KINDS, ModelArguments
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_of_text
 from lm_eval_takeover.storage.schema import check
-from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer
+from lm_eval_takeover.tasks.verdicts import identify_scorer
 
 if TYPE_CHECKING:  # these load torch, which readers do not need
     from lm_eval_takeover.method.policy import Policy
@@ -102,18 +103,13 @@ def collect_text_settings(
     }
 
 
-def describe_loading(arguments: Mapping[str, Any]) -> str:
-    """The digest of all model arguments by which models, their code and their backend are loaded."""
-    return digest_of({name: arguments.get(name) for name, kind in KINDS.items() if kind.loads or kind.key == "backend"})
-
-
 def describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
     """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
     from lm_eval_takeover.pair.member import text_settings
 
     settings = {name: value for name, value in text_settings(member.given).items() if name != "peft"}  # its revision says it
     model = member.id.revision if Path(member.path).is_dir() else f"{member.id.id}@{member.id.revision}"
-    dtype = member.loaded_as.dtype if is_asked else None
+    dtype = member.weights.dtype if is_asked else None
     return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
 
 
@@ -150,7 +146,7 @@ def digest_task(task: Any, documents: int | None = None) -> str:
     return digest_of([_name_functions(config, []), digest_task_code(task), *read])
 
 
-def digest_task_code(task: Any) -> str:
+def digest_task_code(task: Any, verifier: Verifier = "takeover") -> str:
     """All code that prompts and judges by a task: its class, the functions that its file names, and what these reach."""
     functions: list[Any] = [type(task)]
     _name_functions(task.config.to_dict(keep_callable=True), functions)
@@ -159,7 +155,7 @@ def digest_task_code(task: Any) -> str:
     found = digests.describe_code(file for file in files if not digests.is_installed(file) and not digests.is_ours(file))
     found += [(name, digests.find_version(name) or "") for name in sorted(libraries)]
     if any(map(digests.is_ours, files)) or (PACKAGE, "") in found:
-        found.append((PACKAGE, identify_scorer(get_verifier())))
+        found.append((PACKAGE, identify_scorer(verifier)))
     return digest_of(found)
 
 
@@ -213,8 +209,8 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: "Policy", orig
         "seed": arguments.seed,
         "block_size": arguments.block_size,
         "devices": {role: str(pair.member(role).device) for role in policy.roles},
-        "dtypes": {role: pair.member(role).loaded_as.dtype for role in policy.roles},
-        "parameters": {role: pair.member(role).loaded_as.parameters for role in policy.roles},
+        "dtypes": {role: pair.member(role).weights.dtype for role in policy.roles},
+        "parameters": {role: pair.member(role).weights.parameters for role in policy.roles},
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.storage.files import open_regular, sync_folder
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Response
+from lm_eval_takeover.tasks.context import LoggedVerdict, Response, RunContext
 
 _SCHEMA = 8
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
@@ -128,9 +128,9 @@ class Sample:
     spikes: int | None = None
     trace: bytes = b""
 
-    @property
-    def response(self) -> Response:
-        return Response(self.text, bool(self.truncated))
+    def respond(self, context: RunContext) -> Response:
+        """The text as lm-eval gets it from a model of this context."""
+        return Response(self.text, bool(self.truncated), context)
 
     @property
     def row(self) -> tuple[Any, ...]:

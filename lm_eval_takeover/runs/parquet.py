@@ -44,7 +44,7 @@ from lm_eval_takeover.runs.journal import Sample, finding_damage
 from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, write_whole
-from lm_eval_takeover.tasks.verdicts import find_doc_id
+from lm_eval_takeover.tasks.context import WithheldPrompt
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -214,15 +214,12 @@ PROMPT_SCHEMA = pa.schema({
 Prompt = dict[str, Any]  # a row
 
 
-def make_prompt(instance: "Instance", request: Request) -> Prompt:
+def make_prompt(instance: "Instance", request: Request, doc_id: int) -> Prompt:
     """The row of a request's prompt."""
-    from lm_eval_takeover.tasks.sampled import WITHHOLDING  # with lm-eval and datasets, which readers of a run do not need
-
-    task, doc = instance.task_name or "none", instance.doc if isinstance(instance.doc, Mapping) else {}
-    withheld = task in WITHHOLDING
+    doc, withheld = instance.doc if isinstance(instance.doc, Mapping) else {}, isinstance(instance.args[0], WithheldPrompt)
     return {
-        "task": task,
-        "doc_id": find_doc_id(instance.task_name, instance.doc_id),
+        "task": instance.task_name or "none",
+        "doc_id": doc_id,
         "prompt": None if withheld else instance.args[0],
         "prompt_ids": list(request.prompt),
         "problem": None if withheld else _as_text(doc.get("problem")),

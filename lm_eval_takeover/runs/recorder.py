@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,49 +13,64 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request
 from lm_eval_takeover.runs.identity import list_versions, sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.parquet import TraceHeader, make_prompt, pack_trace
+from lm_eval_takeover.runs.parquet import Prompt, TraceHeader, make_prompt, pack_trace
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.tasks.verdicts import find_doc_id
+from lm_eval_takeover.tasks.context import Evaluation
 
 logger = logging.getLogger(__name__)
 
 ByKey = Mapping[bytes, Sequence[int]]  # indices of the requests that one text answers
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for: a request for each of lm-eval's instances, which of them each text answers, and rows of the journal."""
+
+    requests: Sequence[Request]
+    by_key: ByKey
+    asked: Sequence[AskedSample]
+
+
 class Recorder:
     """Finds samples in a run_dir and adds new ones. Without one (`run` is None), none is found and none is saved."""
 
-    def __init__(self, run: RunWriter | None, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
-        self.run, self.settings = run, settings
-        self._identity, self._facts = digest_of(settings), facts
+    def __init__(self, run: RunWriter | None, facts: Mapping[str, Any], policy: Policy, evaluation: Evaluation) -> None:
+        self.run, self.policy, self.evaluation = run, policy, evaluation
+        self._identity, self._facts = digest_of(facts["settings"]), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
 
-    def group_by_key(self, requests: Sequence[Request], indices: Sequence[int]) -> dict[bytes, list[int]]:
-        """The wanted indices into `requests` by the key of their text, in their order."""
+    def plan(self, instances: Sequence[Instance], requests: Sequence[Request], indices: Sequence[int]) -> Plan:
+        """The plan for the wanted indices into `requests`, which are in their order."""
         by_key: dict[bytes, list[int]] = {}
         for i in indices:
             by_key.setdefault(sample_key(self._identity, requests[i]), []).append(i)
-        return by_key
+        digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
+        asked = []
+        for key, i in ((key, i) for key, of_key in by_key.items() for i in of_key):
+            instance = instances[i]
+            if id(instance) not in digests:
+                digests[id(instance)] = digest_of(instance.doc), digest_of(self._make_prompt(instance, requests[i]))
+            doc, prompt = digests[id(instance)]
+            task, doc_id = instance.task_name or "none", self.evaluation.find_doc_id(instance)
+            asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
+        return Plan(requests, by_key, asked)
 
-    def begin(
-        self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
-        by_key: ByKey,
-        asked: Sequence[AskedSample],
-        identities: Mapping[str, str],
-    ) -> None:
-        """Enter the command and all that it asks for. The identities of its tasks make it."""
+    def find(self, by_key: ByKey) -> dict[bytes, Sample]:
+        """The samples of these keys that are finished."""
+        return self.run.find(list(by_key)) if self.run else {}
+
+    def begin(self, instances: Sequence[Instance], plan: Plan, identities: Mapping[str, str], finished: int) -> None:
+        """Enter the command and all that it asks for, and say how much is finished. The identities of its tasks make it."""
         if self.run is None:
             return
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._identity, identities])
-        self.run.begin(command, facts, asked)
-        firsts = {id(instances[i]): i for indices in by_key.values() for i in indices}
-        self.run.add_prompts([make_prompt(instances[i], requests[i]) for i in firsts.values()])
+        self.run.begin(command, facts, plan.asked)
+        firsts = {id(instances[i]): i for indices in plan.by_key.values() for i in indices}
+        self.run.add_prompts([self._make_prompt(instances[i], plan.requests[i]) for i in firsts.values()])
         self._header = replace(self._header, command=command)
         earlier = [before for before, _ in self.run.read_attempts()[:-1]]
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -63,31 +78,26 @@ class Recorder:
                 "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
                 self.run.folder, list_versions(earlier[-1]), list_versions(facts),
             )  # fmt: skip
-
-    def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
-        """The samples of these keys that are finished; says how many there are."""
-        finished = self.run.find(keys) if self.run else {}
-        if self.run and finished:
-            self.run.samples_kept += len(finished)
-            counts = self.run.folder, len(finished), len(keys), len(keys) - len(finished)
+        self.run.samples_kept += finished
+        if finished:
+            counts = self.run.folder, finished, len(plan.by_key), len(plan.by_key) - finished
             logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
-        return finished
 
-    def add(self, sample: Sample, generation: Generation) -> None:
-        """Hand over a new sample with its trace."""
+    def _make_prompt(self, instance: Instance, request: Request) -> Prompt:
+        return make_prompt(instance, request, self.evaluation.find_doc_id(instance))
+
+    def add(
+        self, key: bytes, instance: Instance, request: Request, generation: Generation, text: str, *, truncated: bool
+    ) -> Sample:
+        """The finished sample of a request, without its trace, with which it is kept."""
+        policy, passes = self.policy, (generation.base_passes, generation.guide_passes)
+        name = instance.task_name or "none", self.evaluation.find_doc_id(instance), request.sample
+        tokens = len(generation.tokens), generation.takeovers
+        costs = count_changed(policy, generation), count_asked(policy, generation)
+        sample = Sample(key, *name, text, *tokens, *costs, *passes, truncated, *count_spikes(policy, generation))
         if self.run is not None:
             self.run.add(replace(sample, trace=pack_trace(generation, self._header)))
-
-
-def make_sample(
-    key: bytes, instance: Instance, request: Request, generation: Generation, text: str, policy: Policy, truncated: bool
-) -> Sample:
-    """A finished sample without its trace."""
-    name = instance.task_name or "none", find_doc_id(instance.task_name, instance.doc_id), request.sample
-    tokens = len(generation.tokens), generation.takeovers
-    costs = count_changed(policy, generation), count_asked(policy, generation)
-    passes = generation.base_passes, generation.guide_passes
-    return Sample(key, *name, text, *tokens, *costs, *passes, truncated, *count_spikes(policy, generation))
+        return sample
 
 
 # Costs follow from the method, not from the engine: the length of drafts changes only passes.
@@ -123,18 +133,3 @@ def count_spikes(policy: Policy, generation: Generation) -> tuple[float | None, 
     total = float(scores.sum())
     known = 0 <= total < np.inf and not (policy.scorer and policy.scorer.signed)
     return total if known else None, int((scores > policy.gate.tau).sum())
-
-
-def list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> list[AskedSample]:
-    """Of each request, which sample of which document it wants, and the key of the answer."""
-    digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
-    asked = []
-    for key, indices in by_key.items():
-        for i in indices:
-            instance = instances[i]
-            if id(instance) not in digests:
-                digests[id(instance)] = digest_of(instance.doc), digest_of(make_prompt(instance, requests[i]))
-            doc, prompt = digests[id(instance)]
-            task, doc_id = instance.task_name or "none", find_doc_id(instance.task_name, instance.doc_id)
-            asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
-    return asked

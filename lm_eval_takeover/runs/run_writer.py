@@ -26,7 +26,7 @@ from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample,
 from lm_eval_takeover.runs.parquet import Prompt, add_prompts, check_digest, read_header, tabulate, write_parquet
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_verdict_log
+from lm_eval_takeover.tasks.context import LoggedVerdict
 
 logger = logging.getLogger(__name__)
 
@@ -118,19 +118,15 @@ class RunWriter:
             self._check_place()
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
-        with self._writing():
-            self.journal.add_verdicts(verdicts)
+        if self._open:  # else `rescore` can judge the texts
+            with self._writing():
+                self.journal.add_verdicts(verdicts)
 
     def read_attempts(self) -> list[tuple[dict[str, Any], float]]:
         """The facts of each attempt at this command, and the seconds that it generated, until now; the oldest first."""
         with self._writing():
             self.journal.update_attempt()
             return self.journal.attempts(self.command)
-
-    def list_facts(self) -> list[dict[str, Any]]:
-        """The facts of the last attempt at each command, the latest command first."""
-        with self._writing():
-            return [self.journal.attempts(command)[-1][0] for command in reversed(self.journal.commands())]
 
     def flush(self, *, interrupted: bool = False) -> None:
         """Commit what is left, write the parts of the traces, and stop the clock of the command."""
@@ -161,8 +157,6 @@ class RunWriter:
         finally:
             self._open = False
             _open_here.pop(self._place, None)
-            if get_verdict_log() is self:
-                set_verdict_log(None)
             atexit.unregister(self._close_at_exit)
             self.journal.close()
             self._lock.release()

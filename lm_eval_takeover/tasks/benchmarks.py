@@ -4,6 +4,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import datasets
@@ -14,7 +15,8 @@ from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import tidy
 from lm_eval_takeover.answers.samples import JudgedSample, Kind
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Metrics, get_think_end, get_verdict_log, get_verifier, score_samples
+from lm_eval_takeover.tasks.context import LoggedVerdict, find_context
+from lm_eval_takeover.tasks.verdicts import Metrics, score_samples
 
 Document = dict[str, Any]
 Texts = Sequence[Sequence[str]]  # the samples of each document
@@ -44,18 +46,18 @@ def score_letters(resps: Texts, docs: Sequence[Document]) -> list[Record]:
 
 
 def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
-    verifier, think_end = get_verifier(), get_think_end()  # which the threads of the judge do not see
+    run = find_context(chain.from_iterable(resps))
     with Judge() as judge:
 
         def score(item: tuple[Sequence[str], Document]) -> tuple[list[JudgedSample], Metrics]:
             responses, doc = item
             gold, tolerance, problem = str(doc["answer"]), float(doc.get("tolerance") or 0), str(doc["problem"])
-            return score_samples(gold, responses, judge.judge_samples, kind, tolerance, verifier, problem, think_end)
+            return score_samples(gold, responses, judge.judge_samples, kind, tolerance, run.verifier, problem, run.think_end)
 
         scored = judge.map(score, zip(resps, docs, strict=True))
         problems = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
-    if (log := get_verdict_log()) is not None:
-        log.add_verdicts(
+    if run.log is not None:
+        run.log(
             LoggedVerdict(digest, digest_of_text(response), sample.answer, sample.outcome)
             for (samples, _), responses, digest in zip(problems, resps, map(digest_of, docs), strict=True)
             for response, sample in zip(responses, samples, strict=True)

@@ -11,25 +11,21 @@ from lm_eval.models.utils import normalize_gen_kwargs
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.tasks.verdicts import find_doc_id
+from lm_eval_takeover.tasks.context import Evaluation
 
 logger = logging.getLogger(__name__)
 
 Ids = list[int]
+Encode = Callable[[str, str], Sequence[int]]  # (text, its label) to token ids
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of one setting
 GENERATION_ARGUMENTS = ("until", *LENGTHS, "do_sample", "temperature", "top_p", "top_k", "min_p")
 NEUTRAL = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}  # settings at which nothing changes
 
 
-def document_label(instance: Instance) -> str:
-    """The name of a document in errors."""
-    return f"task {instance.task_name}, doc {find_doc_id(instance.task_name, instance.doc_id)}"
-
-
 def make_requests(
-    instances: Sequence[Instance], encode: Callable[[str, str], Sequence[int]], *, max_length: int, max_gen_toks: int
+    instances: Sequence[Instance], evaluation: Evaluation, encode: Encode, *, max_length: int, max_gen_toks: int
 ) -> list[Request]:
-    """One request for each instance, repeats numbered from 0; `encode` takes a prompt and its label and returns token ids.
+    """One request for each instance, repeats numbered from 0; `encode` takes a prompt and its label.
 
     `max_length` tokens of context, prompt included; `max_gen_toks` for tasks that do not say. What is cut to the context is
     logged. Raises ArgumentError for settings that cannot be had.
@@ -42,7 +38,7 @@ def make_requests(
         context, settings = instance.args
         sampling, until, new_tokens = read_generation_settings(settings, max_gen_toks)
         if context not in encoded:
-            encoded[context] = encode(context, document_label(instance))
+            encoded[context] = encode(context, evaluation.name_document(instance))
         ids = encoded[context]
         left = max_length - len(ids)
         if left < 1:
@@ -57,7 +53,7 @@ def make_requests(
         key = (instance.task_name, instance.doc_id, instance.idx, context)
         sample = repeats[key]
         repeats[key] += 1
-        label = f"{document_label(instance)}, sample {sample}"
+        label = f"{evaluation.name_document(instance)}, sample {sample}"
         requests.append(Request(tuple(ids), sample, min(new_tokens, left), sampling, until, label))
     if truncated:
         counts = len(truncated), len(encoded), max_length

@@ -14,12 +14,14 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.tasks import TaskManager
 
+from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all, score_letters
+from lm_eval_takeover.tasks.context import WithheldPrompt, find_context
 from lm_eval_takeover.tasks.instances import LENGTHS, is_greedy, keep_last_length
-from lm_eval_takeover.tasks.verdicts import get_verifier, identify_scorer, list_metrics
+from lm_eval_takeover.tasks.verdicts import identify_scorer, list_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,11 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
         self._ranks = 1
         super().__init__(config=config)
         self.config.metric_list = metrics  # by their names, as results files have them
-        scorer = {"verifier": get_verifier(), "scorer": identify_scorer(get_verifier())}
+        self._name_scorer("takeover")
+
+    def _name_scorer(self, verifier: Verifier) -> None:
+        """Say in the task's metadata, which results have, who judges."""
+        scorer = {"verifier": verifier, "scorer": identify_scorer(verifier)}
         self.config.metadata = {**(self.config.metadata or {}), **scorer}
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **settings: Any) -> None:
@@ -111,6 +117,7 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
     def apply_filters(self) -> None:
         """Scores all samples. Raises TakeoverError for a document that has not exactly its samples, and names it."""
         _warn_if_identical(self.instances)
+        self._name_scorer(find_context(text for instance in self.instances for text in instance.resps).verifier)
         for instance in self.instances:
             # Under several ranks lm-eval repeats the last request to give each rank as many; that is dropped here.
             samples = instance.resps[: instance.repeats] if self._ranks > 1 else instance.resps
@@ -138,7 +145,6 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
 
 
 WITHHELD = "withheld: the authors of GPQA ask that its questions not be published"
-WITHHOLDING: set[str] = set()  # names of the tasks of this process whose questions are written nowhere
 
 
 class GPQA(SampledTask):
@@ -155,7 +161,6 @@ class GPQA(SampledTask):
         self.missing = False
         self._scored = False
         super().__init__(config=config)
-        (WITHHOLDING.add if self.withholds else WITHHOLDING.discard)(self.config.task)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
         """Raises TakeoverError with the way to get access, unless the task is optional."""
@@ -178,6 +183,8 @@ class GPQA(SampledTask):
         """As lm-eval does; without the data set one request of no repeats, since lm-eval wants at least one."""
         if not self.missing:
             super().build_all_requests(**settings)
+            for instance in self.instances if self.withholds else ():
+                instance.arguments = (WithheldPrompt(instance.arguments[0]), *instance.arguments[1:])
             return
         task = (self.config.task, 0, 0)
         self._instances = [Instance(self.OUTPUT_TYPE, self.eval_docs[0], (WITHHELD, {}), 0, metadata=task)]

@@ -1,65 +1,21 @@
-"""The metrics of a problem (avg@n, pass@k, maj@n), which verifier scores it in this process, and where verdicts are logged.
+"""The metrics of a problem (avg@n, pass@k, maj@n) from the verdicts on its samples, and the digest of what judges.
 
 lm-eval averages over problems, so errors cluster by problem. A light import, for task files.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 from unicodedata import unidata_version
 
 from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.tasks.context import Response
 
 Metrics = dict[str, float | tuple[int, int]]  # of one problem; `acc_completed` is `(correct, completed)`
-
-
-class Response(str):
-    """The text of a sample, on its way through lm-eval to the scoring of a task. `truncated`: its token limit ended it."""
-
-    __slots__ = ("truncated",)
-    truncated: bool
-
-    def __new__(cls, text: str, truncated: bool = False) -> Self:
-        response = super().__new__(cls, text)
-        response.truncated = truncated
-        return response
-
-
-class LoggedVerdict(NamedTuple):
-    """The verdict on one response to one document; `doc` and `response` are digests."""
-
-    doc: str
-    response: bytes
-    answer: str | None
-    outcome: str
-
-
-_verifier: ContextVar[Verifier] = ContextVar("verifier", default="takeover")
-_log: ContextVar[Any] = ContextVar("verdict log", default=None)  # with `add_verdicts`: a RunWriter, or who scores again
-_think_end: ContextVar[str] = ContextVar("think_end_token", default="")
-
-
-get_verifier = _verifier.get  # of the tasks that are made and scored now
-get_verdict_log = _log.get  # for the texts that were generated last; None: their verdicts are not logged
-set_verdict_log = _log.set
-get_think_end = _think_end.get  # what ends the thinking of the model, beside the usual tags; empty: nothing else
-set_think_end = _think_end.set
-
-
-_selected: ContextVar[Mapping[str, Sequence[int]] | None] = ContextVar("documents of --samples, by task", default=None)
-set_selected, reset_selected = _selected.set, _selected.reset
-
-
-def find_doc_id(task: str | None, number: int | None) -> int:
-    """lm-eval's doc_id of a document, whose `number` counts those that were selected."""
-    selected = (_selected.get() or {}).get(task or "")
-    return selected[number or 0] if selected else number or 0
 
 
 @cache
@@ -70,21 +26,6 @@ def identify_scorer(verifier: Verifier) -> str:
     sources = [[file.name, file.read_text(encoding="utf-8")] for file in files]
     versions = [metadata.version(name) for name in ("math-verify", "sympy", "regex")]
     return digest_of([verifier, versions, unidata_version, sources])
-
-
-@contextmanager
-def scoring_by(verifier: Verifier, think_end: str) -> Iterator[None]:
-    """Inside of the `with` block score by this verifier, read answers behind this text, and log no verdicts."""
-    verifiers, ends, logs = _verifier.set(verifier), _think_end.set(think_end), _log.set(None)
-    try:
-        yield
-    finally:
-        _verifier.reset(verifiers)
-        _think_end.reset(ends)
-        _log.reset(logs)
-
-
-# Metrics
 
 
 def list_ks(samples: int) -> list[int]:

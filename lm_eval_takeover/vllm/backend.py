@@ -1,6 +1,5 @@
 """vLLM as a backend: the interface of `decoding.engine.TransformersBackend`, by one engine or several."""
 
-import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -22,13 +21,11 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import OBSERVED, CountTokens, Generation, Request
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.block_rule import make_empty
 from lm_eval_takeover.vllm.engine import Engines, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.launch import check_architectures, check_version, count_engines
 from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 
 _AT_ONCE = 4096  # samples that vLLM gets together; its queue is long, and a waiting sample is small
-_NUMERIC = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")  # change texts
 
 
 class VllmBackend:
@@ -38,23 +35,16 @@ class VllmBackend:
         check_version()
         check_architectures(pair, policy)
         self.pair, self.policy = pair, policy
-        self._arguments = {name: value for name, value in arguments.engine_arguments.items() if name in _NUMERIC}
         for member in pair.members:
-            # For its dtype and size: vLLM has the weights. Made first: vLLM may wrap classes of transformers in this process.
-            member.model = make_empty(member, arguments.dtype)
+            _ = member.outline  # made first: vLLM may wrap classes of transformers in this process
         several = count_engines(arguments)[0] > 1
         self.engine: Engines | VllmEngine = Engines(arguments, policy) if several else VllmEngine(arguments, pair, policy)
         for member in pair.members:
-            member.model.to(self.engine.facts.dtype)
+            member.loaded_dtype = self.engine.facts.dtype
 
     def close(self) -> None:
         """End vLLM's processes and give its memory back."""
         self.engine.close()
-
-    @property
-    def identity(self) -> str:
-        """The backend, and its own arguments that can change a text."""
-        return f"vllm {json.dumps(self._arguments, sort_keys=True, default=str)}" if self._arguments else "vllm"
 
     def fit_rows(self, tokens: int) -> int:
         return _AT_ONCE

@@ -7,10 +7,8 @@ loaded. Without drafts both models read one token of each request, as in the fus
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
-import torch
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.costs import PassCost, StepCosts, find_machine
@@ -36,7 +34,7 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
     ranks = int(engine_arguments.get("tensor_parallel_size", 1))
 
     def find_cost(member: Member, launch: float) -> PassCost:
-        model = make_empty(member, arguments.dtype)
+        model = member.outline
         machine = find_machine(member.device, model.dtype)
         speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
         if member.device.type == "cuda":  # the table has what `hf` took there; vLLM has kernels of its own
@@ -115,10 +113,3 @@ def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:
         return 0.2
     rates = (arguments.target_rate, arguments.rate, arguments.spike_ratio)
     return max(next((rate for rate in rates if rate is not None), 0.05), 0.01)
-
-
-def make_empty(member: Member, dtype: str = "auto") -> Any:
-    """Transformers' model without weights."""
-    options = {} if dtype == "auto" else {"dtype": getattr(torch, dtype.removeprefix("torch."))}
-    with torch.device("meta"):
-        return member.loader.from_config(member.config, trust_remote_code=member.given.trust_remote_code, **options)

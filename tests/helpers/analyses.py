@@ -13,7 +13,7 @@ from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace, write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict
+from lm_eval_takeover.tasks.context import LoggedVerdict
 
 GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
 

@@ -1,5 +1,7 @@
 """Runs of lm-eval's in this process, of our tasks alone: its own take longer to index than all of this."""
 
+from pathlib import Path
+
 
 def evaluate(model, tasks, arguments=None, limit=None, task_folder=None, metadata=None, **options):
     """lm-eval's results of tasks of ours, or of those whose files are in this folder."""
@@ -14,10 +16,11 @@ def evaluate(model, tasks, arguments=None, limit=None, task_folder=None, metadat
 
 
 def run_demo(folder, limit, arguments, task="takeover_demo", task_folder=None, **options):
-    """The demo task by our model with a run_dir."""
-    from lm_eval_takeover.tasks.verdicts import get_verdict_log
+    """The demo task by our model with a run_dir, or without one where the folder is None."""
+    from lm_eval_takeover.runs.run_writer import _open_here
 
-    arguments = {"batch_size": 64, "run_dir": str(folder), **arguments}
+    arguments = {"batch_size": 64, **({"run_dir": str(folder)} if folder else {}), **arguments}
     found = evaluate("guided-takeover", [task], arguments, limit, task_folder, **options)
-    get_verdict_log().close()
+    if folder:
+        _open_here[Path(folder).resolve()].close()
     return found

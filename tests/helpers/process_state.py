@@ -14,11 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lm_eval_takeover.calibration.files import note_tasks
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.runs import progress
-from lm_eval_takeover.tasks import sampled
 
 # How each is read and written.
 _VALUES = (
@@ -47,10 +45,9 @@ def given_back(temporary):
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
-    note_tasks([], None)  # a fixture of a whole session may have run a command before
     scores.names(), policies.names()  # ours are there
     registries = [part for registry in (scores, policies) for part in (registry.entries, registry.skipped)]
-    held = (os.environ, sampled.WITHHOLDING, *registries, progress.BAR_OPTIONS)
+    held = (os.environ, *registries, progress.BAR_OPTIONS)
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}
     values = [read() for read, _ in _VALUES]

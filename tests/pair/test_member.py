@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from helpers.one_line import one_line
-from helpers.pairs import GREEDY
+from helpers.pairs import GREEDY, save_random_model
 from helpers.processes import environment
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -314,6 +314,23 @@ def test_an_adapter_changes_the_layers_and_is_neither_of_the_prompt_nor_a_model(
     pytest.importorskip("peft").PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM").save_pretrained(tmp_path)
     with one_line(ArgumentError, "guide_peft=", "changes the prompt; expected one of the layers"):
         load_adapted(random_pair, tmp_path)
+
+
+def test_dtype_and_size_are_known_before_the_weights_are_loaded(adapter, random_pair, tmp_path):
+    """Of each kind of checkpoint as of the loaded model: tied weights count once, an adapter's numbers are added."""
+    untied = save_random_model(tmp_path / "untied", vocab_size=512, seed=1, kind="llama", tie_word_embeddings=False)
+    half = save_random_model(tmp_path / "half", vocab_size=512, seed=1)
+    Member("base", str(half), dtype=torch.bfloat16).model.save_pretrained(half)
+    silent = shutil.copytree(half, tmp_path / "silent")
+    config = silent / "config.json"
+    config.write_text(json.dumps({k: v for k, v in json.loads(config.read_text()).items() if k != "dtype"}))
+    members = [Member("base", str(folder)) for folder in (random_pair["base"], untied, half, silent)]
+    members.append(Member("base", str(half), dtype=torch.float32))
+    members.append(Member("guide", str(random_pair["base"]), given=ModelArguments(peft=str(adapter))))
+    told = [member.weights for member in members]
+    assert told == [(str(member.model.dtype), member.model.num_parameters()) for member in members]
+    dtypes = [weights.dtype.removeprefix("torch.") for weights in told]
+    assert dtypes == ["float32", "float32", "bfloat16", "bfloat16", "float32", "float32"]
 
 
 def test_a_joined_projection_of_which_a_part_was_not_read_is_refused():

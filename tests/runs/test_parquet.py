@@ -223,7 +223,7 @@ def test_the_share_is_reported_per_task_and_kept_in_a_run_dir(whole, tmp_path):
     again, second = answer(limit, prompts=6, run_dir=str(tmp_path))
     assert ([text.truncated for text in again], second["per_task"]) == (cut, first["per_task"])
     (run,), _ = read_stored_runs(tmp_path)
-    assert sorted(sample.response.truncated for sample in run.samples.values()) == sorted(cut)
+    assert sorted(sample.truncated for sample in run.samples.values()) == sorted(cut)
 
 
 def test_the_mean_score_and_the_share_of_spikes_are_those_of_the_traces(whole, tmp_path):

@@ -87,7 +87,7 @@ class Setup:
             "base": base.id,
             "guide": guide.id,
             "vocabulary": {"size": self.pair.vocabulary.size, "digest": self.pair.vocabulary.digest},
-            "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
+            "dtypes": {member.role: member.weights.dtype for member in (base, guide)},
             "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
             "direction": self.backend.policy.direction,
             "prompts": self.prompts.source,

@@ -21,10 +21,10 @@ from lm_eval._cli.utils import key_val_to_dict, try_parse_json
 from lm_eval.evaluator_utils import get_sample_size
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, TWINS, ModelArguments
+from lm_eval_takeover.calibration.commands import RunTask, calibration_command
 from lm_eval_takeover.calibration.files import (
     Calibration,
     Target,
-    calibration_command,
     find_target,
     matching_calibrations,
     name_rate,
@@ -229,7 +229,8 @@ def find_row_target(calibration: Calibration, row: PlannedRow, asked: Comparison
     settings = row.method.settings
     solving = name_rate(row.rate, settings, asked.model_args.get("plugins"))
     names = (asked.base, asked.guide, asked.direction, CALIBRATION_PROMPTS)
-    return find_target(calibration, row.rate, settings, partial(calibration_command, *names, solving=solving))
+    options = RunTask(asked.tasks[0], asked.include_path)._asdict() | {"solving": solving}
+    return find_target(calibration, row.rate, settings, partial(calibration_command, *names, **options))
 
 
 def _calibrate_words(asked: Comparison, sampling: Sampling, max_gen_toks: int, task: str) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import find_calibration, note_tasks
+from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._options import PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, write_json
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
@@ -44,7 +44,6 @@ from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.runs.identity import COUNTS
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
-from lm_eval_takeover.vllm.block_rule import make_empty
 
 _ROWS_OF_AUTO = 64
 Done = dict[ComparedRow, list[Run]]  # by row the runs of its calls
@@ -88,7 +87,6 @@ def run_comparison(asked: Comparison) -> int:
 
 def check_rows(asked: Comparison) -> list[PlannedRow]:
     """The rows. Raises ArgumentError for one that cannot be run, CalibrationError where a given file was not solved for it."""
-    note_tasks(asked.tasks, asked.include_path)
     load_plugins(asked.model_args.get("plugins"))
     rows = plan_rows(asked)
     if asked.calibration is not None:
@@ -230,7 +228,7 @@ def _lay_out_memory(asked: Comparison, rows: Sequence[PlannedRow], loads: Sequen
     lines = []
     for role, name in names.items():
         member = Member(role, name, given=arguments.for_role(role) if role in PAIR else trusted)
-        count, dtype = int(make_empty(member).num_parameters()), member.given.dtype
+        count, dtype = member.weights.parameters, member.given.dtype
         parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
         size = (parsed or torch.float32).itemsize
         cache = count_column_bytes(member.config, size) * tokens

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
@@ -29,8 +28,8 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.tasks.benchmarks import Record
+from lm_eval_takeover.tasks.context import RunContext
 from lm_eval_takeover.tasks.sampled import find_tasks
-from lm_eval_takeover.tasks.verdicts import get_verifier, scoring_by
 
 Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat
 Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
@@ -102,9 +101,9 @@ def _print_outcome(outcome: Rescored, out: Path) -> None:
 class StoredResponses(LM):  # type: ignore[misc]
     """A model that writes nothing: its answers are those of a run, found by document."""
 
-    def __init__(self, run: StoredRun, matched: _Matched) -> None:
+    def __init__(self, run: StoredRun, matched: _Matched, context: RunContext) -> None:
         super().__init__()
-        self.run, self.matched = run, matched
+        self.run, self.matched, self.context = run, matched, context
         self.samples: defaultdict[str, list[Sample]] = defaultdict(list)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -118,7 +117,7 @@ class StoredResponses(LM):  # type: ignore[misc]
             sample = self.matched.answers[task, document, instance.idx, number]
             if number == sample.sample:  # one text of a greedy run stands for all samples of its document
                 self.samples[task].append(sample)
-            texts.append(sample.response)
+            texts.append(sample.respond(self.context))
         return texts
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -155,23 +154,20 @@ def rescore(
     names = list(tasks) or run.tasks
     withheld = {"withhold_questions": True} if any(row["prompt"] is None for row in read_prompts(run.folder)) else None
     manager = find_tasks(names, include, of_run=run.tasks, metadata=withheld)
-    # Nothing is generated, so lm-eval must not ask git for a commit; outside a repository git complains.
-    git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)
-    with scoring_by(verifier, end), git:
-        loaded = manager.load(names)["tasks"]
-        matched = _match_responses(run, loaded)
-        missing = loaded.keys() - matched.documents.keys()
-        if not matched.documents or (tasks and missing):
-            lacking, given_tasks = ", ".join(sorted(missing)), ", ".join(run.tasks)
-            raise ArgumentError(f"no document of {lacking} has all its responses here; the run asked for {given_tasks}")
-        results = simple_evaluate(
-            model=StoredResponses(run, matched),
-            tasks=list(tasks) or list(matched.documents),
-            samples=matched.documents,
-            task_manager=manager,
-            log_samples=True,
-        )
-        results["config"].setdefault("takeover", {})["verifier"] = get_verifier()
+    loaded = manager.load(names)["tasks"]
+    matched = _match_responses(run, loaded)
+    missing = loaded.keys() - matched.documents.keys()
+    if not matched.documents or (tasks and missing):
+        lacking, given_tasks = ", ".join(sorted(missing)), ", ".join(run.tasks)
+        raise ArgumentError(f"no document of {lacking} has all its responses here; the run asked for {given_tasks}")
+    results = simple_evaluate(
+        model=StoredResponses(run, matched, RunContext(verifier=verifier, think_end=end)),
+        tasks=list(tasks) or list(matched.documents),
+        samples=matched.documents,
+        task_manager=manager,
+        log_samples=True,
+    )
+    results["config"].setdefault("takeover", {})["verifier"] = verifier
     results["config"] |= {"model": "guided-takeover", "model_args": read_given_arguments(run)}
     return Rescored(results, *_compare_verdicts(matched, verdicts, results["samples"]), matched.left_out)
 
@@ -258,9 +254,7 @@ def write_results(results: dict[str, Any], folder: Path) -> Path:
     """Write results and samples as lm-eval does, each file whole. Returns their folder, named by label. Raises ArgumentError."""
     samples = results.pop("samples", {})
     label = (results["config"].get("takeover") or {}).get("label")
-    reason = OSError("lm-eval could not write them")
-    logger = mock.patch("lm_eval.loggers.evaluation_tracker.eval_logger.warning", side_effect=reason)
-    with writing("output_path", folder), tempfile.TemporaryDirectory() as unfinished, logger:
+    with writing("output_path", folder), tempfile.TemporaryDirectory() as unfinished:
         tracker = EvaluationTracker(output_path=unfinished)
         names = tracker.general_config_tracker
         names.log_experiment_args("guided-takeover", "model=guided-takeover", None, None, False)
@@ -270,6 +264,9 @@ def write_results(results: dict[str, Any], folder: Path) -> Path:
         tracker.save_results_aggregated(results=results, samples=samples)
         for name in results["configs"]:
             tracker.save_results_samples(task_name=name, samples=samples[name])
-        for file in [path for path in Path(unfinished).rglob("*") if path.is_file()]:
+        files = [path for path in Path(unfinished).rglob("*") if path.is_file()]
+        if len(files) != 1 + len(results["configs"]):  # it logs an error and goes on
+            raise OSError("lm-eval could not write them")
+        for file in files:
             write_text(place / file.name, file.read_text(encoding="utf-8"))
     return place

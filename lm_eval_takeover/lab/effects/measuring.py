@@ -12,6 +12,7 @@ from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
+from lm_eval_takeover.backends import identify_backend
 from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.errors import ArgumentError, run_in_batches
@@ -33,8 +34,8 @@ from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import write_text, write_whole
 from lm_eval_takeover.tasks.benchmarks import Record
+from lm_eval_takeover.tasks.context import Response
 from lm_eval_takeover.tasks.sampled import find_tasks
-from lm_eval_takeover.tasks.verdicts import Response
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
 
@@ -101,7 +102,8 @@ class Writer:
 
     def _write(self, policy: Policy, requests: Sequence[Request], kind: str) -> list[tuple[tuple[int, ...], bool]]:
         """New tokens of each request, and whether its limit cut them off: kept from an earlier call, or written."""
-        backend, trusted = self._readers.backend.identity, self._readers.arguments.trust_remote_code
+        arguments = self._readers.arguments
+        backend, trusted = identify_backend(arguments), arguments.trust_remote_code
         settings = collect_text_settings(self._pair, policy, backend=backend, seed=self._seed, trust_remote_code=trusted)
         digest = digest_of(settings)
         keys = [sample_key(f"ids {digest}", request) for request in requests]
