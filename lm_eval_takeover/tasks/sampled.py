@@ -5,13 +5,13 @@ GPQA-Diamond has its own, for what a YAML file cannot say: access on the hub, an
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 from lm_eval.api.instance import Instance
-from lm_eval.api.task import ConfigurableTask, Task
+from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.answers.samples import Verifier
@@ -37,10 +37,6 @@ DEFAULTS: Mapping[str, Any] = {
 # The paper's decoding (appendix A.1).
 SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
 
-# lm-eval 0.5 has one class of task for each kind of request, under a name that is not public; before, there was one for all.
-_NEXT = ConfigurableTask is Task
-_GeneratingTask: Any = Task._registry["generate_until"] if _NEXT else ConfigurableTask
-
 _TELLING = 400  # characters of all problems together: sampled texts of this length hardly repeat by chance
 
 
@@ -49,7 +45,7 @@ def drop_headers(until: Sequence[str], prompt: str) -> list[str]:
     return [stop for stop in until if not (stop.strip() and prompt.startswith(stop.strip()))]
 
 
-class SampledTask(_GeneratingTask):  # type: ignore[misc]
+class SampledTask(ConfigurableTask):  # type: ignore[misc]
     """`repeats` samples of every problem, scored together: avg@n, pass@k for every k that fits, maj@n.
 
     A document has `problem` (a text), `answer` (a text or a number) and, where answers are approximate, `tolerance` (a number).
@@ -65,11 +61,9 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
             raise ArgumentError(
                 f"task {config.get('task')}: filter_list is not taken: the task reads answers itself; leave it out"
             )
-        metrics = _choose_metrics(config)
-        config["metric_list"] = [{**entry, "metric": _as_metric(entry["metric"])} for entry in metrics]
+        config["metric_list"] = _choose_metrics(config)
         self._ranks = 1
         super().__init__(config=config)
-        self.config.metric_list = metrics  # by their names, as results files have them
         self._name_scorer("takeover")
 
     def _name_scorer(self, verifier: Verifier) -> None:
@@ -104,8 +98,7 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
 
     def construct_requests(self, doc: Document, ctx: str, **settings: Any) -> Instance:
         """One request, answered once where decoding is greedy, else `repeats` times. In a chat the header is no stop string."""
-        made = super().construct_requests(doc, ctx, **settings)
-        (instance,) = made if _NEXT else (made,)
+        instance: Instance = super().construct_requests(doc, ctx, **settings)
         _, decoding = instance.arguments  # a copy of this request's own
         if is_greedy(decoding):
             instance.repeats = 1
@@ -128,15 +121,6 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
                 )
             instance.resps = samples * (self.config.repeats // instance.repeats)
         super().apply_filters()
-        if _NEXT:  # see process_instances
-            for instance in self.instances:
-                instance.filtered_resps = {name: [record] for name, record in instance.filtered_resps.items()}
-
-    def process_instances(self) -> None:
-        """Of lm-eval 0.5, which flattens records when it scores them, but logs them as they are."""
-        super().process_instances()
-        for instance in self.instances:
-            instance.filtered_resps = {name: record for name, (record,) in instance.filtered_resps.items()}
 
     def process_results(self, doc: Document, results: Sequence[Record]) -> dict[str, Any]:
         """The metrics of one document, which the filter has computed: those that the task reports."""
@@ -258,17 +242,6 @@ def _choose_metrics(config: Mapping[str, Any]) -> list[dict[str, Any]]:
                 f"expected some of {', '.join(entries)}"
             )
     return [entries[entry["metric"]] for entry in config["metric_list"]]
-
-
-def _as_metric(name: str) -> str | Callable[..., None]:
-    """An entry of `metric_list`, by a function that is never called: lm-eval 0.5 refuses the name `acc` in generating tasks."""
-    if not _NEXT:
-        return name
-
-    def metric(*_: Any, **__: Any) -> None: ...
-
-    metric.__name__ = name
-    return metric
 
 
 def _warn_if_identical(instances: Sequence[Instance]) -> None:
