@@ -181,11 +181,16 @@ class RaggedCache(Cache):  # type: ignore[misc]
 
 
 def list_cache_layers(config: Any) -> list[Any]:
-    """The layers of transformers' cache. Empty if there is no cache; `read_layer_windows` says why."""
+    """The layers of transformers' cache that hold anything. Empty if there is no cache; `read_layer_windows` says why."""
     try:
-        return list(DynamicCache(config=config).layers)
+        return _make_layers(config)
     except Exception:
         return []
+
+
+def _make_layers(config: Any) -> list[Any]:
+    """Without those that read the keys of others, the last ones, which transformers 5.23 and later list, too."""
+    return [layer for layer in DynamicCache(config=config).layers if type(layer).__name__ != "DummyLayer"]
 
 
 def list_layer_kinds(config: Any) -> set[type]:
@@ -206,7 +211,7 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     """
     text = config.get_text_config()
     try:
-        layers = DynamicCache(config=config).layers
+        layers = _make_layers(config)
     except Exception as error:  # a configuration that transformers' caches do not know
         raise ArgumentError(f"{name}: transformers has no cache for it ({error}); use block_size=1") from error
     kinds = {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
