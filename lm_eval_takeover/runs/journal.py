@@ -16,10 +16,10 @@ from typing import Any
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.samples import Response, Verdict
 from lm_eval_takeover.storage.files import open_regular, sync_folder
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, Response
 
-_SCHEMA = 8
+_SCHEMA = 9
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # Of each table the digested columns, and the others.
 _TABLES = {
@@ -32,7 +32,7 @@ _TABLES = {
     "asked": (
         "command TEXT NOT NULL, task TEXT NOT NULL, doc TEXT NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL, "
         "doc_id INTEGER NOT NULL, prompt TEXT NOT NULL, key BLOB NOT NULL",
-        "digest BLOB NOT NULL, PRIMARY KEY (command, task, doc, idx, sample)",
+        "digest BLOB NOT NULL, PRIMARY KEY (command, task, doc_id, idx, sample)",
     ),
     "attempts": (
         "id INTEGER PRIMARY KEY, command TEXT NOT NULL, facts TEXT NOT NULL, seconds REAL NOT NULL",
@@ -267,15 +267,17 @@ class Journal:
 
     # Requests and verdicts
 
-    def add_asked(self, command: str, asked: Iterable[AskedSample]) -> None:
+    def set_asked(self, command: str, asked: Iterable[AskedSample]) -> None:
+        """What a command asks for, in the place of what an earlier attempt did: its documents may have had other numbers."""
         rows = [tuple(command if name == "command" else getattr(a, name) for name in COLUMNS["asked"]) for a in asked]
         with self._connection:
+            self._connection.execute("DELETE FROM asked WHERE command = ?", (command,))
             self._insert("REPLACE", "asked", rows)
 
     def asked(self, command: str) -> list[AskedSample]:
         return [AskedSample(*row[1:]) for row in self._select("asked", "WHERE command = ?", (command,))]
 
-    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
+    def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         """Commit verdicts; a later one on the same response to the same document replaces an earlier one."""
         with self._connection:
             self._insert("REPLACE", "verdicts", verdicts)

@@ -7,7 +7,7 @@ A text that two tasks share is stored once, under the first; here each task has 
 
 import contextlib
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from lm_eval_takeover.runs.identity import check_facts, describe_member, identif
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
 from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, Prompt, read_prompts, tabulate
+from lm_eval_takeover.samples import name_document
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
 if TYPE_CHECKING:  # with torch
@@ -31,6 +32,33 @@ if TYPE_CHECKING:  # with torch
 
 Answer = tuple[str | None, str]  # the extracted answer, and the outcome
 Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A sample that the run asked for, and the text that answers it; `outcome` is None where it was not verified."""
+
+    task: str
+    doc_id: int
+    sample: int
+    prompt: str  # its digest
+    stored: Sample
+    answer: str | None
+    outcome: str | None
+    doc: str = ""  # the document's name by its content (`samples.name_document`)
+
+    @property
+    def name(self) -> Name:
+        return self.task, self.doc_id, self.sample
+
+    @property
+    def stored_name(self) -> Name:
+        """Under which its tokens stand in traces and scores."""
+        return self.stored.task, self.stored.doc_id, self.stored.sample
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome == "correct"
 
 
 @dataclass
@@ -59,6 +87,20 @@ class StoredRun:
 
     def identify(self, task: str) -> str:
         return identify_task(row for row in self.asked if row.task == task)
+
+    def answer(self, task: str, verdicts: Verdicts) -> list[Answered]:
+        """The samples of a task that have a text, in order, with the verdicts on them."""
+        rows = sorted((row for row in self.asked if row.task == task), key=lambda row: (row.doc_id, row.sample))
+        copies, names = Counter[str](), dict[int, str]()
+        answered = []
+        for row in rows:
+            if row.doc_id not in names:
+                names[row.doc_id] = name_document(row.doc, copies)
+            if (stored := self.samples.get(row.key)) is not None:
+                answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
+                doc = names[row.doc_id]
+                answered.append(Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, doc))
+        return answered
 
     def is_greedy(self, task: str) -> bool:
         """Whether a task's texts were decoded greedily, and so written once each."""
@@ -95,33 +137,6 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
             for journal in opened:
                 run.samples |= journal.find(keys)
     return list(runs.values()), verdicts
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A sample that the run asked for, and the text that answers it; `outcome` is None where it was not verified."""
-
-    task: str
-    doc_id: int
-    sample: int
-    prompt: str  # its digest
-    stored: Sample
-    answer: str | None
-    outcome: str | None
-    doc: str = ""  # the digest of the document
-
-    @property
-    def name(self) -> Name:
-        return self.task, self.doc_id, self.sample
-
-    @property
-    def stored_name(self) -> Name:
-        """Under which its tokens stand in traces and scores."""
-        return self.stored.task, self.stored.doc_id, self.stored.sample
-
-    @property
-    def correct(self) -> bool:
-        return self.outcome == "correct"
 
 
 @dataclass(frozen=True)
@@ -304,8 +319,7 @@ def read_run_folder(folder: Path) -> RunReader:
             by_task |= {task: run for task in run.tasks if not row or row.get(task) == run.identify(task)}
     if not by_task:
         raise RunDirError(f"run_dir='{folder}' lacks what '{ROW}' names; give the command of compare again")
-    answered = [sample for task, run in by_task.items() for sample in _list_answered(run, task, verdicts)]
-    answered.sort(key=lambda sample: sample.name)
+    answered = [sample for task in sorted(by_task) for sample in by_task[task].answer(task, verdicts)]
     asked = sum(row.task == task for task, run in by_task.items() for row in run.asked)
     chosen = list({run.command: run for run in by_task.values()}.values())
     facts = chosen[-1].facts
@@ -318,11 +332,3 @@ def read_run_folder(folder: Path) -> RunReader:
         decoding |= {task: own[-1]} if own and all(decoded == own[0] for decoded in own) else {}
     seconds = sum(run.seconds for run in chosen)
     return RunReader(folder, takeover, arguments, settings, answered, asked, sorted(by_task), seconds, decoding)
-
-
-def _list_answered(run: StoredRun, task: str, verdicts: Verdicts) -> Iterator[Answered]:
-    """The samples of a task that have a text."""
-    for row in run.asked:
-        if row.task == task and (stored := run.samples.get(row.key)) is not None:
-            answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-            yield Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, row.doc)

@@ -24,9 +24,10 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import layout
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample, add_checksum
 from lm_eval_takeover.runs.parquet import Prompt, add_prompts, check_digest, read_header, tabulate, write_parquet
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_verdict_log
+from lm_eval_takeover.tasks.verdicts import get_verdict_log, set_verdict_log
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class RunWriter:
         with self._writing():
             self._check_place()
             self.journal.begin_command(command, dict(facts))
-            self.journal.add_asked(command, asked)
+            self.journal.set_asked(command, asked)
 
     def add_prompts(self, rows: Sequence[Prompt]) -> None:
         with self._writing():
@@ -117,7 +118,7 @@ class RunWriter:
             self._left = []
             self._check_place()
 
-    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
+    def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         with self._writing():
             self.journal.add_verdicts(verdicts)
 

@@ -10,34 +10,14 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 from unicodedata import unidata_version
 
 from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
+from lm_eval_takeover.samples import Response, list_ks, pass_at_k
 from lm_eval_takeover.storage.digests import digest_of
 
 Metrics = dict[str, float | tuple[int, int]]  # of one problem; `acc_completed` is `(correct, completed)`
-
-
-class Response(str):
-    """The text of a sample, on its way through lm-eval to the scoring of a task. `truncated`: its token limit ended it."""
-
-    __slots__ = ("truncated",)
-    truncated: bool
-
-    def __new__(cls, text: str, truncated: bool = False) -> Self:
-        response = super().__new__(cls, text)
-        response.truncated = truncated
-        return response
-
-
-class LoggedVerdict(NamedTuple):
-    """The verdict on one response to one document; `doc` and `response` are digests."""
-
-    doc: str
-    response: bytes
-    answer: str | None
-    outcome: str
 
 
 _verifier: ContextVar[Verifier] = ContextVar("verifier", default="takeover")
@@ -87,11 +67,6 @@ def scoring_by(verifier: Verifier, think_end: str) -> Iterator[None]:
 # Metrics
 
 
-def list_ks(samples: int) -> list[int]:
-    """The `k` of pass@k for this number of samples: 1, 2, 4, … and the number itself."""
-    return sorted({*(2**power for power in range(samples.bit_length())), samples})
-
-
 def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
     """Correct samples over completed ones, of `(correct, completed)` by problem; NaN where none was completed."""
     correct, completed = map(sum, zip(*counts, strict=True))
@@ -105,13 +80,6 @@ def list_metrics(samples: int) -> list[dict[str, Any]]:
     other = {"acc_completed": accuracy_of_completed}
     entries = ((name, other.get(name, "mean"), name in better) for name in (*better, *worse))
     return [dict(zip(("metric", "aggregation", "higher_is_better"), entry, strict=True)) for entry in entries]
-
-
-def pass_at_k(n: int, correct: int, k: int) -> float:
-    """The unbiased estimator `1 - C(n - c, k) / C(n, k)` for `c` correct ones of `n` samples."""
-    if not 0 <= correct <= n or not 1 <= k <= n:
-        raise ValueError(f"pass@{k} of {correct} correct among {n} samples is not defined")
-    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
 def score_samples(

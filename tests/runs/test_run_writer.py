@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.results.problems import Problems, _read_once, read_costs
+from lm_eval_takeover.results.problems import Problems
+from lm_eval_takeover.results.stored import _read_once, read_costs
 from lm_eval_takeover.runs.journal import Damaged, Journal
 from lm_eval_takeover.runs.parquet import TraceHeader
 from lm_eval_takeover.runs.run_reader import read_run_folder

@@ -12,8 +12,9 @@ from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.documents import Settings, list_differences, read_document
 from lm_eval_takeover.results.files import Run, read_runs
-from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions, fill_pass_at_k, read_costs
+from lm_eval_takeover.results.problems import ACC, Problems, ReadOptions, fill_pass_at_k
 from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
+from lm_eval_takeover.results.stored import COSTS, read_costs
 from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between, check

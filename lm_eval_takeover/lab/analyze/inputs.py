@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -13,7 +12,8 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
 from lm_eval_takeover.lab.score_files import SampleTokens, find_scored, list_score_files, make_sample, read_header
 from lm_eval_takeover.pair.vocabulary import Pieces
-from lm_eval_takeover.results.summary import find_nominal_rate
+from lm_eval_takeover.results.files import Run
+from lm_eval_takeover.results.stored import tabulate_run
 from lm_eval_takeover.runs.run_reader import RunReader
 
 
@@ -92,20 +92,47 @@ class Inputs:
         return list(read_header(self.score_files[0])[0].scores)
 
     @cached_property
-    def samples(self) -> pl.DataFrame:
-        """A row per sample of all runs, for `measures.outcomes`."""
-        rows: list[tuple[Any, ...]] = []
+    def _tabulated(self) -> dict[str, Run]:
+        return {name: tabulate_run(run) for name, run in self.runs.items()}
+
+    @cached_property
+    def results(self) -> dict[str, Run]:
+        """Raises CannotShow where a sample has no verdict."""
         for name, run in self.runs.items():
             if missing := sum(sample.outcome is None for sample in run.answered):
                 raise CannotShow(
                     f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers "
                     f"were judged, or its tasks keep none; run the same command again"
                 )
-            facts = (name, run.policy, run.takeover.get("score"), find_nominal_rate(run.takeover))
-            for sample in run.answered:
-                stored = sample.stored
-                rows.append((*facts, *sample.name, sample.correct, stored.tokens, stored.takeovers))
+        return self._tabulated
+
+    @cached_property
+    def samples(self) -> pl.DataFrame:
+        """A row per sample of all runs, for `measures.outcomes`. Raises CannotShow where a sample has no verdict."""
+        rows = [
+            (name, *one.name, one.correct, one.stored.tokens, one.stored.takeovers)
+            for name in self.results
+            for one in self.runs[name].answered
+        ]
         return pl.DataFrame(rows, schema=_SAMPLES, orient="row")
+
+    @cached_property
+    def _firsts(self) -> dict[tuple[str, int], int]:
+        """By task and document the first document of the same prompt."""
+        firsts: dict[tuple[str, int], int] = {}
+        for run in self._tabulated.values():
+            for task, result in run.tasks.items():
+                for doc_id, first in result.problems.pair_firsts() if result.problems else ():
+                    firsts.setdefault((task, doc_id), firsts.get((task, first), first))
+        return firsts
+
+    def join_prompts(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The same rows with one `doc_id` for all documents of a prompt, that of the first: problems whose samples are shared."""
+        if all(first == doc_id for (_, doc_id), first in self._firsts.items()):
+            return frame
+        known = pl.DataFrame([(*of, first) for of, first in self._firsts.items()], ["task", "doc_id", "first"], orient="row")
+        joined = frame.join(known, on=["task", "doc_id"], how="left", maintain_order="left")
+        return joined.with_columns(doc_id=pl.col("first")).drop("first")
 
     def guided(self, score: str | None = None) -> dict[str, RunReader]:
         """Runs in which two models write, with traces; of this score, where one is named."""
@@ -154,6 +181,6 @@ class Inputs:
 
 
 _SAMPLES = {
-    "run": pl.String, "policy": pl.String, "score": pl.String, "nominal": pl.Float64, "task": pl.String, "doc_id": pl.Int64,
-    "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
+    "run": pl.String, "task": pl.String, "doc_id": pl.Int64, "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64,
+    "takeovers": pl.Int64,
 }  # fmt: skip

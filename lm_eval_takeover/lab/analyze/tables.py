@@ -27,6 +27,7 @@ from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.lab.measures.outcomes import find_changed
 from lm_eval_takeover.lab.measures.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.measures.pooling import make_frame
+from lm_eval_takeover.results.problems import ACC
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 from lm_eval_takeover.storage.files import write_text
@@ -79,10 +80,10 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "planning": lambda: make_planning(inputs, partial(read, "planning")),
-        "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, read("failure"))),
+        "failure": lambda: SCORED["failure"].tabulate(inputs.join_prompts(_add_verdicts(inputs, read("failure")))),
         "signals": lambda: _add_verdicts(inputs, read("failure")).rename({"signal_value": "value"}),  # Figure 4
         "examples": lambda: make_examples(inputs),
-        "budget": lambda: outcomes.tabulate_budget(inputs.samples),
+        "budget": lambda: outcomes.tabulate_budget(inputs.results),
         "rates": lambda: outcomes.tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
         "cross": lambda: make_cross(inputs, near),
@@ -90,7 +91,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     }
     for name in (name for name in COLUMNS if name in names):
         try:
-            table = makers[name]() if name in makers else SCORED[name].tabulate(read(name))
+            table = makers[name]() if name in makers else SCORED[name].tabulate(inputs.join_prompts(read(name)))
             tables[name] = table.select(COLUMNS[name])
         except CannotShow as reason:
             missing[name] = str(reason)
@@ -133,7 +134,7 @@ def make_planning(inputs: Inputs, read_peaks: Callable[[], pl.DataFrame]) -> pl.
             raise without from reason
         if any(run.policy not in ("base", "guide") for run in inputs.runs.values()):
             inputs.notes.append(f"planning at takeovers cannot be shown: {reason}")
-    return tabulate_planning(pl.concat(parts))
+    return tabulate_planning(inputs.join_prompts(pl.concat(parts)))
 
 
 def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
@@ -155,8 +156,9 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 
 def make_flips(inputs: Inputs) -> pl.DataFrame:
-    """Rescued and harmed problems of every other run against the base run."""
-    table = outcomes.tabulate_flips(inputs.samples, inputs.base_name)
+    """Rescued and harmed problems of every other run against the base run; each prompt is one problem."""
+    samples = inputs.join_prompts(inputs.samples).unique(["run", "task", "doc_id", "sample"], keep="first", maintain_order=True)
+    table = outcomes.tabulate_flips(samples, inputs.base_name)
     if table.is_empty():
         raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
     return table
@@ -169,7 +171,7 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
         for name, run in inputs.guided().items()
         for task, sample in inputs.read_traces(run)
     ]
-    table = outcomes.tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
+    table = outcomes.tabulate_ranks(inputs.join_prompts(make_frame(rows)).sort("task", maintain_order=True))
     if table.is_empty():
         raise CannotShow("no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)")
     return table
@@ -183,8 +185,9 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
         for name, run in runs.items()
         for task, sample in inputs.read_traces(run)
     ]
-    budget = outcomes.tabulate_budget(inputs.samples).select("run", "task", "acc")
-    acc = {(run, task): value for run, task, value in budget.iter_rows()}
+    acc: dict[tuple[str | None, str], float] = {
+        (name, task): result.means[ACC] for name, run in inputs.results.items() for task, result in run.tasks.items()
+    }
     accuracies = []
     for name, run in runs.items():
         models = {role: run.takeover.get(role) for role in ("base", "guide")}

@@ -74,7 +74,7 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     with closing(sqlite3.connect(copies["base"] / "journal-000.sqlite")) as journal, journal:
         rows = journal.execute("SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked").fetchall()
     with closing(Journal(copies["base"] / "journal-000.sqlite")) as journal:
-        journal.add_asked(rows[0][0], [AskedSample("twin", *row[2:]) for row in rows])
+        journal.set_asked(rows[0][0], [AskedSample(task, *row[2:]) for row in rows for task in (row[1], "twin")])
     assert analyze(tmp_path / "out", copies["base"], only="concentration,rates,failure") == 0
     gini = {(row["task"], row["score"]): row for row in read(tmp_path / "out", "concentration")}
     for score in ("ce", "entropy"):
