@@ -30,7 +30,7 @@ from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Recorder, list_asked, make_sample
+from lm_eval_takeover.runs.recorder import Recorder, is_changed_traced, list_asked, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_code, digest_of
 from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
@@ -284,7 +284,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         rows = self._rows_of_length("generate_until", max(len(request.prompt) + request.max_new_tokens for request in wanted))
         # From here on the bar is shown; a notice would break its line.
         with Progress(len(asked), len(asked) - sum(map(len, left.values())), quiet=quiet) as progress:
-            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": self.run is not None}
+            traced = self.run is not None or is_changed_traced(self.policy)
+            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": traced}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)

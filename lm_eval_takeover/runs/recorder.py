@@ -93,12 +93,16 @@ def make_sample(
 # Costs follow from the method, not from the engine: the length of drafts changes only passes.
 
 
+def is_changed_traced(policy: Policy) -> bool:
+    """Whether it takes a trace to say which tokens are not the host's draw."""
+    return None not in (policy.host, policy.donor) and (policy.scorer is not None or policy.needs_token)
+
+
 def count_changed(policy: Policy, generation: Generation) -> int | None:
     """Tokens that are not the host's draw there. None without a trace, and where the host is not asked, as in `random`."""
     if policy.donor is None:
         return 0
-    asks_host = policy.host is not None and (policy.scorer is not None or policy.needs_token)
-    if generation.observed is None or not asks_host:
+    if generation.observed is None or not is_changed_traced(policy):
         return None
     observed = np.frombuffer(generation.observed, np.float32).reshape(-1, len(OBSERVED))
     host_tokens = observed[:, OBSERVED.index("host_token")]

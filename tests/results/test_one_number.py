@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from helpers.demo_runs import run_demo
+from helpers.demo_runs import evaluate, run_demo
 from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
@@ -73,3 +73,13 @@ def test_one_run_has_one_number_in_five_commands(world, tmp_path, capsys):
         assert [int(number) for number in answers.groups()] == [round(cell["acc"] * 8 * count), 8 * count]
         assert [row["doc_id"] for row in rates if row["run"] == kind] == [*range(count)]
     assert {row["problems"] for row in flips} == {6}  # each prompt is one
+
+
+def test_a_run_says_the_same_of_itself_without_a_run_dir(tmp_path):
+    given = {"tau": 1.5, "kappa": 0.0, "batch_size": 16}
+    options = {"limit": 2, "gen_kwargs": {"max_gen_toks": 48}}
+    alone = evaluate("guided-takeover", ["takeover_demo"], given, **options)
+    kept = run_demo(tmp_path / "run", arguments=given, **options)
+    said, also = ({**found["config"]["takeover"]} for found in (alone, kept))
+    assert {name for name in said if said[name] != also[name]} <= {"seconds", "run_dir"}
+    assert said["changed"] > 0 and alone["results"] == kept["results"]
