@@ -54,12 +54,6 @@ class Problems:
         """The mean of each metric over problems."""
         return {metric: float(values.mean()) for metric, values in self.values.items()}
 
-    def pair_firsts(self) -> list[tuple[int, int]]:
-        """The number of each document, and that of the first one of its cluster: its own where it stands alone."""
-        firsts = dict[int, int]()
-        pairs = zip(self.clusters or self.doc_ids, self.doc_ids, strict=True)
-        return [(doc_id, firsts.setdefault(cluster, doc_id)) for cluster, doc_id in pairs]
-
     def ordered_as(self, ids: tuple[str, ...]) -> Self:
         """The problems of these ids, in this order."""
         places = {name: place for place, name in enumerate(self.ids)}

@@ -48,9 +48,7 @@ def _measure(rows: Sequence["Answered"]) -> Measured:
     first, count, texts = rows[0], len(rows), tuple(digest_of(one.stored.text) for one in rows)
     verdicts = tuple(one.correct for one in rows)
     means = {name: sum(getattr(one.stored, name) for one in rows) / count for name in COSTS}
-    prompt = min(one.stored.key for one in rows).hex()  # one prompt has the same texts, whichever document asks for them
-    responses = digest_of([first.doc, texts])
-    metrics = {ACC: sum(verdicts) / count, **means}
+    metrics, responses, prompt = {ACC: sum(verdicts) / count, **means}, digest_of([first.doc, texts]), str(first.problem)
     return Measured(first.doc, first.doc_id, metrics, count, responses, prompt, sample_texts=texts, verdicts=verdicts)
 
 

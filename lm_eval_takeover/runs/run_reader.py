@@ -45,7 +45,8 @@ class Answered:
     stored: Sample
     answer: str | None
     outcome: str | None
-    doc: str = ""  # the document's name by its content (`samples.name_document`)
+    doc: str  # the document's name by its content (`samples.name_document`)
+    problem: int  # the first document of the same prompt, whose texts it shares; mostly its own number
 
     @property
     def name(self) -> Name:
@@ -91,15 +92,15 @@ class StoredRun:
     def answer(self, task: str, verdicts: Verdicts) -> list[Answered]:
         """The samples of a task that have a text, in order, with the verdicts on them."""
         rows = sorted((row for row in self.asked if row.task == task), key=lambda row: (row.doc_id, row.sample))
-        copies, names = Counter[str](), dict[int, str]()
+        copies, names, firsts = Counter[str](), dict[int, str](), dict[bytes, int]()
         answered = []
         for row in rows:
             if row.doc_id not in names:
                 names[row.doc_id] = name_document(row.doc, copies)
             if (stored := self.samples.get(row.key)) is not None:
                 answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-                doc = names[row.doc_id]
-                answered.append(Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, doc))
+                document = names[row.doc_id], firsts.setdefault(row.key, row.doc_id)
+                answered.append(Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, *document))
         return answered
 
     def is_greedy(self, task: str) -> bool:
@@ -293,13 +294,16 @@ def number_documents(runs: Sequence[RunReader]) -> None:
     """Give each document one number in all these runs, by which they are joined: its own where another has not taken that."""
     taken, numbers = dict[tuple[str, int], str](), dict[tuple[str, str], int]()
     for run in runs:
+        names = {(one.task, one.doc_id): one.doc for one in run.answered}
         for place, one in enumerate(run.answered):
             number = one.doc_id
             if taken.setdefault((one.task, number), one.doc) != one.doc:
                 number = numbers.get((one.task, one.doc), max(doc for task, doc in taken if task == one.task) + 1)
                 taken[one.task, number] = one.doc
-                run.answered[place] = replace(one, doc_id=number)
             numbers.setdefault((one.task, one.doc), number)
+            problem = numbers[one.task, names[one.task, one.problem]]
+            if (number, problem) != (one.doc_id, one.problem):
+                run.answered[place] = replace(one, doc_id=number, problem=problem)
 
 
 def read_run_folder(folder: Path) -> RunReader:

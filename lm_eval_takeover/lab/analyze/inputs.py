@@ -14,6 +14,7 @@ from lm_eval_takeover.lab.score_files import SampleTokens, find_scored, list_sco
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.files import Run
 from lm_eval_takeover.results.stored import tabulate_run
+from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import RunReader
 
 
@@ -92,10 +93,6 @@ class Inputs:
         return list(read_header(self.score_files[0])[0].scores)
 
     @cached_property
-    def _tabulated(self) -> dict[str, Run]:
-        return {name: tabulate_run(run) for name, run in self.runs.items()}
-
-    @cached_property
     def results(self) -> dict[str, Run]:
         """Raises CannotShow where a sample has no verdict."""
         for name, run in self.runs.items():
@@ -104,35 +101,23 @@ class Inputs:
                     f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers "
                     f"were judged, or its tasks keep none; run the same command again"
                 )
-        return self._tabulated
+        return {name: tabulate_run(run) for name, run in self.runs.items()}
 
     @cached_property
     def samples(self) -> pl.DataFrame:
         """A row per sample of all runs, for `measures.outcomes`. Raises CannotShow where a sample has no verdict."""
         rows = [
-            (name, *one.name, one.correct, one.stored.tokens, one.stored.takeovers)
+            (name, *one.name, one.problem, one.correct, one.stored.tokens, one.stored.takeovers)
             for name in self.results
             for one in self.runs[name].answered
         ]
         return pl.DataFrame(rows, schema=_SAMPLES, orient="row")
 
     @cached_property
-    def _firsts(self) -> dict[tuple[str, int], int]:
-        """By task and document the first document of the same prompt."""
-        firsts: dict[tuple[str, int], int] = {}
-        for run in self._tabulated.values():
-            for task, result in run.tasks.items():
-                for doc_id, first in result.problems.pair_firsts() if result.problems else ():
-                    firsts.setdefault((task, doc_id), firsts.get((task, first), first))
-        return firsts
-
-    def join_prompts(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The same rows with one `doc_id` for all documents of a prompt, that of the first: problems whose samples are shared."""
-        if all(first == doc_id for (_, doc_id), first in self._firsts.items()):
-            return frame
-        known = pl.DataFrame([(*of, first) for of, first in self._firsts.items()], ["task", "doc_id", "first"], orient="row")
-        joined = frame.join(known, on=["task", "doc_id"], how="left", maintain_order="left")
-        return joined.with_columns(doc_id=pl.col("first")).drop("first")
+    def verdicts(self) -> pl.DataFrame:
+        """The same with `doc_id` that of the problem: samples that several documents of one prompt share are there once."""
+        samples = self.samples.with_columns(doc_id="problem")
+        return samples.unique(["run", "task", "doc_id", "sample"], keep="first", maintain_order=True)
 
     def guided(self, score: str | None = None) -> dict[str, RunReader]:
         """Runs in which two models write, with traces; of this score, where one is named."""
@@ -144,16 +129,16 @@ class Inputs:
         return guided
 
     def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:
-        """`(task, tokens)` of each sample of each task; `takeover` says what the donor wrote."""
-        shared: dict[bytes, list[str]] = {}
+        """`(task, tokens)` of each sample of each task, by its problem; `takeover` says what the donor wrote."""
+        shared: dict[bytes, list[Name]] = {}
         for row in run.answered:
-            shared.setdefault(row.stored.key, []).append(row.task)
+            shared.setdefault(row.stored.key, []).append((row.task, row.problem, row.sample))
         columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
         for row, table in run.read_traces(columns):
             sample = make_sample(row.name, table, columns)
             arrays = {**sample.columns, "takeover": sample.columns["chosen_from"] == run.donor}
-            for task in shared[row.stored.key]:
-                yield task, SampleTokens((task, row.doc_id, row.sample), arrays)
+            for name in shared[row.stored.key]:
+                yield name[0], SampleTokens(name, arrays)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -181,6 +166,6 @@ class Inputs:
 
 
 _SAMPLES = {
-    "run": pl.String, "task": pl.String, "doc_id": pl.Int64, "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64,
-    "takeovers": pl.Int64,
+    "run": pl.String, "task": pl.String, "doc_id": pl.Int64, "sample": pl.Int64, "problem": pl.Int64,
+    "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
 }  # fmt: skip

@@ -80,7 +80,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "planning": lambda: make_planning(inputs, partial(read, "planning")),
-        "failure": lambda: SCORED["failure"].tabulate(inputs.join_prompts(_add_verdicts(inputs, read("failure")))),
+        "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, read("failure"))),
         "signals": lambda: _add_verdicts(inputs, read("failure")).rename({"signal_value": "value"}),  # Figure 4
         "examples": lambda: make_examples(inputs),
         "budget": lambda: outcomes.tabulate_budget(inputs.results),
@@ -91,7 +91,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     }
     for name in (name for name in COLUMNS if name in names):
         try:
-            table = makers[name]() if name in makers else SCORED[name].tabulate(inputs.join_prompts(read(name)))
+            table = makers[name]() if name in makers else SCORED[name].tabulate(read(name))
             tables[name] = table.select(COLUMNS[name])
         except CannotShow as reason:
             missing[name] = str(reason)
@@ -102,7 +102,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
     """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
     places: dict[Name, list[Name]] = {}
     for sample in inputs.scored.answered:
-        places.setdefault(sample.stored_name, []).append(sample.name)
+        places.setdefault(sample.stored_name, []).append((sample.task, sample.problem, sample.sample))
     codes = inputs.codes if "planning" in names else None
     measuring = Measuring(names, inputs.scores, places, codes)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
@@ -114,7 +114,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
 
 
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
-    verdicts = inputs.samples.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
+    verdicts = inputs.verdicts.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
 
 
@@ -134,7 +134,7 @@ def make_planning(inputs: Inputs, read_peaks: Callable[[], pl.DataFrame]) -> pl.
             raise without from reason
         if any(run.policy not in ("base", "guide") for run in inputs.runs.values()):
             inputs.notes.append(f"planning at takeovers cannot be shown: {reason}")
-    return tabulate_planning(inputs.join_prompts(pl.concat(parts)))
+    return tabulate_planning(pl.concat(parts))
 
 
 def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
@@ -157,8 +157,7 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 def make_flips(inputs: Inputs) -> pl.DataFrame:
     """Rescued and harmed problems of every other run against the base run; each prompt is one problem."""
-    samples = inputs.join_prompts(inputs.samples).unique(["run", "task", "doc_id", "sample"], keep="first", maintain_order=True)
-    table = outcomes.tabulate_flips(samples, inputs.base_name)
+    table = outcomes.tabulate_flips(inputs.verdicts, inputs.base_name)
     if table.is_empty():
         raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
     return table
@@ -171,7 +170,7 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
         for name, run in inputs.guided().items()
         for task, sample in inputs.read_traces(run)
     ]
-    table = outcomes.tabulate_ranks(inputs.join_prompts(make_frame(rows)).sort("task", maintain_order=True))
+    table = outcomes.tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
     if table.is_empty():
         raise CannotShow("no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)")
     return table

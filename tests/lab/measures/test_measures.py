@@ -220,7 +220,7 @@ def make_runs(rows, samples=8):
     for run, _, _, _, task, doc, j, correct, tokens, taken in (row for row in rows if row[6] < samples):
         stored = Sample(bytes([doc, j]), task, doc, j, "", tokens, taken, 0, 0, 0, 0, False)
         verdict = None, "correct" if correct else "incorrect"
-        by_run.setdefault(run, []).append(Answered(task, doc, j, "", stored, *verdict, str(doc)))
+        by_run.setdefault(run, []).append(Answered(task, doc, j, "", stored, *verdict, str(doc), doc))
     facts = {run: {"policy": run, "rate": 0.1} for run in by_run}
     tasks = {run: [*dict.fromkeys(one.task for one in of)] for run, of in by_run.items()}
     return {run: tabulate_run(RunReader(Path(run), facts[run], {}, {}, of, len(of), tasks[run])) for run, of in by_run.items()}
