@@ -53,9 +53,8 @@ class Recorder:
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._identity, identities])
-        self.run.begin(command, facts, asked)
         firsts = {id(instances[i]): i for indices in by_key.values() for i in indices}
-        self.run.add_prompts([make_prompt(instances[i], requests[i]) for i in firsts.values()])
+        self.run.begin(command, facts, asked, [make_prompt(instances[i], requests[i]) for i in firsts.values()])
         self._header = replace(self._header, command=command)
         earlier = [before for before, _ in self.run.read_attempts()[:-1]]
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:

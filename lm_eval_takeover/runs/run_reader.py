@@ -7,7 +7,7 @@ A text that two tasks share is stored once, under the first; here each task has 
 
 import contextlib
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
-from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, Prompt, read_prompts, tabulate
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt, Sample, read_prompt
+from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, tabulate
 from lm_eval_takeover.samples import name_document
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
@@ -73,6 +73,7 @@ class StoredRun:
     seconds: float
     asked: list[AskedSample]
     samples: dict[bytes, Sample]
+    prompts: dict[str, str]  # by digest, for `read_prompt`
 
     @property
     def tasks(self) -> list[str]:
@@ -115,7 +116,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
     paths = list_journals(folder)
     if not paths:
         raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run had as run_dir=…")
-    runs, verdicts = dict[str, StoredRun](), Verdicts()
+    runs, verdicts, prompts = dict[str, StoredRun](), Verdicts(), dict[str, str]()
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
@@ -123,6 +124,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
                 opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
         for journal in opened:
             verdicts |= journal.verdicts()
+            prompts |= journal.prompts()
             for command in journal.commands():
                 try:
                     attempts = [(check_facts(facts), seconds) for facts, seconds in journal.attempts(command)]
@@ -130,7 +132,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
                     text = f"its facts of a command are damaged: {error}"
                     raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
                 facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
-                run = runs.setdefault(command, StoredRun(folder, command, facts, len(attempts), seconds, [], {}))
+                run = runs.setdefault(command, StoredRun(folder, command, facts, len(attempts), seconds, [], {}, prompts))
                 run.asked += journal.asked(command)
         for run in runs.values():
             run.asked = list(dict.fromkeys(run.asked))  # two ranks may have been asked for one sample, at other times
@@ -153,6 +155,7 @@ class RunReader:
     tasks: list[str] = field(default_factory=list)
     seconds: float = 0.0  # of all its commands and attempts
     decoding: dict[str, dict[str, Any]] = field(default_factory=dict)  # generation settings of tasks that have one set
+    contents: dict[str, str] = field(default_factory=dict)  # of prompts, by digest
 
     @property
     def label(self) -> str:
@@ -216,29 +219,15 @@ class RunReader:
                     f"were {then[:20]}…; put back the weights that it had, or give --allow weights"
                 )
 
-    @cached_property
-    def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
-        """The rows that this run asked, by task and document. Raises RunDirError where the file is broken."""
-        by_document = defaultdict[tuple[str, int], list[Prompt]](list)
-        for name, digest in {((one.task, one.doc_id), one.prompt): None for one in self.answered}:
-            if digest in self._prompts:
-                by_document[name].append(self._prompts[digest])
-        return by_document
-
-    @cached_property
-    def _prompts(self) -> dict[str, Prompt]:
-        """The same by the digests that the journal has of them: a row of another run has another one."""
-        rows = {digest_of(row): row for row in read_prompts(self.folder)}
-        return {digest: rows[digest] for digest in {sample.prompt: None for sample in self.answered} if digest in rows}
-
     def find_prompt(self, sample: Answered) -> Prompt:
         """The prompt of a sample. Raises RunDirError where there is none."""
-        if sample.prompt not in self._prompts:
+        if sample.prompt not in self.contents:
             raise RunDirError(
-                f"the prompt of task {sample.task}, doc {sample.doc_id} is not in '{self.folder / PROMPTS}'; give the run's "
-                f"command again, which writes the file and generates only what is missing"
+                f"the prompt of task {sample.task}, doc {sample.doc_id} is not in '{self.folder}'; give the run's command "
+                f"again, which adds it and generates only what is missing"
             )
-        return self._prompts[sample.prompt]
+        with _reading_journal(self.folder):
+            return read_prompt(self.contents[sample.prompt])
 
     def stored_samples(self) -> list[Answered]:
         """One for each text, whichever tasks share it."""
@@ -335,4 +324,5 @@ def read_run_folder(folder: Path) -> RunReader:
         own = [decoded for name, decoded in run.facts.get("tasks") or [] if name == task]
         decoding |= {task: own[-1]} if own and all(decoded == own[0] for decoded in own) else {}
     seconds = sum(run.seconds for run in chosen)
-    return RunReader(folder, takeover, arguments, settings, answered, asked, sorted(by_task), seconds, decoding)
+    prompts = runs[-1].prompts
+    return RunReader(folder, takeover, arguments, settings, answered, asked, sorted(by_task), seconds, decoding, prompts)

@@ -43,8 +43,7 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, tar
         run.add(Sample(key, task, doc, number, text, *counts, False, trace=trace))
         outcome = "correct" if correct else "incorrect"
         verdicts.append(Verdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
-    run.begin(command, facts, asked)
-    run.add_prompts(list(asks.values()))
+    run.begin(command, facts, asked, list(asks.values()))
     run.add_verdicts(verdicts)
     run.close()
     return folder

@@ -21,9 +21,8 @@ from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
-from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
 from lm_eval_takeover.runs.layout import find_run_dir
-from lm_eval_takeover.runs.parquet import read_prompts
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
@@ -153,7 +152,8 @@ def rescore(
     if isinstance(end, int):
         raise ArgumentError(f"think_end_token of the run is the token {end}, whose text is not known here; name it by its text")
     names = list(tasks) or run.tasks
-    withheld = {"withhold_questions": True} if any(row["prompt"] is None for row in read_prompts(run.folder)) else None
+    is_withheld = any(prompt["prompt"] is None for prompt in map(read_prompt, run.prompts.values()))
+    withheld = {"withhold_questions": True} if is_withheld else None
     manager = find_tasks(names, include, of_run=run.tasks, metadata=withheld)
     # Nothing is generated, so lm-eval must not ask git for a commit; outside a repository git complains.
     git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)

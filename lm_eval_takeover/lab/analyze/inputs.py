@@ -154,18 +154,16 @@ class Inputs:
 
     def check_tokenizer(self, name: str) -> None:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""
-        run = self.runs[name]
-        for key, rows in run.prompts.items():
-            ours = {row["prompt"]: row["prompt_ids"] for row in self.runs[self.base_name].prompts.get(key, []) if row["prompt"]}
-            for row in rows:
-                if row["prompt"] in ours and ours[row["prompt"]] != row["prompt_ids"]:
-                    raise CannotShow(
-                        f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {key[0]}, "
-                        f"doc {key[1]} has other tokens; give the base run of its own pair"
-                    )
+        run, base = self.runs[name], self.runs[self.base_name]
+        asked = map(base.find_prompt, base.answered)
+        prompts: dict[str | None, list[int]] = {prompt["prompt"]: prompt["prompt_ids"] for prompt in asked if prompt["prompt"]}
+        for sample in run.answered:
+            prompt = run.find_prompt(sample)
+            if prompts.get(prompt["prompt"], prompt["prompt_ids"]) != prompt["prompt_ids"]:
+                raise CannotShow(
+                    f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {sample.task}, "
+                    f"doc {sample.doc_id} has other tokens; give the base run of its own pair"
+                )
 
 
-_SAMPLES = {
-    "run": pl.String, "task": pl.String, "doc_id": pl.Int64, "sample": pl.Int64, "problem": pl.Int64,
-    "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
-}  # fmt: skip
+_SAMPLES = ("run", "task", "doc_id", "sample", "problem", "correct", "tokens", "takeovers")

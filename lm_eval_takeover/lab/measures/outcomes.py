@@ -1,7 +1,7 @@
 """What runs bring: accuracy against realized rate (Figure 5), rates by problem (Figure 7), problems that change sides (Table 14).
 
-In comes one table with a row per sample of all runs: `run, policy, score, nominal, task, doc_id, sample, correct, tokens,
-takeovers`. What the tokens of takeovers are, their rank under the host and cross-sampling ('Sparse but Critical'), is measured on
+In come runs as results, or a table with a row per sample of all runs: `run, task, doc_id, sample, correct, tokens, takeovers`.
+What the tokens of takeovers are, their rank under the host and cross-sampling ('Sparse but Critical'), is measured on
 traces: columns `token_id, takeover, score, donor_rank, host_token_id`, integers -1 where the trace has null. And whether a
 sample's largest scores predict a wrong answer (Table 2, Figure 4).
 """

@@ -6,8 +6,6 @@ import shutil
 import sqlite3
 from contextlib import closing
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers.run_dirs import plant
 
@@ -16,9 +14,6 @@ from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
 from lm_eval_takeover.runs.journal import AskedSample, Journal
-from lm_eval_takeover.runs.layout import PROMPTS
-from lm_eval_takeover.runs.parquet import PROMPT_SCHEMA, write_parquet
-from lm_eval_takeover.storage.digests import digest_of
 
 
 def analyze(out, *folders, only=None):
@@ -88,10 +83,11 @@ def forget(run, rows):
 
 
 def use_other_tokens(run):
-    rows = pq.read_table(run / PROMPTS).to_pylist()
-    others = [row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows]
-    write_parquet(run / PROMPTS, pa.Table.from_pylist(others, schema=PROMPT_SCHEMA))
-    plant(run, "asked", prompt=dict(zip(map(digest_of, rows), map(digest_of, others), strict=True)).get)
+    def change(content):
+        prompt = json.loads(content)
+        return json.dumps(prompt | {"prompt_ids": prompt["prompt_ids"][1:]})
+
+    plant(run, "prompts", content=change)
 
 
 @pytest.mark.parametrize(
