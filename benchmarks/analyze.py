@@ -23,8 +23,8 @@ from lm_eval_takeover.lab.score_files import SampleTokens, ScoresHeader, list_sc
 from lm_eval_takeover.results.files import MATHEMATICAL
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of_text
-from lm_eval_takeover.tasks.context import LoggedVerdict
 
 SAMPLES = 8  # of a problem
 SCORES = ("ce", "rkl", "entropy", "js")
@@ -50,9 +50,9 @@ def write_journal(folder: Path, count: int, tokens: int) -> None:
             samples.append(Sample(key, task, doc_id, sample, text, tokens, 0, 0, 0, tokens, 0, False))
             asked.append(AskedSample(task, doc, 0, sample, doc_id, "p", key))
             outcome = "correct" if rng.random() < 0.3 else "incorrect"
-            verdicts.append(LoggedVerdict(doc, digest_of_text(text), "1", outcome))
+            verdicts.append(Verdict(doc, digest_of_text(text), "1", outcome))
         journal.add(samples)
-        journal.add_asked("c", asked)
+        journal.set_asked("c", asked)
         journal.add_verdicts(verdicts)
 
 

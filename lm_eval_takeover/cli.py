@@ -2,8 +2,8 @@
 
 A folder with a `command.py` is the subcommand of that name. The module has `HELP` (one line, for the list of commands),
 `DESCRIPTION` and `EXAMPLE` (above and below the options of its own --help), `add_options(parser)` and `run(options)`. It returns
-the exit status, and raises a TakeoverError, status 2, for what the user can put right. All modules are imported at each call,
-so they leave torch, lm-eval and numpy to their `run`.
+the exit status, and raises a TakeoverError, status 2, for what the user can put right. All modules are imported for --help, so
+they leave torch, lm-eval and numpy to their `run`.
 """
 
 import argparse
@@ -31,19 +31,21 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def find_commands() -> Iterator[tuple[str, ModuleType]]:
-    """`(name, command)` of every subcommand, in alphabetical order."""
+def find_commands(word: str | None = None) -> Iterator[tuple[str, ModuleType]]:
+    """`(name, command)` of every subcommand, in alphabetical order; of the one that is called `word`, where there is one."""
     places = [(f"{room.__name__}.", folder) for room in (commands, lab) for folder in room.__path__]
     found = [(path.parent.name, before) for before, folder in places for path in Path(folder).glob("*/command.py")]
-    for name, before in sorted([*found, ("serve", "lm_eval_takeover.")]):
+    found.append(("serve", "lm_eval_takeover."))
+    for name, before in sorted([one for one in found if one[0] == word] or found):
         yield name, import_module(f"{before}{name}.command")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(word: str | None = None) -> argparse.ArgumentParser:
+    """Of all commands, or of the one that `word` names."""
     parser = _Parser(prog="lm-eval-takeover", allow_abbrev=False, description="Tools for `--model guided-takeover`.")
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in find_commands():
+    for name, command in find_commands(word):
         subparser = subparsers.add_parser(
             name,
             help=command.HELP,
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     install_error_hook()
     make_notices_visible()
     words = [_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)]
-    parser = build_parser()
+    parser = build_parser(words[0] if words else None)
     (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if words and words[0].startswith("-"):
         _refuse_unknown(parser, words[:1])

@@ -29,7 +29,7 @@ from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Plan, Recorder
+from lm_eval_takeover.runs.recorder import Plan, Recorder, is_changed_traced
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_code
 from lm_eval_takeover.tasks.context import Evaluation, RunContext
@@ -164,7 +164,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for source in self.policy.sources:
             if source.files and digest_code(source.files) != source.digest:
                 logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
-        told = {"differs_from_calibration": differences, "run_dir": None if run is None else str(run.folder)}
+        told: dict[str, Any] = {"differs_from_calibration": differences, "run_dir": None if run is None else str(run.folder)}
         told |= {"attempts": len(spent), "seconds": round(sum(spent), 3)}
         return {"takeover": {**self._description(), **identity.describe_identity(self._collect_settings()), **counts, **told}}
 
@@ -248,7 +248,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         # From here on the bar is shown; a notice would break its line.
         finished = sum(len(plan.by_key[key]) for key in stored)
         with Progress(len(plan.asked), finished, quiet=quiet) as progress:
-            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": True}
+            traced = self.run is not None or is_changed_traced(self.policy)
+            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": traced}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)

@@ -6,9 +6,10 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from helpers.foreign_files import KINDS, make_runs, make_sound, try_mix, try_one
+from helpers.foreign_files import KINDS, SCORES, make_runs, make_sound, try_mix, try_one
 
 from lm_eval_takeover.errors import RunDirError, TakeoverError
+from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
 from lm_eval_takeover.runs import parquet
 
 
@@ -33,16 +34,21 @@ def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound):
     assert all(len(text.splitlines()) == 1 for text in said), said
 
 
+def read_all(path):
+    samples = read_scored_samples([path], SCORES)
+    return [(one.name, {name: of.tolist() for name, of in one.columns.items()}) for one in samples]
+
+
 def test_a_flipped_bit_is_never_read_as_data(sound):
     """Of a journal: tests/runs/test_run_writer.py."""
-    path, rng, refused = sound.with_name("prompts") / "base" / "prompts.parquet", random.Random(0), 0
-    content, expected = path.read_bytes(), parquet.read_prompts(path.parent)
+    (path, *_), rng, refused = list_score_files(sound.with_name("scores") / "base"), random.Random(0), 0
+    content, expected = path.read_bytes(), read_all(path)
     for _ in range(60):
         changed = bytearray(content)
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
         try:
-            assert parquet.read_prompts(path.parent) == expected
+            assert read_all(path) == expected
         except RunDirError:
             refused += 1
     assert refused > 50
@@ -64,20 +70,3 @@ def test_parquet_that_expands_is_refused_before_it_is_read(tmp_path):
     message = r"would take .* MB for 8,388,609 rows, and at most"
     with pytest.raises(RunDirError, match=message), parquet.reading(path, "x"):
         parquet.read_table(path, parquet.TRACE_SCHEMA, ["token_id"])
-
-
-def test_texts_that_are_long_together_are_refused_while_they_are_one(sound):
-    """A text of 1 MB, 1,000 times, is 1 MB in the file."""
-    rows = 1000
-    places = pa.array([0] * rows, pa.int32())
-    text = pa.DictionaryArray.from_arrays(places, pa.array(["x" * 2**20]))
-    ids = pa.array([[1]] * rows, pa.list_(pa.int32()))
-    texts = dict.fromkeys(("prompt", "problem", "answer"), text)
-    table = pa.table({"task": pa.array(["t"] * rows), "doc_id": places, **texts, "prompt_ids": ids})
-    folder = sound.with_name("texts")
-    folder.mkdir()
-    path = folder / "prompts.parquet"
-    parquet.write_parquet(path, table.select(parquet.PROMPT_SCHEMA.names))
-    assert path.stat().st_size < 2**20
-    with pytest.raises(RunDirError, match="column 'prompt' has 1,000 MB of text; at most 256 are read"):
-        parquet.read_prompts(folder)

@@ -7,8 +7,8 @@ import re
 
 from lm_eval_takeover.answers.boxes import find_boxes, join_last
 from lm_eval_takeover.answers.normalisation import FULL_WIDTH
-from lm_eval_takeover.answers.reading import TAIL, ExtractedAnswer
-from lm_eval_takeover.answers.response import find_tagged, find_tags, strip_thinking
+from lm_eval_takeover.answers.reading import ExtractedAnswer
+from lm_eval_takeover.answers.response import TAIL, find_tagged, find_tags, strip_thinking
 
 _WRAP = re.compile(
     r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal)?|boldsymbol|underline|[lL]arge|emph|mbox|bf|bm|rm|q?quad)\b\s*+"

@@ -1,7 +1,6 @@
-"""Results files of lm-eval and their statistics, for `leaderboard` and `regress`.
+"""Results and their statistics, for `leaderboard`, `regress` and all studies of runs.
 
-Knows how lm-eval writes results and samples (`files`, `problems`), which settings can change a text (`documents`), what problems
-cost (`problems`), intervals, differences and Recovery over problems (`statistics`), and what the paper printed (`published`).
-Comes in: folders that `lm_eval --output_path` wrote. Goes out: frozen records and numbers. Imports neither torch nor
-transformers. Start reading at `files`, then `statistics`.
+Comes in: folders that `lm_eval --output_path` wrote (`files`, `problems`), or a run_dir (`stored`), in one form: a `Run` with its
+tasks and their `Problems`. Goes out: records, settings that can change a text (`documents`), intervals and Recovery
+(`statistics`), figures (`summary`). Imports neither torch nor transformers. Start reading at `files`, then `summary`.
 """

@@ -291,7 +291,7 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
     if reading.filter is not None and not tasks and left_out:
         raise ResultsError("; ".join(left_out))
     policy, seconds = takeover.require("policy", str, None), takeover.require("seconds", float, None)
-    kind = "other" if policy is None else policy if policy in _OWN_KINDS else "guided"
+    kind = find_kind(policy)
     described = {name: takeover.get(name) for name in takeover}
     versions = {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
     left_out = left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"])
@@ -304,6 +304,11 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
     parameters = {"model": int(count)} if count else {role: counted.require(role, int) for role in counted}
     measured = described, versions, tasks, seconds, parameters, left_out
     return Run(path, model, kind, settings, *measured, _find_given_label(takeover), seed, row)
+
+
+def find_kind(policy: str | None) -> str:
+    """The kind of a row by its policy; None is that of other models."""
+    return "other" if policy is None else policy if policy in _OWN_KINDS else "guided"
 
 
 def _find_given_label(takeover: Fields) -> str | None:

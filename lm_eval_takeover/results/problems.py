@@ -1,4 +1,4 @@
-"""Reads samples files of lm-eval: problems, metrics, costs from a run_dir.
+"""Reads samples files of lm-eval: problems and their metrics.
 
 Problems without a response are `missing`.
 """
@@ -8,22 +8,17 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from lm_eval_takeover.errors import ResultsError, RunDirError
+from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.documents import Fields, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
-from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.samples import list_ks, name_document, pass_at_k
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import show
-from lm_eval_takeover.tasks.verdicts import list_ks, pass_at_k
-
-if TYPE_CHECKING:  # with pyarrow
-    from lm_eval_takeover.runs.run_reader import StoredRun
 
 ACC = "acc"  # the share of correct samples, whatever the task calls it
 # Other shares of samples: what Acc is made of.
@@ -150,7 +145,7 @@ def read_problems(
         if (name, doc_id) in repeats:
             row.fail("doc_hash", f"is that of line {repeats[name, doc_id]}: the same problem twice")
         repeats[name, doc_id] = number
-        copies[name] += 1  # a data set may hold equal problems
+        document = name_document(name, copies)
         if _is_null(row.get("resps", [])):
             crashed += 1
             continue
@@ -164,11 +159,10 @@ def read_problems(
         metrics = {metric: row.share(metric) for metric in present}
         metrics = {ACC: metrics.pop(accuracy), **metrics}
         metrics |= {m: float(row.get(m)) for m in others if m not in (*metrics, accuracy) and is_share(row.get(m))}
-        name = name if copies[name] == 1 else f"{copies[name]}-{name}"
-        texts, group = digest_of([name, row.get("resps")]), reading.find_group(row.place, row.get("doc"))
+        texts, group = digest_of([document, row.get("resps")]), reading.find_group(row.place, row.get("doc"))
         each = tuple(digest_of(text) for part in row.get("resps", []) if isinstance(part, list) for text in part)
         prompt, verdicts = str(row.get("prompt_hash") or ""), _read_verdicts(row)
-        rows.append(Measured(name, doc_id, metrics, _count_samples(row), texts, prompt, group, each, verdicts))
+        rows.append(Measured(document, doc_id, metrics, _count_samples(row), texts, prompt, group, each, verdicts))
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
     if crashed > reading.max_missing * (total := crashed + len(rows)):
@@ -244,44 +238,3 @@ def _count_samples(row: Fields) -> int:
         if inner and not isinstance(inner[0], list):
             return 1
     row.fail("filtered_resps", "holds no samples")
-
-
-# Costs
-
-COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
-
-
-def read_costs(
-    run_dir: Path, task: str, identity: str | None, totals: Mapping[str, int | None], problems: Problems
-) -> tuple[dict[str, Values], str]:
-    """The `COSTS` of each problem, as means over its samples, from the command in a run_dir that asked for these samples.
-
-    Returns also why there are none. `totals` are the sums that the results have.
-    """
-    try:
-        files = [file for path in list_journals(run_dir) for file in run_dir.glob(f"{path.name}*")]
-        facts = ((file.name, (at := file.stat()).st_size, at.st_mtime_ns) for file in files if file.suffix != ".sqlite-shm")
-        stored = _read_once(run_dir, tuple(fact for fact in facts if fact[1]))  # a reader makes an empty log, and shared memory
-    except (RunDirError, OSError) as error:
-        return {}, str(error)
-    run = next((run for run in reversed(stored) if run.identify(task) == identity), None)
-    if run is None:
-        return {}, f"run_dir='{run_dir}' holds other samples of {task} than these results"
-    rows = [row for row in run.asked if row.task == task]
-    places = {doc_id: place for place, doc_id in enumerate(problems.doc_ids)}
-    if not all(row.key in run.samples and row.doc_id in places for row in rows):
-        return {}, f"run_dir='{run_dir}' lacks samples of {task}"
-    of = [places[row.doc_id] for row in rows]
-    costs = {name: [getattr(run.samples[row.key], name) for row in rows] for name in COSTS}
-    if differing := [name for name, total in totals.items() if name in costs and sum(costs[name]) != total]:
-        return {}, f"run_dir='{run_dir}' has another sum of {', '.join(differing)} of {task} than these results"
-    drawn = np.bincount(of, minlength=len(places))
-    return {name: np.bincount(of, values, len(places)) / drawn for name, values in costs.items()}, ""
-
-
-@lru_cache(maxsize=1)
-def _read_once(run_dir: Path, _: tuple[Any, ...]) -> "list[StoredRun]":
-    """The runs of a run_dir, once for all of its tasks, as long as its journals stay as they are."""
-    from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
-
-    return read_stored_runs(run_dir)[0]

@@ -11,12 +11,11 @@ from typing import Any, Self
 import numpy as np
 
 from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_scores
+from lm_eval_takeover.results.problems import ACC, Problems, list_scores
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
     Interval,
     Trio,
-    as_values,
     average_interval,
     by_cluster,
     mean_interval,
@@ -170,14 +169,6 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None, guide: 
     shares["same_as_guide"] = _share_texts(run, result.task, guide)
     rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)
     return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy)
-
-
-def summarize_correct(correct: Sequence[int], samples: Sequence[int], k: int, rates: Rates) -> Summary:
-    """Summarize one task from the numbers of correct and of all samples by problem."""
-    right, drawn = as_values(correct), as_values(samples)
-    values = {ACC: right / drawn, f"pass@{k}": derive_pass_at_k(right / drawn, drawn, k)}
-    scores = {metric: Figure.of(mean_interval(each)) for metric, each in values.items()}
-    return Summary(scores, rates, len(right), int(drawn.min()), k)
 
 
 def average(parts: Sequence[Summary]) -> Summary:

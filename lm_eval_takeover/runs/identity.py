@@ -37,7 +37,6 @@ from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_of_text
 from lm_eval_takeover.storage.schema import check
-from lm_eval_takeover.tasks.verdicts import identify_scorer
 
 if TYPE_CHECKING:  # these load torch, which readers do not need
     from lm_eval_takeover.method.policy import Policy
@@ -148,6 +147,8 @@ def digest_task(task: Any, documents: int | None = None) -> str:
 
 def digest_task_code(task: Any, verifier: Verifier = "takeover") -> str:
     """All code that prompts and judges by a task: its class, the functions that its file names, and what these reach."""
+    from lm_eval_takeover.tasks.verdicts import identify_scorer  # with `answers`, which readers do not need
+
     functions: list[Any] = [type(task)]
     _name_functions(task.config.to_dict(keep_callable=True), functions)
     files = {file: each for each in functions if (file := inspect.getsourcefile(inspect.unwrap(each)))}

@@ -11,15 +11,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.samples import Response, Verdict
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import open_regular, sync_folder
-from lm_eval_takeover.tasks.context import LoggedVerdict, Response, RunContext
+from lm_eval_takeover.storage.schema import Between, check
+from lm_eval_takeover.tasks.context import RunContext
 
-_SCHEMA = 8
+_SCHEMA = 9
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # Of each table the digested columns, and the others.
 _TABLES = {
@@ -32,12 +36,13 @@ _TABLES = {
     "asked": (
         "command TEXT NOT NULL, task TEXT NOT NULL, doc TEXT NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL, "
         "doc_id INTEGER NOT NULL, prompt TEXT NOT NULL, key BLOB NOT NULL",
-        "digest BLOB NOT NULL, PRIMARY KEY (command, task, doc, idx, sample)",
+        "digest BLOB NOT NULL, PRIMARY KEY (command, task, doc_id, idx, sample)",
     ),
     "attempts": (
         "id INTEGER PRIMARY KEY, command TEXT NOT NULL, facts TEXT NOT NULL, seconds REAL NOT NULL",
         "digest BLOB NOT NULL",
     ),
+    "prompts": ("prompt TEXT NOT NULL, content TEXT NOT NULL", "digest BLOB NOT NULL, PRIMARY KEY (prompt)"),
     "verdicts": (
         "doc TEXT NOT NULL, response BLOB NOT NULL, answer TEXT, outcome TEXT NOT NULL",
         "digest BLOB NOT NULL, PRIMARY KEY (doc, response)",
@@ -97,7 +102,7 @@ def finding_damage() -> Iterator[None]:
     """Raise Damaged for errors that say that the file is not sound."""
     try:
         yield
-    except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+    except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         if isinstance(error, RunDirError) or code & 0xFF in _ENVIRONMENT:
             raise
@@ -141,7 +146,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class AskedSample:
-    """One sample that a command asked for, and the key that answers it. `doc`, `prompt` (a row of prompts.parquet): digests."""
+    """One sample that a command asked for, and the key that answers it. `doc`, `prompt` (a `Prompt`): digests."""
 
     task: str
     doc: str
@@ -150,6 +155,25 @@ class AskedSample:
     doc_id: int
     prompt: str
     key: bytes
+
+
+class Prompt(TypedDict):
+    """What a document was asked, as token ids and as text, and its problem and answer; null where questions are withheld."""
+
+    task: str
+    doc_id: int
+    prompt: str | None
+    prompt_ids: list[Annotated[int, Between(0, 2**31 - 1)]]
+    problem: str | None
+    answer: str | None
+
+
+@lru_cache(maxsize=2**14)
+@finding_damage()
+def read_prompt(content: str) -> Prompt:
+    """A prompt as a journal holds it. Raises Damaged."""
+    prompt: Prompt = check(json.loads(content), Prompt)
+    return prompt
 
 
 class Journal:
@@ -267,15 +291,26 @@ class Journal:
 
     # Requests and verdicts
 
-    def add_asked(self, command: str, asked: Iterable[AskedSample]) -> None:
+    def set_asked(self, command: str, asked: Iterable[AskedSample]) -> None:
+        """What a command asks for, in the place of what an earlier attempt did: its documents may have had other numbers."""
         rows = [tuple(command if name == "command" else getattr(a, name) for name in COLUMNS["asked"]) for a in asked]
         with self._connection:
+            self._connection.execute("DELETE FROM asked WHERE command = ?", (command,))
             self._insert("REPLACE", "asked", rows)
 
     def asked(self, command: str) -> list[AskedSample]:
         return [AskedSample(*row[1:]) for row in self._select("asked", "WHERE command = ?", (command,))]
 
-    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
+    def add_prompts(self, prompts: Iterable[Prompt]) -> None:
+        """Commit prompts by their digests, as `asked` has them."""
+        with self._connection:
+            self._insert("IGNORE", "prompts", [(digest_of(prompt), json.dumps(prompt)) for prompt in prompts])
+
+    def prompts(self) -> dict[str, str]:
+        """By digest the content of all prompts, for `read_prompt`."""
+        return dict(self._select("prompts"))
+
+    def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         """Commit verdicts; a later one on the same response to the same document replaces an earlier one."""
         with self._connection:
             self._insert("REPLACE", "verdicts", verdicts)

@@ -3,7 +3,7 @@
     RUN_DIR/journal-000.sqlite     the samples that rank 0 has finished
     RUN_DIR/journal-000.lock       held while rank 0 is at work
     RUN_DIR/traces/000-000001.parquet
-    RUN_DIR/prompts.parquet        what was asked; prompts.lock is held while a rank adds to it
+    RUN_DIR/prompts.parquet        what was asked; prompts.lock is held while a rank writes it
     RUN_DIR/scores/000001.parquet  both models along the stored samples, once `lm-eval-takeover score` wrote it
     RUN_DIR/damaged-1/             what was not sound and was moved aside
 

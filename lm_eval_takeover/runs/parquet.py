@@ -1,32 +1,16 @@
-"""Parquet files of a run_dir: their format, the prompts, and the traces.
+"""Parquet files of a run_dir: their format, the prompts, and the traces. docs/runs.md describes the columns.
 
-Each is written whole, with a digest of its bytes that is checked before the file is read. A file of 0.5 MB can hold 500 MB of
-rows, so at most `MOST_ROWS` rows and `MOST_BYTES` bytes are read at once.
-
-`prompts.parquet`: who reads the run needs neither task files nor data sets. One row per prompt of a document; ranks and commands
-add to it, and a journal has the digests of its rows.
-
-    task, doc_id, prompt, prompt_ids, problem, answer
-
-`prompt` and `problem` are null where a task withholds its questions; the ids stay, for teacher forcing.
-
-`traces/`: one row per emitted token. The journal holds them; the files are written from it when a run ends.
-
-    task, doc_id, sample, position, token_id, chosen_from,
-    score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank, host_token_id
-
-`position` counts from 0; `chosen_from` is base or guide. Score, entropies and log-probabilities are in nats. `window_mean` is
-the mean score in the gate's window before the token. `donor_rank` is the rank of the emitted token under the host, 1 for the
-likeliest. `host_token_id` is what the host draws there with the same numbers: the token that a takeover replaced. Null where a
-policy does not ask a model. All but scores and integers keep 12 significant bits (0.02 %), which halves their size.
+Each is written whole, with a digest of its bytes. The journals hold prompts and traces, and people read the files, which are
+written from them; only scores are read back. A file of 0.5 MB can hold 500 MB of rows, so at most `MOST_ROWS` rows and
+`MOST_BYTES` bytes are read at once. All but scores and integers keep 12 significant bits (0.02 %), which halves their size.
 """
 
 import hashlib
 import io
-import logging
 import mmap
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,16 +24,13 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request
-from lm_eval_takeover.runs.journal import Sample, finding_damage
-from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
-from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.runs.journal import Damaged, Journal, Prompt, Sample, finding_damage, read_prompt
+from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK, list_journals
 from lm_eval_takeover.storage.files import Lock, write_whole
 from lm_eval_takeover.tasks.context import WithheldPrompt
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
-
-logger = logging.getLogger(__name__)
 
 Name = tuple[str, int, int]  # task, document, sample
 NAME_COLUMNS = ("task", "doc_id", "sample")
@@ -61,7 +42,7 @@ DIGEST = "takeover_digest"
 _UNKNOWN = "0" * 32  # stands for the digest while that is computed
 MOST_ROWS = 2**23  # 16 times those of a file of ours
 MOST_BYTES = 2**28
-_NEVER_NULL = {"task", "doc_id", "sample", "position", "token_id", "chosen_from", "prompt_ids"}
+_NEVER_NULL = {"task", "doc_id", "sample", "position", "token_id", "chosen_from"}
 
 
 def name_tokens(names: Sequence[Name], lengths: Sequence[int]) -> dict[str, Any]:
@@ -188,19 +169,13 @@ def _check_size(metadata: pq.FileMetaData, names: set[str]) -> None:
 
 def _convert(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """A column in a field's type. Raises ValueError for values that it cannot have."""
-    if pa.types.is_string(field.type) and pa.types.is_dictionary(column.type):  # how long are they, each in its own row?
-        size = sum(pc.sum(pc.binary_length(c.dictionary).take(c.indices)).as_py() or 0 for c in column.chunks)
-        if size > MOST_BYTES:
-            text = f"{size / 2**20:,.0f} MB of text; at most {MOST_BYTES // 2**20} are read"
-            raise ValueError(f"column '{field.name}' has {text}")
     if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
         column = column.cast(field.type.value_type).dictionary_encode()
     column = column.cast(field.type)
-    values = pc.list_flatten(column) if pa.types.is_list(field.type) else column
-    if field.name in _NEVER_NULL and (column.null_count or values.null_count):
+    if field.name in _NEVER_NULL and column.null_count:
         raise ValueError(f"column '{field.name}' has nulls")
-    if pa.types.is_integer(values.type) and (pc.min(values).as_py() or 0) < 0:  # all are ids, places, ranks or counts
-        raise ValueError(f"column '{field.name}' has {pc.min(values)}")
+    if pa.types.is_integer(column.type) and (pc.min(column).as_py() or 0) < 0:  # all are ids, places, ranks or counts
+        raise ValueError(f"column '{field.name}' has {pc.min(column)}")
     return column
 
 
@@ -210,8 +185,6 @@ PROMPT_SCHEMA = pa.schema({
     "task": pa.string(), "doc_id": pa.int32(), "prompt": pa.string(), "prompt_ids": pa.list_(pa.int32()),
     "problem": pa.string(), "answer": pa.string(),
 })  # fmt: skip
-
-Prompt = dict[str, Any]  # a row
 
 
 def make_prompt(instance: "Instance", request: Request, doc_id: int) -> Prompt:
@@ -227,32 +200,18 @@ def make_prompt(instance: "Instance", request: Request, doc_id: int) -> Prompt:
     }
 
 
-def read_prompts(folder: Path) -> list[Prompt]:
-    """All rows; none where there is no file. Raises RunDirError for one that cannot be read."""
-    path = folder / PROMPTS
-    if not path.exists():
-        return []
-    with reading(path, "prompts"):
-        rows: list[Prompt] = read_table(path, PROMPT_SCHEMA).to_pylist()
-        return rows
-
-
-def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
-    """Add rows that are not there yet, in the order of tasks and documents. Raises OSError."""
-    lock = Lock(folder / PROMPTS_LOCK, wait=True)
+def write_prompts(folder: Path) -> None:
+    """The file of all prompts that the journals have, in the order of tasks and documents. Raises OSError."""
+    lock, prompts = Lock(folder / PROMPTS_LOCK, wait=True), dict[str, Prompt]()
     try:
         for unfinished in folder.glob(f".{PROMPTS}.*"):  # of a run that was killed
             unfinished.unlink()
-        try:
-            stored = read_prompts(folder)
-        except RunDirError as error:
-            logger.warning("%s; it is written again", error)
-            stored = []
-        merged = {digest_of(row): row for row in (*rows, *stored)}
-        if len(merged) == len(stored):
-            return
-        ordered = sorted(merged.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
-        write_parquet(folder / PROMPTS, pa.Table.from_pylist(ordered, schema=PROMPT_SCHEMA))
+        for path in list_journals(folder):
+            unreadable = suppress(Damaged, RunDirError, sqlite3.Error, OSError)  # its own rank repairs it
+            with unreadable, closing(Journal(path, read_only=True, check=False)) as journal:
+                prompts |= {digest: read_prompt(content) for digest, content in journal.prompts().items()}
+        rows = sorted(prompts.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
+        write_parquet(folder / PROMPTS, pa.Table.from_pylist(rows, schema=PROMPT_SCHEMA))
     finally:
         lock.release()
 

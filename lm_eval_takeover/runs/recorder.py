@@ -12,8 +12,8 @@ from lm_eval.api.instance import Instance
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request
 from lm_eval_takeover.runs.identity import list_versions, sample_key
-from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.parquet import Prompt, TraceHeader, make_prompt, pack_trace
+from lm_eval_takeover.runs.journal import AskedSample, Prompt, Sample
+from lm_eval_takeover.runs.parquet import TraceHeader, make_prompt, pack_trace
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.context import Evaluation
@@ -68,9 +68,9 @@ class Recorder:
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._identity, identities])
-        self.run.begin(command, facts, plan.asked)
         firsts = {id(instances[i]): i for indices in plan.by_key.values() for i in indices}
-        self.run.add_prompts([self._make_prompt(instances[i], plan.requests[i]) for i in firsts.values()])
+        prompts = [self._make_prompt(instances[i], plan.requests[i]) for i in firsts.values()]
+        self.run.begin(command, facts, plan.asked, prompts)
         self._header = replace(self._header, command=command)
         earlier = [before for before, _ in self.run.read_attempts()[:-1]]
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -103,12 +103,16 @@ class Recorder:
 # Costs follow from the method, not from the engine: the length of drafts changes only passes.
 
 
+def is_changed_traced(policy: Policy) -> bool:
+    """Whether it takes a trace to say which tokens are not the host's draw."""
+    return None not in (policy.host, policy.donor) and (policy.scorer is not None or policy.needs_token)
+
+
 def count_changed(policy: Policy, generation: Generation) -> int | None:
     """Tokens that are not the host's draw there. None without a trace, and where the host is not asked, as in `random`."""
     if policy.donor is None:
         return 0
-    asks_host = policy.host is not None and (policy.scorer is not None or policy.needs_token)
-    if generation.observed is None or not asks_host:
+    if generation.observed is None or not is_changed_traced(policy):
         return None
     observed = np.frombuffer(generation.observed, np.float32).reshape(-1, len(OBSERVED))
     host_tokens = observed[:, OBSERVED.index("host_token")]

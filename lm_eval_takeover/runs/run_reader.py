@@ -7,7 +7,7 @@ A text that two tasks share is stored once, under the first; here each task has 
 
 import contextlib
 import sqlite3
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample
-from lm_eval_takeover.runs.layout import PROMPTS, ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, Prompt, read_prompts, tabulate
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt, Sample, read_prompt
+from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, tabulate
+from lm_eval_takeover.samples import name_document
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
 if TYPE_CHECKING:  # with torch
@@ -31,6 +32,34 @@ if TYPE_CHECKING:  # with torch
 
 Answer = tuple[str | None, str]  # the extracted answer, and the outcome
 Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A sample that the run asked for, and the text that answers it; `outcome` is None where it was not verified."""
+
+    task: str
+    doc_id: int
+    sample: int
+    prompt: str  # its digest
+    stored: Sample
+    answer: str | None
+    outcome: str | None
+    doc: str  # the document's name by its content (`samples.name_document`)
+    problem: int  # the first document of the same prompt, whose texts it shares; mostly its own number
+
+    @property
+    def name(self) -> Name:
+        return self.task, self.doc_id, self.sample
+
+    @property
+    def stored_name(self) -> Name:
+        """Under which its tokens stand in traces and scores."""
+        return self.stored.task, self.stored.doc_id, self.stored.sample
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome == "correct"
 
 
 @dataclass
@@ -44,6 +73,7 @@ class StoredRun:
     seconds: float
     asked: list[AskedSample]
     samples: dict[bytes, Sample]
+    prompts: dict[str, str]  # by digest, for `read_prompt`
 
     @property
     def tasks(self) -> list[str]:
@@ -60,6 +90,20 @@ class StoredRun:
     def identify(self, task: str) -> str:
         return identify_task(row for row in self.asked if row.task == task)
 
+    def answer(self, task: str, verdicts: Verdicts) -> list[Answered]:
+        """The samples of a task that have a text, in order, with the verdicts on them."""
+        rows = sorted((row for row in self.asked if row.task == task), key=lambda row: (row.doc_id, row.sample))
+        copies, names, firsts = Counter[str](), dict[int, str](), dict[bytes, int]()
+        answered = []
+        for row in rows:
+            if row.doc_id not in names:
+                names[row.doc_id] = name_document(row.doc, copies)
+            if (stored := self.samples.get(row.key)) is not None:
+                answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
+                document = names[row.doc_id], firsts.setdefault(row.key, row.doc_id)
+                answered.append(Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, *document))
+        return answered
+
     def is_greedy(self, task: str) -> bool:
         """Whether a task's texts were decoded greedily, and so written once each."""
         from lm_eval_takeover.tasks.instances import is_greedy
@@ -72,7 +116,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
     paths = list_journals(folder)
     if not paths:
         raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run had as run_dir=…")
-    runs, verdicts = dict[str, StoredRun](), Verdicts()
+    runs, verdicts, prompts = dict[str, StoredRun](), Verdicts(), dict[str, str]()
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
@@ -80,6 +124,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
                 opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
         for journal in opened:
             verdicts |= journal.verdicts()
+            prompts |= journal.prompts()
             for command in journal.commands():
                 try:
                     attempts = [(check_facts(facts), seconds) for facts, seconds in journal.attempts(command)]
@@ -87,7 +132,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
                     text = f"its facts of a command are damaged: {error}"
                     raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
                 facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
-                run = runs.setdefault(command, StoredRun(folder, command, facts, len(attempts), seconds, [], {}))
+                run = runs.setdefault(command, StoredRun(folder, command, facts, len(attempts), seconds, [], {}, prompts))
                 run.asked += journal.asked(command)
         for run in runs.values():
             run.asked = list(dict.fromkeys(run.asked))  # two ranks may have been asked for one sample, at other times
@@ -95,33 +140,6 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
             for journal in opened:
                 run.samples |= journal.find(keys)
     return list(runs.values()), verdicts
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A sample that the run asked for, and the text that answers it; `outcome` is None where it was not verified."""
-
-    task: str
-    doc_id: int
-    sample: int
-    prompt: str  # its digest
-    stored: Sample
-    answer: str | None
-    outcome: str | None
-    doc: str = ""  # the digest of the document
-
-    @property
-    def name(self) -> Name:
-        return self.task, self.doc_id, self.sample
-
-    @property
-    def stored_name(self) -> Name:
-        """Under which its tokens stand in traces and scores."""
-        return self.stored.task, self.stored.doc_id, self.stored.sample
-
-    @property
-    def correct(self) -> bool:
-        return self.outcome == "correct"
 
 
 @dataclass(frozen=True)
@@ -137,6 +155,7 @@ class RunReader:
     tasks: list[str] = field(default_factory=list)
     seconds: float = 0.0  # of all its commands and attempts
     decoding: dict[str, dict[str, Any]] = field(default_factory=dict)  # generation settings of tasks that have one set
+    contents: dict[str, str] = field(default_factory=dict)  # of prompts, by digest
 
     @property
     def label(self) -> str:
@@ -200,29 +219,15 @@ class RunReader:
                     f"were {then[:20]}…; put back the weights that it had, or give --allow weights"
                 )
 
-    @cached_property
-    def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
-        """The rows that this run asked, by task and document. Raises RunDirError where the file is broken."""
-        by_document = defaultdict[tuple[str, int], list[Prompt]](list)
-        for name, digest in {((one.task, one.doc_id), one.prompt): None for one in self.answered}:
-            if digest in self._prompts:
-                by_document[name].append(self._prompts[digest])
-        return by_document
-
-    @cached_property
-    def _prompts(self) -> dict[str, Prompt]:
-        """The same by the digests that the journal has of them: a row of another run has another one."""
-        rows = {digest_of(row): row for row in read_prompts(self.folder)}
-        return {digest: rows[digest] for digest in {sample.prompt: None for sample in self.answered} if digest in rows}
-
     def find_prompt(self, sample: Answered) -> Prompt:
         """The prompt of a sample. Raises RunDirError where there is none."""
-        if sample.prompt not in self._prompts:
+        if sample.prompt not in self.contents:
             raise RunDirError(
-                f"the prompt of task {sample.task}, doc {sample.doc_id} is not in '{self.folder / PROMPTS}'; give the run's "
-                f"command again, which writes the file and generates only what is missing"
+                f"the prompt of task {sample.task}, doc {sample.doc_id} is not in '{self.folder}'; give the run's command "
+                f"again, which adds it and generates only what is missing"
             )
-        return self._prompts[sample.prompt]
+        with _reading_journal(self.folder):
+            return read_prompt(self.contents[sample.prompt])
 
     def stored_samples(self) -> list[Answered]:
         """One for each text, whichever tasks share it."""
@@ -278,13 +283,16 @@ def number_documents(runs: Sequence[RunReader]) -> None:
     """Give each document one number in all these runs, by which they are joined: its own where another has not taken that."""
     taken, numbers = dict[tuple[str, int], str](), dict[tuple[str, str], int]()
     for run in runs:
+        names = {(one.task, one.doc_id): one.doc for one in run.answered}
         for place, one in enumerate(run.answered):
             number = one.doc_id
             if taken.setdefault((one.task, number), one.doc) != one.doc:
                 number = numbers.get((one.task, one.doc), max(doc for task, doc in taken if task == one.task) + 1)
                 taken[one.task, number] = one.doc
-                run.answered[place] = replace(one, doc_id=number)
             numbers.setdefault((one.task, one.doc), number)
+            problem = numbers[one.task, names[one.task, one.problem]]
+            if (number, problem) != (one.doc_id, one.problem):
+                run.answered[place] = replace(one, doc_id=number, problem=problem)
 
 
 def read_run_folder(folder: Path) -> RunReader:
@@ -304,8 +312,7 @@ def read_run_folder(folder: Path) -> RunReader:
             by_task |= {task: run for task in run.tasks if not row or row.get(task) == run.identify(task)}
     if not by_task:
         raise RunDirError(f"run_dir='{folder}' lacks what '{ROW}' names; give the command of compare again")
-    answered = [sample for task, run in by_task.items() for sample in _list_answered(run, task, verdicts)]
-    answered.sort(key=lambda sample: sample.name)
+    answered = [sample for task in sorted(by_task) for sample in by_task[task].answer(task, verdicts)]
     asked = sum(row.task == task for task, run in by_task.items() for row in run.asked)
     chosen = list({run.command: run for run in by_task.values()}.values())
     facts = chosen[-1].facts
@@ -317,12 +324,5 @@ def read_run_folder(folder: Path) -> RunReader:
         own = [decoded for name, decoded in run.facts.get("tasks") or [] if name == task]
         decoding |= {task: own[-1]} if own and all(decoded == own[0] for decoded in own) else {}
     seconds = sum(run.seconds for run in chosen)
-    return RunReader(folder, takeover, arguments, settings, answered, asked, sorted(by_task), seconds, decoding)
-
-
-def _list_answered(run: StoredRun, task: str, verdicts: Verdicts) -> Iterator[Answered]:
-    """The samples of a task that have a text."""
-    for row in run.asked:
-        if row.task == task and (stored := run.samples.get(row.key)) is not None:
-            answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-            yield Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, row.doc)
+    prompts = runs[-1].prompts
+    return RunReader(folder, takeover, arguments, settings, answered, asked, sorted(by_task), seconds, decoding, prompts)

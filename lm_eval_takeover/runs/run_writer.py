@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import layout
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Sample, add_checksum
-from lm_eval_takeover.runs.parquet import Prompt, add_prompts, check_digest, read_header, tabulate, write_parquet
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt, Sample, add_checksum
+from lm_eval_takeover.runs.parquet import check_digest, read_header, tabulate, write_parquet, write_prompts
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
-from lm_eval_takeover.tasks.context import LoggedVerdict
 
 logger = logging.getLogger(__name__)
 
@@ -71,17 +71,18 @@ class RunWriter:
 
     # Samples
 
-    def begin(self, command: str, facts: Mapping[str, Any], asked: Iterable[AskedSample]) -> None:
-        """Enter the command of this process, what it says of itself, and the samples that it asks for; start its clock."""
+    def begin(
+        self, command: str, facts: Mapping[str, Any], asked: Iterable[AskedSample], prompts: Sequence[Prompt] = ()
+    ) -> None:
+        """Enter the command of this process, what it says of itself, and what it asks for; start its clock."""
         self.command = command
         with self._writing():
             self._check_place()
             self.journal.begin_command(command, dict(facts))
-            self.journal.add_asked(command, asked)
-
-    def add_prompts(self, rows: Sequence[Prompt]) -> None:
-        with self._writing():
-            add_prompts(self.folder, rows)
+            self.journal.set_asked(command, asked)
+            self.journal.add_prompts(prompts)
+            if prompts:
+                write_prompts(self.folder)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""
@@ -117,7 +118,7 @@ class RunWriter:
             self._left = []
             self._check_place()
 
-    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
+    def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         if self._open:  # else `rescore` can judge the texts
             with self._writing():
                 self.journal.add_verdicts(verdicts)

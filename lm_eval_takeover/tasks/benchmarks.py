@@ -14,8 +14,9 @@ from lm_eval_takeover import demo
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import tidy
 from lm_eval_takeover.answers.samples import JudgedSample, Kind
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.context import LoggedVerdict, find_context
+from lm_eval_takeover.tasks.context import find_context
 from lm_eval_takeover.tasks.verdicts import Metrics, score_samples
 
 Document = dict[str, Any]
@@ -58,7 +59,7 @@ def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
         problems = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
     if run.log is not None:
         run.log(
-            LoggedVerdict(digest, digest_of_text(response), sample.answer, sample.outcome)
+            Verdict(digest, digest_of_text(response), sample.answer, sample.outcome)
             for (samples, _), responses, digest in zip(problems, resps, map(digest_of, docs), strict=True)
             for response, sample in zip(responses, samples, strict=True)
         )

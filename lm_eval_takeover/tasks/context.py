@@ -2,22 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.calibration.commands import NO_TASK, RunTask
+from lm_eval_takeover.samples import Response, Verdict
 
 if TYPE_CHECKING:  # it loads torch and transformers
     from lm_eval.api.instance import Instance
-
-
-class LoggedVerdict(NamedTuple):
-    """The verdict on one response to one document; `doc` and `response` are digests."""
-
-    doc: str
-    response: bytes
-    answer: str | None
-    outcome: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,32 +45,16 @@ class RunContext:
     evaluation: Evaluation = field(default_factory=Evaluation)
     verifier: Verifier = "takeover"
     think_end: str = ""
-    log: Callable[[Iterable[LoggedVerdict]], None] | None = None
+    log: Callable[[Iterable[Verdict]], None] | None = None
 
 
 NO_RUN = RunContext()  # of texts by models of others
 
 
-class Response(str):
-    """The text of a sample, on its way through lm-eval to the judge of a task. `truncated`: its token limit ended it."""
-
-    __slots__ = ("context", "truncated")
-    truncated: bool
-    context: RunContext
-
-    def __new__(cls, text: str, truncated: bool = False, context: RunContext = NO_RUN) -> Self:
-        response = super().__new__(cls, text)
-        response.truncated, response.context = truncated, context
-        return response
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, bool]]:
-        """For another rank, which gathers what was judged; a context has open files."""
-        return type(self), (str(self), self.truncated)
-
-
 def find_context(responses: Iterable[str]) -> RunContext:
     """Of the model that wrote these texts, which are those of one evaluation."""
-    return next((response.context for response in responses if isinstance(response, Response)), NO_RUN)
+    carried = (response.context for response in responses if isinstance(response, Response))
+    return next((context for context in carried if context is not None), NO_RUN)
 
 
 class WithheldPrompt(str):

@@ -12,8 +12,8 @@ from lm_eval_takeover.method.request import Generation
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace, write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.context import LoggedVerdict
 
 GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
 
@@ -42,9 +42,8 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, tar
         counts = (len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1)
         run.add(Sample(key, task, doc, number, text, *counts, False, trace=trace))
         outcome = "correct" if correct else "incorrect"
-        verdicts.append(LoggedVerdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
-    run.begin(command, facts, asked)
-    run.add_prompts(list(asks.values()))
+        verdicts.append(Verdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
+    run.begin(command, facts, asked, list(asks.values()))
     run.add_verdicts(verdicts)
     run.close()
     return folder

@@ -232,7 +232,6 @@ KINDS = {
     "journal": (_spoil_journal, _read_runs),
     "trace": (_spoil_trace, _read_traces),
     "scores": (_any_of("base/scores/*.parquet"), _read_runs),
-    "prompts": (_any_of("base/prompts.parquet"), _read_runs),
     "baseline": (
         _any_of("baseline.json", lambda c: c | {"checksum": digest_of(c | {"checksum": ""})}),
         lambda folder: main(
@@ -288,8 +287,6 @@ def read_all(folder: Path) -> dict:
         found["text", key] = repr(one)
         with contextlib.suppress(TakeoverError):
             found["prompt", key] = repr(run.find_prompt(one))
-    for name, rows in run.prompts.items():
-        found["problem", repr(run.settings), name] = repr(rows)
     with contextlib.suppress(TakeoverError):
         for one, table in run.read_traces(TRACE_SCHEMA.names):
             found["trace", one.stored.key] = repr(table.to_pydict())

@@ -2,8 +2,8 @@
 
 import math
 import re
-import threading
 from array import array
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -26,14 +26,13 @@ from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request, Sampling
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
+from lm_eval_takeover.runs.journal import Journal, read_prompt
+from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import (
     PROMPT_SCHEMA,
     TRACE_SCHEMA,
-    add_prompts,
     make_prompt,
     pack_trace,
-    read_prompts,
     tabulate,
     window_means,
     write_parquet,
@@ -41,7 +40,7 @@ from lm_eval_takeover.runs.parquet import (
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.recorder import count_asked, count_changed
 from lm_eval_takeover.runs.run_reader import read_stored_runs
-from lm_eval_takeover.storage.files import Lock
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.tasks.sampled import GPQA
 
 
@@ -54,38 +53,20 @@ def make_rows(task, numbers, ending=""):
     return list(map(make_prompt, instances, requests))
 
 
-def test_rows_are_added_once_and_read_by_anyone(tmp_path):
-    add_prompts(tmp_path, 2 * make_rows("b", [3, 1]))
-    add_prompts(tmp_path, make_rows("a", [7]))
-    written = (tmp_path / PROMPTS).stat().st_mtime_ns
-    add_prompts(tmp_path, make_rows("b", [1]))  # a resumed run
-    assert (tmp_path / PROMPTS).stat().st_mtime_ns == written
+def test_prompts_are_kept_once_and_written_for_anyone(tmp_path):
+    for rank, rows in enumerate((2 * make_rows("b", [3, 1]), make_rows("a", [7]), make_rows("b", [3], "!"))):  # asked otherwise
+        RunWriter(tmp_path, rank, 3).begin("s", {}, [], rows)
+        (tmp_path / PROMPTS).write_bytes((tmp_path / PROMPTS).read_bytes()[:-rank])  # what reads it is no part of ours
+    run = RunWriter(tmp_path, 1, 3)
+    run.begin("s", {}, [], make_rows("a", [7]))  # a resumed run
+    run.close()
     table = pd.read_parquet(tmp_path / PROMPTS)
     assert list(table) == PROMPT_SCHEMA.names
-    assert list(zip(table["task"], table["doc_id"], strict=True)) == [("a", 7), ("b", 1), ("b", 3)]
-    add_prompts(tmp_path, make_rows("b", [3], "!"))  # asked in another way
-    assert [row["prompt"] for row in read_prompts(tmp_path)[2:]] == ["ask p3", "ask p3!"]
-    assert read_prompts(tmp_path)[0] == {
-        "task": "a", "doc_id": 7, "prompt": "ask p7", "prompt_ids": [7, 8], "problem": "p7", "answer": "7",
-    }  # fmt: skip
-
-
-def test_ranks_that_add_at_once_lose_nothing(tmp_path):
-    held = Lock(tmp_path / PROMPTS_LOCK)
-    ranks = [threading.Thread(target=add_prompts, args=(tmp_path, make_rows("a", [n]))) for n in range(6)]
-    for rank in ranks:
-        rank.start()
-    held.release()
-    for rank in ranks:
-        rank.join()
-    assert [row["doc_id"] for row in read_prompts(tmp_path)] == list(range(6))
-
-
-def test_a_file_that_cannot_be_read_is_written_anew(tmp_path, caplog):
-    (tmp_path / PROMPTS).write_bytes(b"noise")
-    add_prompts(tmp_path, make_rows("a", [1]))
-    assert "written again" in caplog.text
-    assert len(read_prompts(tmp_path)) == 1
+    assert list(zip(table["task"], table["doc_id"], strict=True)) == [("a", 7), ("b", 1), ("b", 3), ("b", 3)]
+    assert list(table["prompt"][2:]) == ["ask p3", "ask p3!"]
+    with closing(Journal(tmp_path / "journal-001.sqlite", read_only=True)) as journal:
+        (kept,) = map(read_prompt, journal.prompts().values())
+    assert kept == {"task": "a", "doc_id": 7, "prompt": "ask p7", "prompt_ids": [7, 8], "problem": "p7", "answer": "7"}
 
 
 @pytest.mark.parametrize("withheld", [True, False])

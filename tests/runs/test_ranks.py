@@ -71,7 +71,7 @@ def test_of_several_runs_in_a_folder_the_latest_finished_one_counts_whole(tmp_pa
     write_row(tmp_path, (0.1, "takeover_demo", 5), (0.05, "takeover_amc23", 3), (0.05, "takeover_demo", 2))
     journal = Journal(journal_path(tmp_path, 0))
     journal.begin_command("stopped", {})
-    journal.add_asked("stopped", [AskedSample("takeover_demo", "takeover_demo 0", 0, 0, 0, "prompt", b"not written")])
+    journal.set_asked("stopped", [AskedSample("takeover_demo", "takeover_demo 0", 0, 0, 0, "prompt", b"not written")])
     journal.close()
     run = read_run_folder(tmp_path)
     run.check_finished()

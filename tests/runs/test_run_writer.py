@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.results.problems import Problems, _read_once, read_costs
+from lm_eval_takeover.results.files import Counts, TaskResult
+from lm_eval_takeover.results.problems import Problems
+from lm_eval_takeover.results.stored import read_costs
+from lm_eval_takeover.runs import run_reader
 from lm_eval_takeover.runs.journal import Damaged, Journal
 from lm_eval_takeover.runs.parquet import TraceHeader
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -227,19 +230,13 @@ def test_a_reader_has_all_samples_though_the_run_goes_on_meanwhile(tmp_path):
         assert [sample.key for sample in [*read, *found]] == [make_sample(number).key for number in range(300)]
 
 
-def test_the_costs_of_several_tasks_read_a_journal_once_until_it_grows(folder):
-    run, reads = open_run(folder), []
-    for number in (1, 2):
-        run.add(make_sample(number))
-        run.find([])  # behind the commit
-        for _ in range(3):
-            values, why = read_costs(folder, "task", "another", {}, Problems((), 1, {}))
-            assert not values and "holds other samples" in why
-        reads.append(_read_once.cache_info().misses)
-    run.close()
-    for _ in range(3):
-        read_costs(folder, "task", "another", {}, Problems((), 1, {}))
-    assert [reads[1] - reads[0], _read_once.cache_info().misses - reads[1]] == [1, 1]
+def test_the_costs_of_several_tasks_read_a_journal_once(folder, monkeypatch):
+    open_run(folder).close()
+    read, reads = run_reader.read_stored_runs, []
+    monkeypatch.setattr(run_reader, "read_stored_runs", lambda path: reads.append(path) or read(path))
+    none = {}, 1, 1, {}, Problems((), 1, {}), Counts()
+    found = read_costs([TaskResult(name, *none, str(folder), identity="another") for name in ("a", "b")])
+    assert reads == [folder] and all(not costs and "holds other samples" in why for costs, why in found.values())
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def test_runs_are_joined_by_document(pair, tmp_path):
         assert [row["doc_id"] for row in rows] == sorted(set(numbers))
         run = read_run_folder(tmp_path / name)
         problems = {row["doc_id"]: row["doc"]["problem"] for row in rows}
-        assert {number: prompts[0]["problem"] for (_, number), prompts in run.prompts.items()} == problems
+        assert {one.doc_id: run.find_prompt(one)["problem"] for one in run.answered} == problems
     runs = read_run_folders([tmp_path / "one", tmp_path / "other"])
     assert {one.doc_id for one in runs[0].answered}.isdisjoint(one.doc_id for one in runs[1].answered)
 

@@ -12,8 +12,9 @@ from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.documents import Settings, list_differences, read_document
 from lm_eval_takeover.results.files import Run, read_runs
-from lm_eval_takeover.results.problems import ACC, COSTS, Problems, ReadOptions, fill_pass_at_k, read_costs
+from lm_eval_takeover.results.problems import ACC, Problems, ReadOptions, fill_pass_at_k
 from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
+from lm_eval_takeover.results.stored import COSTS, read_costs
 from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between, check
@@ -56,7 +57,8 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Scor
     runs, notes = read_runs([results], reading)
     if len(runs) == 1:
         run = runs[0]
-        tasks = {task: _read_task(run, task) for task in sorted(run.tasks)}
+        costs = read_costs(run.tasks.values())
+        tasks = {task: _read_task(run, task, *costs[task]) for task in sorted(run.tasks)}
         ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
         notes += [f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items()]
         notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
@@ -73,16 +75,12 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Scor
     raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
 
 
-def _read_task(run: Run, task: str) -> TaskScores:
+def _read_task(run: Run, task: str, costs: dict[str, Values], no_costs: str) -> TaskScores:
     result = run.tasks[task]
     if result.problems is None:
         raise ResultsError(
             f"'{run.source}' has no samples_{task}_*.jsonl beside it; an interval is over problems, so run with --log_samples"
         )
-    costs, no_costs = dict[str, Values](), "the run had no run_dir"
-    if result.run_dir is not None:
-        totals = {name: getattr(result.counts, name) for name in ("tokens", "takeovers", "guide_passes")}
-        costs, no_costs = read_costs(Path(result.run_dir), task, result.identity, totals, result.problems)
     ids, values = tuple(name[:_ID] for name in result.problems.ids), costs | result.problems.values
     prompts = tuple(name[:_ID] for name in result.problems.prompts)
     seed = run.seed if run.takeover and isinstance(run.seed, int) else None

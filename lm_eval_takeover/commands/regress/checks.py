@@ -22,7 +22,8 @@ from lm_eval_takeover.commands.regress.baseline import Scores, read_baseline, re
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.results.problems import ACC, COSTS, ReadOptions
+from lm_eval_takeover.results.problems import ACC, ReadOptions
+from lm_eval_takeover.results.stored import COSTS
 from lm_eval_takeover.storage import schema
 from lm_eval_takeover.storage.files import read_bounded
 

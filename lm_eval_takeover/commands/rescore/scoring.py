@@ -20,9 +20,8 @@ from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
-from lm_eval_takeover.runs.journal import AskedSample, Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
 from lm_eval_takeover.runs.layout import find_run_dir
-from lm_eval_takeover.runs.parquet import read_prompts
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
@@ -152,7 +151,8 @@ def rescore(
     if isinstance(end, int):
         raise ArgumentError(f"think_end_token of the run is the token {end}, whose text is not known here; name it by its text")
     names = list(tasks) or run.tasks
-    withheld = {"withhold_questions": True} if any(row["prompt"] is None for row in read_prompts(run.folder)) else None
+    is_withheld = any(prompt["prompt"] is None for prompt in map(read_prompt, run.prompts.values()))
+    withheld = {"withhold_questions": True} if is_withheld else None
     manager = find_tasks(names, include, of_run=run.tasks, metadata=withheld)
     loaded = manager.load(names)["tasks"]
     matched = _match_responses(run, loaded)

@@ -67,13 +67,12 @@ def _print_answer(console: Console, run: RunReader, sample: Answered, options: a
         f"{', cut off by the token limit' if stored.truncated else ''}"
     )
     console.print(Text(for_terminal(heading), style="bold"))
-    prompts = run.prompts.get((sample.task, sample.doc_id), [])
-    if prompts and prompts[0]["problem"]:
-        console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
+    prompt = run.find_prompt(sample)
+    if prompt["problem"]:
+        console.print(Text(for_terminal(prompt["problem"]), style="dim"))
     decode, donor = run.load_tokenizer(options.tokenizer).decode, run.donor if run.written_by is None else None
     console.print(mark_takeovers(decode, trace, donor))
-    gold = prompts[0]["answer"] if prompts else None
-    verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {gold or 'not known'})"
+    verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {prompt['answer'] or 'not known'})"
     console.print(Text(for_terminal(verdict), "bold"))
     if options.kind and donor and run.takeover.get("tau") is not None:
         top = partial(_find_top, run, sample, f"{donor}_top")

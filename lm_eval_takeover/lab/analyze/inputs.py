@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -13,7 +12,9 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
 from lm_eval_takeover.lab.score_files import SampleTokens, find_scored, list_score_files, make_sample, read_header
 from lm_eval_takeover.pair.vocabulary import Pieces
-from lm_eval_takeover.results.summary import find_nominal_rate
+from lm_eval_takeover.results.files import Run
+from lm_eval_takeover.results.stored import tabulate_run
+from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import RunReader
 
 
@@ -92,20 +93,31 @@ class Inputs:
         return list(read_header(self.score_files[0])[0].scores)
 
     @cached_property
-    def samples(self) -> pl.DataFrame:
-        """A row per sample of all runs, for `measures.outcomes`."""
-        rows: list[tuple[Any, ...]] = []
+    def results(self) -> dict[str, Run]:
+        """Raises CannotShow where a sample has no verdict."""
         for name, run in self.runs.items():
             if missing := sum(sample.outcome is None for sample in run.answered):
                 raise CannotShow(
                     f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers "
                     f"were judged, or its tasks keep none; run the same command again"
                 )
-            facts = (name, run.policy, run.takeover.get("score"), find_nominal_rate(run.takeover))
-            for sample in run.answered:
-                stored = sample.stored
-                rows.append((*facts, *sample.name, sample.correct, stored.tokens, stored.takeovers))
+        return {name: tabulate_run(run) for name, run in self.runs.items()}
+
+    @cached_property
+    def samples(self) -> pl.DataFrame:
+        """A row per sample of all runs, for `measures.outcomes`. Raises CannotShow where a sample has no verdict."""
+        rows = [
+            (name, *one.name, one.problem, one.correct, one.stored.tokens, one.stored.takeovers)
+            for name in self.results
+            for one in self.runs[name].answered
+        ]
         return pl.DataFrame(rows, schema=_SAMPLES, orient="row")
+
+    @cached_property
+    def verdicts(self) -> pl.DataFrame:
+        """The same with `doc_id` that of the problem: samples that several documents of one prompt share are there once."""
+        samples = self.samples.with_columns(doc_id="problem")
+        return samples.unique(["run", "task", "doc_id", "sample"], keep="first", maintain_order=True)
 
     def guided(self, score: str | None = None) -> dict[str, RunReader]:
         """Runs in which two models write, with traces; of this score, where one is named."""
@@ -117,16 +129,16 @@ class Inputs:
         return guided
 
     def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:
-        """`(task, tokens)` of each sample of each task; `takeover` says what the donor wrote."""
-        shared: dict[bytes, list[str]] = {}
+        """`(task, tokens)` of each sample of each task, by its problem; `takeover` says what the donor wrote."""
+        shared: dict[bytes, list[Name]] = {}
         for row in run.answered:
-            shared.setdefault(row.stored.key, []).append(row.task)
+            shared.setdefault(row.stored.key, []).append((row.task, row.problem, row.sample))
         columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
         for row, table in run.read_traces(columns):
             sample = make_sample(row.name, table, columns)
             arrays = {**sample.columns, "takeover": sample.columns["chosen_from"] == run.donor}
-            for task in shared[row.stored.key]:
-                yield task, SampleTokens((task, row.doc_id, row.sample), arrays)
+            for name in shared[row.stored.key]:
+                yield name[0], SampleTokens(name, arrays)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -142,18 +154,16 @@ class Inputs:
 
     def check_tokenizer(self, name: str) -> None:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""
-        run = self.runs[name]
-        for key, rows in run.prompts.items():
-            ours = {row["prompt"]: row["prompt_ids"] for row in self.runs[self.base_name].prompts.get(key, []) if row["prompt"]}
-            for row in rows:
-                if row["prompt"] in ours and ours[row["prompt"]] != row["prompt_ids"]:
-                    raise CannotShow(
-                        f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {key[0]}, "
-                        f"doc {key[1]} has other tokens; give the base run of its own pair"
-                    )
+        run, base = self.runs[name], self.runs[self.base_name]
+        asked = map(base.find_prompt, base.answered)
+        prompts: dict[str | None, list[int]] = {prompt["prompt"]: prompt["prompt_ids"] for prompt in asked if prompt["prompt"]}
+        for sample in run.answered:
+            prompt = run.find_prompt(sample)
+            if prompts.get(prompt["prompt"], prompt["prompt_ids"]) != prompt["prompt_ids"]:
+                raise CannotShow(
+                    f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {sample.task}, "
+                    f"doc {sample.doc_id} has other tokens; give the base run of its own pair"
+                )
 
 
-_SAMPLES = {
-    "run": pl.String, "policy": pl.String, "score": pl.String, "nominal": pl.Float64, "task": pl.String, "doc_id": pl.Int64,
-    "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
-}  # fmt: skip
+_SAMPLES = ("run", "task", "doc_id", "sample", "problem", "correct", "tokens", "takeovers")

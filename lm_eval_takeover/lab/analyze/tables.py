@@ -27,6 +27,7 @@ from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.lab.measures.outcomes import find_changed
 from lm_eval_takeover.lab.measures.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.measures.pooling import make_frame
+from lm_eval_takeover.results.problems import ACC
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 from lm_eval_takeover.storage.files import write_text
@@ -82,7 +83,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, read("failure"))),
         "signals": lambda: _add_verdicts(inputs, read("failure")).rename({"signal_value": "value"}),  # Figure 4
         "examples": lambda: make_examples(inputs),
-        "budget": lambda: outcomes.tabulate_budget(inputs.samples),
+        "budget": lambda: outcomes.tabulate_budget(inputs.results),
         "rates": lambda: outcomes.tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
         "cross": lambda: make_cross(inputs, near),
@@ -101,7 +102,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
     """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
     places: dict[Name, list[Name]] = {}
     for sample in inputs.scored.answered:
-        places.setdefault(sample.stored_name, []).append(sample.name)
+        places.setdefault(sample.stored_name, []).append((sample.task, sample.problem, sample.sample))
     codes = inputs.codes if "planning" in names else None
     measuring = Measuring(names, inputs.scores, places, codes)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
@@ -113,7 +114,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
 
 
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
-    verdicts = inputs.samples.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
+    verdicts = inputs.verdicts.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
 
 
@@ -155,8 +156,8 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 
 def make_flips(inputs: Inputs) -> pl.DataFrame:
-    """Rescued and harmed problems of every other run against the base run."""
-    table = outcomes.tabulate_flips(inputs.samples, inputs.base_name)
+    """Rescued and harmed problems of every other run against the base run; each prompt is one problem."""
+    table = outcomes.tabulate_flips(inputs.verdicts, inputs.base_name)
     if table.is_empty():
         raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
     return table
@@ -183,8 +184,9 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
         for name, run in runs.items()
         for task, sample in inputs.read_traces(run)
     ]
-    budget = outcomes.tabulate_budget(inputs.samples).select("run", "task", "acc")
-    acc = {(run, task): value for run, task, value in budget.iter_rows()}
+    acc: dict[tuple[str | None, str], float] = {
+        (name, task): result.means[ACC] for name, run in inputs.results.items() for task, result in run.tasks.items()
+    }
     accuracies = []
     for name, run in runs.items():
         models = {role: run.takeover.get(role) for role in ("base", "guide")}

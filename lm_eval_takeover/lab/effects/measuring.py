@@ -31,10 +31,10 @@ from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.samples import Response
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import write_text, write_whole
 from lm_eval_takeover.tasks.benchmarks import Record
-from lm_eval_takeover.tasks.context import Response
 from lm_eval_takeover.tasks.sampled import find_tasks
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
@@ -214,6 +214,7 @@ def _judge(
     Raises ArgumentError for a problem that is another one than the run was asked.
     """
     responses: dict[tuple[str, int], list[Response]] = {}
+    samples = {position.sample.name[:2]: position.sample for position in behind}
     for position, texts in behind.items():
         responses.setdefault(position.sample.name[:2], []).extend(text.response for text in texts)
     verdicts: dict[tuple[str, int], Iterator[bool]] = {}
@@ -222,7 +223,7 @@ def _judge(
         documents = list(task.eval_docs)
         instances = []
         for _, doc_id in problems:
-            gold = run.prompts[name, doc_id][0]["answer"]
+            gold = run.find_prompt(samples[name, doc_id])["answer"]
             if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
                 raise ArgumentError(
                     f"task '{name}', doc {doc_id} is another problem than the one that the run in '{run.folder}' was asked; its "

@@ -1,11 +1,12 @@
 """What runs bring: accuracy against realized rate (Figure 5), rates by problem (Figure 7), problems that change sides (Table 14).
 
-In comes one table with a row per sample of all runs: `run, policy, score, nominal, task, doc_id, sample, correct, tokens,
-takeovers`. What the tokens of takeovers are, their rank under the host and cross-sampling ('Sparse but Critical'), is measured on
+In come runs as results, or a table with a row per sample of all runs: `run, task, doc_id, sample, correct, tokens, takeovers`.
+What the tokens of takeovers are, their rank under the host and cross-sampling ('Sparse but Critical'), is measured on
 traces: columns `token_id, takeover, score, donor_rank, host_token_id`, integers -1 where the trace has null. And whether a
 sample's largest scores predict a wrong answer (Table 2, Figure 4).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,39 +17,32 @@ from scipy.special import bdtr
 
 from lm_eval_takeover.lab.measures.pooling import MEAN, Estimates, Values, draw_weights, tabulate_ratios
 from lm_eval_takeover.lab.score_files import ENTROPY, SampleTokens
-from lm_eval_takeover.results.summary import Rates, Summary, average, choose_averaged, summarize_correct
+from lm_eval_takeover.results.files import Run
+from lm_eval_takeover.results.summary import average, choose_averaged, find_nominal_rate, summarize_tasks
 
-K = 8
 RANKS = ("1", "2", "3", "4-10", "11-100", ">100")
 _FIRST_RANKS = np.array([1, 2, 3, 4, 11, 101])  # of each bucket
 
 
-def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
+def tabulate_budget(runs: Mapping[str, Run]) -> pl.DataFrame:
     """Figure 5: realized rate, Acc and Pass@8 of each run by task. `pass8` is Pass@k, k = 8 or the samples that there are.
 
     A run that lacks a task of the others has no row `mean`: means are over the same tasks, or not beside each other.
     """
-    tasks, keys = choose_averaged(samples["task"].unique(maintain_order=True).to_list()), ["policy", "score", "nominal"]
+    tasks = choose_averaged([task for run in runs.values() for task in run.tasks])
     rows: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
-    for own, of_run in samples.group_by(["run", *keys], maintain_order=True):
-        summaries = {str(task): _summarize(group) for (task,), group in of_run.group_by(["task"], maintain_order=True)}
+    for name, run in runs.items():
+        facts = {"run": name, "policy": run.takeover.get("policy"), "score": run.takeover.get("score")}
+        facts["nominal"] = find_nominal_rate(run.takeover)
+        summaries = summarize_tasks([run])
         if all(task in summaries for task in tasks):
             summaries[MEAN] = average([summaries[task] for task in tasks])
         for task, summary in summaries.items():
-            row = {"task": task, **dict(zip(["run", *keys], own, strict=True))}
-            row |= {"realized_rate": summary.rates.realized_rate, "k": summary.k}
+            row = {"task": task, **facts, "realized_rate": summary.rates.realized_rate, "k": summary.k}
             row |= summary.acc.describe("acc") | summary.passed.describe("pass8")
             (means if task == MEAN else rows).append(row)
     return pl.DataFrame([*rows, *means], infer_schema_length=None)
-
-
-def _summarize(samples: pl.DataFrame) -> Summary:
-    """One task of one run."""
-    problems = samples.group_by("doc_id", maintain_order=True).agg(right=pl.col("correct").sum(), n=pl.len())
-    right, counts = problems["right"].to_list(), problems["n"].to_list()
-    rates = Rates(realized_rate=samples["takeovers"].to_numpy().sum() / samples["tokens"].to_numpy().sum())
-    return summarize_correct(right, counts, min(K, *counts), rates)
 
 
 def tabulate_rates(samples: pl.DataFrame) -> pl.DataFrame:

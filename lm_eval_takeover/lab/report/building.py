@@ -91,10 +91,9 @@ def make_index(analysis: Analysis, packed: Collection[tuple[str, bytes]]) -> dic
     outcomes: dict[str | None, int] = {}
     problems = []
     for key in analysis.problems:
-        prompts = next((run.prompts[key] for run in analysis.runs.values() if key in run.prompts), [])
-        prompt = prompts[0] if prompts else {"problem": None, "answer": None}
-        texts = {"problem": _clip(prompt["problem"], MAX_PROBLEM), "gold": _clip(prompt["answer"], MAX_ANSWER)}
         asked = {name: analysis.samples[name].get(key, []) for name in names}
+        prompt = next(analysis.runs[name].find_prompt(samples[0]) for name, samples in asked.items() if samples)
+        texts = {"problem": _clip(prompt["problem"], MAX_PROBLEM), "gold": _clip(prompt["answer"], MAX_ANSWER)}
         runs = [[_describe_sample(one, outcomes, places.get((name, one.stored.key))) for one in asked[name]] for name in names]
         problems.append({"task": key[0], "doc": key[1], **texts, "runs": runs})
     return {

@@ -9,8 +9,9 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -75,6 +76,13 @@ def find_analysis(folder: Path, tokenizer: str | None) -> Path:
     return out
 
 
+class IndexedRun(TypedDict):
+    """A run in INDEX; `path` is relative to it where that is possible."""
+
+    name: str
+    path: str
+
+
 @dataclass(frozen=True)
 class Analysis:
     """An analysis folder with its runs by name; `cannot_show` has the reason for each analysis that it is without."""
@@ -86,19 +94,13 @@ class Analysis:
 
     @classmethod
     def read(cls, folder: Path) -> "Analysis":
-        """Raises ArgumentError for a folder that `analyze` did not write, RunDirError for a run that is not there."""
-        path = folder / INDEX
-        try:
-            index = json.loads(read_bounded(path))
-            runs = {str(run["name"]): folder / run["path"] for run in index["runs"]}
-            names = [name for name in COLUMNS if name in index["analyses"]]
-            cannot_show = {str(name): str(reason) for name, reason in index["cannot_show"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ArgumentError(
-                f"'{path}' cannot be read as an analysis: {error}; expected the folder that lm-eval-takeover analyze had as --out"
-            ) from error
+        """Raises ResultsError for a folder that `analyze` did not write, RunDirError for a run that is not there."""
+        index = read_document(folder / INDEX, "`lm-eval-takeover analyze`")
+        runs = {run["name"]: folder / run["path"] for run in index.require("runs", list[IndexedRun])}
         if not runs:
-            raise ArgumentError(f"'{path}' names no runs; run lm-eval-takeover analyze again")
+            index.fail("runs", "names no runs; run lm-eval-takeover analyze again")
+        names = [name for name in COLUMNS if name in index.require("analyses", list[str])]
+        cannot_show = index.require("cannot_show", dict[str, str])
         readers = {name: read_run_folder(path) for name, path in runs.items()}
         for run in readers.values():
             run.check_finished()
@@ -140,9 +142,7 @@ class Analysis:
         """By run and problem its samples, in order."""
         by_run: dict[str, dict[tuple[str, int], list[Answered]]] = {}
         for name, run in self.runs.items():
-            problems = by_run.setdefault(name, {})
-            for sample in run.answered:
-                problems.setdefault((sample.task, sample.doc_id), []).append(sample)
+            by_run[name] = {problem: list(of) for problem, of in groupby(run.answered, lambda one: one.name[:2])}
         return by_run
 
     @cached_property

@@ -194,7 +194,7 @@ def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_
     assert [bool(replaced) for _, replaced in marks] == [token != host for token, host in taken]
     plain = re.sub(r"\[([^\]|]*)(\|[^\]]*)?\]", r"\1", text)
     assert one.stored.text.strip() in plain
-    gold = run.prompts["takeover_demo", one.doc_id][0]["answer"]
+    gold = run.find_prompt(one)["answer"]
     assert f"{one.stored.takeovers} takeovers" in text and f"gold: {gold}" in text
 
 

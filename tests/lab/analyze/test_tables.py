@@ -6,8 +6,6 @@ import shutil
 import sqlite3
 from contextlib import closing
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers.run_dirs import plant
 
@@ -16,9 +14,6 @@ from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
 from lm_eval_takeover.runs.journal import AskedSample, Journal
-from lm_eval_takeover.runs.layout import PROMPTS
-from lm_eval_takeover.runs.parquet import PROMPT_SCHEMA, write_parquet
-from lm_eval_takeover.storage.digests import digest_of
 
 
 def analyze(out, *folders, only=None):
@@ -74,7 +69,7 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     with closing(sqlite3.connect(copies["base"] / "journal-000.sqlite")) as journal, journal:
         rows = journal.execute("SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked").fetchall()
     with closing(Journal(copies["base"] / "journal-000.sqlite")) as journal:
-        journal.add_asked(rows[0][0], [AskedSample("twin", *row[2:]) for row in rows])
+        journal.set_asked(rows[0][0], [AskedSample(task, *row[2:]) for row in rows for task in (row[1], "twin")])
     assert analyze(tmp_path / "out", copies["base"], only="concentration,rates,failure") == 0
     gini = {(row["task"], row["score"]): row for row in read(tmp_path / "out", "concentration")}
     for score in ("ce", "entropy"):
@@ -88,10 +83,11 @@ def forget(run, rows):
 
 
 def use_other_tokens(run):
-    rows = pq.read_table(run / PROMPTS).to_pylist()
-    others = [row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows]
-    write_parquet(run / PROMPTS, pa.Table.from_pylist(others, schema=PROMPT_SCHEMA))
-    plant(run, "asked", prompt=dict(zip(map(digest_of, rows), map(digest_of, others), strict=True)).get)
+    def change(content):
+        prompt = json.loads(content)
+        return json.dumps(prompt | {"prompt_ids": prompt["prompt_ids"][1:]})
+
+    plant(run, "prompts", content=change)
 
 
 @pytest.mark.parametrize(

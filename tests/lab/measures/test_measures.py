@@ -1,5 +1,7 @@
 """Analyses as pure functions: scored samples, classes of tokens, outcomes, by hand, planted, and by independent calculations."""
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import psutil
@@ -16,6 +18,9 @@ from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.planning import EXECUTION, NONE, PLANNING
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.lab.score_files import SampleTokens, ceil_percent
+from lm_eval_takeover.results.stored import tabulate_run
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 values = st.lists(st.one_of(st.just(0.0), st.floats(0, 20, width=32)), min_size=1, max_size=300)
 
@@ -209,6 +214,18 @@ def test_the_null_of_flips_is_what_chance_rescues_where_rows_share_numbers_too(s
     assert np.mean(counted) > 1 if not shared else 0.1 < np.mean(counted) < 0.5
 
 
+def make_runs(rows, samples=8):
+    """Runs as results, of the first samples of these rows."""
+    by_run = {}
+    for run, _, _, _, task, doc, j, correct, tokens, taken in (row for row in rows if row[6] < samples):
+        stored = Sample(bytes([doc, j]), task, doc, j, "", tokens, taken, 0, 0, 0, 0, False)
+        verdict = None, "correct" if correct else "incorrect"
+        by_run.setdefault(run, []).append(Answered(task, doc, j, "", stored, *verdict, str(doc), doc))
+    facts = {run: {"policy": run, "rate": 0.1} for run in by_run}
+    tasks = {run: [*dict.fromkeys(one.task for one in of)] for run, of in by_run.items()}
+    return {run: tabulate_run(RunReader(Path(run), facts[run], {}, {}, of, len(of), tasks[run])) for run, of in by_run.items()}
+
+
 def test_budget_rates_and_flips_by_hand():
     right = {"base": [8, 0, 1], "new": [0, 3, 8]}
     rows = [
@@ -218,8 +235,8 @@ def test_budget_rates_and_flips_by_hand():
         for doc, count in enumerate(right[run])
         for j in range(8)
     ]
-    samples = make_samples(rows)
-    budget = {(row["task"], row["run"]): row for row in outcomes.tabulate_budget(samples).to_dicts()}
+    samples, runs = make_samples(rows), make_runs(rows)
+    budget = {(row["task"], row["run"]): row for row in outcomes.tabulate_budget(runs).to_dicts()}
     assert len(budget) == 8
     for task in ("takeover_gsm8k", "mean"):
         row = budget[task, "new"]
@@ -228,7 +245,7 @@ def test_budget_rates_and_flips_by_hand():
         assert 0 <= row["acc_low"] < 11 / 24 < row["acc_high"] <= 1
     # Two independent tasks are averaged: a narrower interval; the demo is no mathematical task.
     assert budget["mean", "new"]["acc_high"] < budget["takeover_gsm8k", "new"]["acc_high"]
-    three = outcomes.tabulate_budget(samples.filter(pl.col("sample") < 3))
+    three = outcomes.tabulate_budget(make_runs(rows, 3))
     of_three = {(row["task"], row["run"]): row for row in three.to_dicts()}
     assert all(row["k"] == 3 for row in of_three.values())
     assert of_three["mean", "new"]["pass8"] == pytest.approx(2 / 3) and budget["mean", "new"]["k"] == 8
@@ -244,7 +261,8 @@ def test_budget_rates_and_flips_by_hand():
     assert behind.select("problems", "rescued", "harmed", "p_value").row(0) == (4, 2, 0, 0.5)
     part = samples.filter((pl.col("run") == "base") | (pl.col("task") == "takeover_amc23"))
     both = pl.concat([samples, part.filter(pl.col("run") == "new").with_columns(run=pl.lit("part"))])
-    means = outcomes.tabulate_flips(both, "base").filter(task="mean"), outcomes.tabulate_budget(both).filter(task="mean")
+    runs |= make_runs([("part", *row[1:]) for row in rows if row[0] == "new" and row[4] == "takeover_amc23"])
+    means = outcomes.tabulate_flips(both, "base").filter(task="mean"), outcomes.tabulate_budget(runs).filter(task="mean")
     assert [table["run"].to_list() for table in means] == [["new"], ["base", "new"]]  # `part` lacks a task
 
 

@@ -16,7 +16,7 @@ from helpers.browser import CHROMIUM, open_browser
 from helpers.pairs import TableTokenizer
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
 from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.runs.run_reader import RunReader
 
@@ -191,7 +191,7 @@ def test_a_figure_is_bounded(tmp_path, text):
     ("change", "error", "message"),
     [
         (lambda folder: shutil.rmtree(folder / "analysis"), ArgumentError, "holds no analysis.json of analyze and no run"),
-        (lambda folder: (folder / "analysis/analysis.json").write_text("{"), ArgumentError, "cannot be read as an analysis"),
+        (lambda folder: (folder / "analysis/analysis.json").write_text("{"), ResultsError, "analysis.json' is not JSON"),
         (lambda folder: shutil.rmtree(folder / "guided"), RunDirError, "guided' is not a folder; expected one that"),
     ],
     ids=["none", "broken", "moved"],

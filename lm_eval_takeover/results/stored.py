@@ -1,0 +1,82 @@
+"""Reads a run_dir as results: a run, its tasks and their problems as `files` reads them from lm-eval's, with what each cost."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.results.files import Counts, Run, TaskResult, find_kind
+from lm_eval_takeover.results.problems import ACC, Measured, collect_problems
+from lm_eval_takeover.results.statistics import Values
+from lm_eval_takeover.runs.identity import summarize_samples
+from lm_eval_takeover.storage.digests import digest_of
+
+if TYPE_CHECKING:  # with pyarrow
+    from lm_eval_takeover.runs.run_reader import Answered, RunReader, StoredRun
+
+COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
+
+
+def tabulate_run(run: "RunReader") -> Run:
+    """A run whose samples are all judged. Raises RunDirError for a document that has another number of samples than others."""
+    tasks = {task: tabulate_task(run.folder, [one for one in run.answered if one.task == task]) for task in run.tasks}
+    parameters = run.takeover.get("parameters") or {}
+    return Run(run.folder, run.label, find_kind(run.policy), {}, run.takeover, {}, tasks, run.seconds, parameters)
+
+
+def tabulate_task(folder: Path, rows: Sequence["Answered"]) -> TaskResult:
+    """One task of a run; `rows` are its samples in the order of its documents. Problems also have `COSTS`, as means."""
+    task = rows[0].task
+    measured = [_measure(list(of_document)) for _, of_document in groupby(rows, lambda one: one.doc_id)]
+    for one in measured:
+        if one.samples != measured[0].samples:
+            numbers = f"{one.samples} samples, and others have {measured[0].samples}"
+            raise RunDirError(f"run_dir='{folder}': task {task}, doc {one.doc_id} has {numbers}")
+    problems = collect_problems(measured)
+    counted = summarize_samples({task: [one.stored for one in rows]})
+    counts = Counts(**{field.name: counted[field.name] for field in fields(Counts)})
+    return TaskResult(task, problems.means(), len(problems), problems.samples, {}, problems, counts, str(folder))
+
+
+def _measure(rows: Sequence["Answered"]) -> Measured:
+    first, count, texts = rows[0], len(rows), tuple(digest_of(one.stored.text) for one in rows)
+    verdicts = tuple(one.correct for one in rows)
+    metrics = {ACC: sum(verdicts) / count}
+    metrics |= {name: sum(getattr(one.stored, name) for one in rows) / count for name in COSTS}
+    responses, prompt = digest_of([first.doc, texts]), str(first.problem)
+    return Measured(first.doc, first.doc_id, metrics, count, responses, prompt, sample_texts=texts, verdicts=verdicts)
+
+
+def read_costs(results: Iterable[TaskResult]) -> dict[str, tuple[dict[str, Values], str]]:
+    """By task the `COSTS` of its problems, and why there are none. Reads each run_dir once."""
+    from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
+
+    read = cache(lambda run_dir: read_stored_runs(Path(run_dir))[0])
+    costs = dict[str, tuple[dict[str, Values], str]]()
+    for result in results:
+        costs[result.task] = {}, "the run had no run_dir"
+        try:
+            if result.run_dir:
+                costs[result.task] = _find_costs(read(result.run_dir), result), ""
+        except (RunDirError, OSError) as error:
+            costs[result.task] = {}, str(error)
+    return costs
+
+
+def _find_costs(runs: "Sequence[StoredRun]", result: TaskResult) -> dict[str, Values]:
+    """From the command that asked for the samples of these results. Raises RunDirError where they are not all there."""
+    place, task = f"run_dir='{result.run_dir}'", result.task
+    run = next((run for run in reversed(runs) if run.identify(task) == result.identity), None)
+    if run is None or result.problems is None:
+        raise RunDirError(f"{place} holds other samples of {task} than these results")
+    known = tabulate_task(run.folder, run.answer(task, {})) if run.is_finished else None
+    if known is None or known.problems is None or {*known.problems.doc_ids} != {*result.problems.doc_ids}:
+        raise RunDirError(f"{place} lacks samples of {task}")
+    for name in ("tokens", "takeovers", "guide_passes"):
+        if getattr(known.counts, name) != getattr(result.counts, name):
+            raise RunDirError(f"{place} has another sum of {name} of {task} than these results")
+    order = [known.problems.doc_ids.index(number) for number in result.problems.doc_ids]
+    return {name: known.problems.values[name][order] for name in COSTS}

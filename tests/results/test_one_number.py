@@ -1,0 +1,85 @@
+"""One run has one number, in whichever command, and whether it reads lm-eval's files or the journal."""
+
+import json
+import re
+
+import pytest
+from helpers.demo_runs import evaluate, run_demo
+from lm_eval.loggers import EvaluationTracker
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.demo import PROMPT, problems
+
+POLICIES = {"base": {"policy": "base"}, "random": {"policy": "random", "rate": 0.3}}
+TASK = "worlds"
+SOURCES = {  # documents of six problems
+    "equal documents": [*[row for row in problems()[:2] for _ in range(4)], *problems()[2:6]],
+    "shared prompts": [row | {"id": f"{at}-{copy}"} for at, row in enumerate(problems()[:6]) for copy in range(4)],
+}
+TASK_FILE = """\
+task: worlds
+class: !function lm_eval_takeover.tasks.sampled.SampledTask
+dataset_path: json
+dataset_kwargs: {data_files: {test: %s}}
+doc_to_text: "%s"
+generation_kwargs: {max_gen_toks: 320, until: ["\\nProblem:"]}
+"""
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def world(request, tmp_path_factory):
+    """The folder of two runs: `NAME` has the run_dir, `results/NAME` lm-eval's files. And how many documents they have."""
+    folder, rows = tmp_path_factory.mktemp("world"), SOURCES[request.param]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "tasks").mkdir()
+    prompt = PROMPT.format(problem="{{problem}}").replace("\n", "\\n")
+    (folder / "tasks" / "worlds.yaml").write_text(TASK_FILE % (folder / "rows.jsonl", prompt))
+    for name, arguments in POLICIES.items():
+        tracker = EvaluationTracker(output_path=str(folder / "results" / name))
+        found = run_demo(folder / name, None, arguments, TASK, folder / "tasks", evaluation_tracker=tracker)
+        samples = found.pop("samples")
+        tracker.save_results_aggregated(results=found, samples=samples)
+        tracker.save_results_samples(task_name=TASK, samples=samples[TASK])
+    return folder, len(rows)
+
+
+def ask(capsys, *words):
+    assert main([str(word) for word in words]) == 0
+    return capsys.readouterr().out
+
+
+def test_one_run_has_one_number_in_five_commands(world, tmp_path, capsys):
+    folder, count = world
+    board = json.loads(ask(capsys, "leaderboard", *(folder / "results" / name for name in POLICIES), "--format", "json"))
+    shown = {row["kind"]: row["tasks"][TASK] for row in board["rows"]}
+    ask(
+        capsys, "analyze", *(folder / name for name in POLICIES), "--out", tmp_path / "analysis", "--only", "budget,rates,flips"
+    )
+    budget, flips, rates = (
+        json.loads((tmp_path / "analysis" / f"{name}.json").read_text()) for name in ("budget", "flips", "rates")
+    )
+    ask(capsys, "report", tmp_path / "analysis", "--out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    for kind, cell in shown.items():
+        measured = next(row for row in budget if (row["run"], row["task"]) == (kind, TASK))
+        figures = [f"{name}{end}" for name in ("acc", "pass8") for end in ("", "_low", "_high")]
+        assert [measured[name] for name in figures] == [cell[name] for name in figures]
+        assert f"{cell['acc']:.1%}\n[{cell['acc_low']:.1%}, {cell['acc_high']:.1%}]" in page
+        baseline = tmp_path / f"{kind}.json"
+        ask(capsys, "regress", folder / "results" / kind, "--baseline", baseline, "--update")
+        judged = json.loads(ask(capsys, "regress", folder / "results" / kind, "--baseline", baseline, "--format", "json"))
+        assert judged["tasks"][TASK]["now"] == cell["acc"]
+        answers = re.search(r"([\d,]+) of ([\d,]+) answers are right", ask(capsys, "show", folder / kind, "--right"))
+        assert [int(number) for number in answers.groups()] == [round(cell["acc"] * 8 * count), 8 * count]
+        assert [row["doc_id"] for row in rates if row["run"] == kind] == [*range(count)]
+    assert {row["problems"] for row in flips} == {6}  # each prompt is one
+
+
+def test_a_run_says_the_same_of_itself_without_a_run_dir(tmp_path):
+    given = {"tau": 1.5, "kappa": 0.0, "batch_size": 16}
+    options = {"limit": 2, "gen_kwargs": {"max_gen_toks": 48}}
+    alone = evaluate("guided-takeover", ["takeover_demo"], given, **options)
+    kept = run_demo(tmp_path / "run", arguments=given, **options)
+    said, also = ({**found["config"]["takeover"]} for found in (alone, kept))
+    assert {name for name in said if said[name] != also[name]} <= {"seconds", "run_dir"}
+    assert said["changed"] > 0 and alone["results"] == kept["results"]
