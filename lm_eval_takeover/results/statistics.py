@@ -20,7 +20,7 @@ Values = NDArray[np.float64]  # one per problem
 
 CONFIDENCE = 0.95
 _AGREEMENT = 1.0  # problems' worth of evidence that the samples of a problem all agree, if nothing else is known
-_ROUNDING = 1e-24  # fourth powers of deviations that are rounding errors
+_ROUNDING = 1e-24  # squares of deviations that are rounding errors
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,11 @@ def paired_difference(differences: Values, shares: bool = True) -> Difference:
     """The mean of one difference per problem (or cluster).
 
     Problems that were not drawn may differ, even where hardly one of these does: that none of 30 differs does not show that none
-    will. So the variance counts two more, one that is won whole and one that is lost, with the weight `exp(-carriers / 2.5)`:
-    it fades out as more problems carry the variance (`add_unseen`). None is added to values that are no shares.
+    will. The variance counts them (`add_unseen`), except for values that are no shares.
     """
     centred = differences - differences.mean()
     squares = (centred**2).sum()
-    squares = add_unseen(squares, (centred**4).sum()) if shares else squares
+    squares = add_unseen(squares, (centred**3).sum()) if shares else squares
     return Difference(float(differences.mean()), float(errors_of(len(differences), squares)), max(len(differences) - 1, 1))
 
 
@@ -170,13 +169,14 @@ def errors_of(count: int, squares: Values) -> Values:
     return np.sqrt(squares / (count - 1) / count) if count > 1 else np.ones_like(squares)
 
 
-def add_unseen(squares: Values, fourths: Values) -> Values:
-    """Sums of squared deviations with what problems that were not drawn may add, from these and the sums of fourth powers.
+def add_unseen(squares: Values, cubes: Values) -> Values:
+    """Sums of squared deviations with what problems that were not drawn may add, from these and the sums of cubed ones.
 
-    `carriers = squares^2 / fourths` is how many problems carry the variance: the number of problems over the kurtosis.
+    A problem that is won or lost whole adds 1 to `squares`. Where these are few, two more count, one won and one lost; they fade
+    out with `exp(-squares / 1.5)`. Where large changes go one way, Student's t is too short on that side: of its correction for
+    skewness (Johnson, JASA 73, 1978), `(1 + 2 z^2) / 6` times `cubes / squares`, both sides get the length.
     """
-    carriers = squares**2 / (fourths + _ROUNDING)
-    return np.asarray(squares + 2 * np.exp(-carriers / 2.5))
+    return np.asarray(squares + 2 * np.exp(-squares / 1.5) + 1.5 * np.abs(cubes) / np.sqrt(squares + _ROUNDING))
 
 
 def covariance_of_means(differences: Values) -> Values:
@@ -186,7 +186,7 @@ def covariance_of_means(differences: Values) -> Values:
         return np.eye(len(differences))  # nothing is known, as in `errors_of`
     centred = differences - differences.mean(axis=1, keepdims=True)
     squares = centred @ centred.T
-    np.fill_diagonal(squares, add_unseen(squares.diagonal(), (centred**4).sum(axis=1)))
+    np.fill_diagonal(squares, add_unseen(squares.diagonal(), (centred**3).sum(axis=1)))
     return np.asarray(squares / (count - 1) / count)
 
 
