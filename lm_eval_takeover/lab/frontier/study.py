@@ -351,7 +351,7 @@ class Study:
             own = within_shares(area.area.interval())
             difference = Figure.of(within_shares(area.difference.interval()) if area.difference else None)
             line = {"method": area.method, "versus": area.versus, "area": own.value, "low": own.low, "high": own.high}
-            line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1], "p_holm": area.p_holm}
+            line |= {"area_low_step": area.area.steps[0], "area_high_step": area.area.steps[1], "p_holm": area.p_holm}
             yield line | difference.describe("difference") | share.describe("oracle_share")
         if most:
             steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}
