@@ -6,7 +6,7 @@ same problems, their values are paired. Coverage: `benchmarks/interval_coverage.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import copysign, inf, sqrt
 from typing import Any, Self
 
@@ -48,6 +48,12 @@ class Difference:
         """The distance from the value to either bound."""
         return self.error * float(stdtrit(self.freedom, (1 + confidence) / 2))
 
+    def of_sizes(self, sizes: Values) -> Self:
+        """The same from problems of these sizes, a few of which may carry the mean (`count_effective`)."""
+        effective = count_effective(sizes)
+        factor = (effective / (effective - 1)) / (len(sizes) / max(len(sizes) - 1, 1))
+        return replace(self, error=self.error * sqrt(factor), freedom=effective - 1)
+
     def p_value(self) -> float:
         """Two-sided, of the hypothesis that the difference is 0."""
         return min(1.0, 2 * float(stdtr(self.freedom, -abs(self._distance))))
@@ -77,27 +83,34 @@ def within_shares(interval: Interval) -> Interval:
     return Interval(interval.value, max(interval.low, -1.0), min(interval.high, 1.0))
 
 
-def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
+def mean_interval(values: Values, confidence: float = CONFIDENCE, clusters: Sequence[int] = ()) -> Interval:
     """The mean over problems with Wilson's score interval at the effective number of problems.
 
     `n_eff = N / deff`, where `deff` is the variance between problems over that of problems whose samples all agree,
     `(sum (x - m)^2 + 1) / (N m (1 - m) + 1)`. It is 1 where all samples of a problem agree, down to 1/8 where 8 are independent,
     and 1 at 0 of 240 or 240 of 240, where the data cannot tell. Student's t replaces the normal quantile, since `deff` is
-    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals). Near 0 and 1, where Wilson's nearer
+    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals); of clusters as many count as Kish's
+    number says (`count_effective`). Near 0 and 1, where Wilson's nearer
     bound is too near, a one-sided exact bound replaces it, as Brown, Cai and DasGupta do (Stat. Sci. 16, 2001).
     """
-    mean = values.mean()
-    low, high = bounds_of(len(values), mean, ((values - mean) ** 2).sum(), confidence)
+    effective = count_effective(np.unique(clusters, return_counts=True)[1]) if clusters else len(values)
+    values, mean = by_cluster(values, clusters), values.mean()
+    low, high = bounds_of(len(values), mean, ((values - mean) ** 2).sum(), confidence, effective)
     return Interval(float(mean), float(low), float(high))
 
 
-def bounds_of(count: int, mean: Values, squares: Values, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
-    """`mean_interval` from the number of problems, their means [rows] and their sums of squared deviations [rows]."""
+def bounds_of(
+    count: int, mean: Values, squares: Values, confidence: float = CONFIDENCE, equal: float | None = None
+) -> tuple[Values, Values]:
+    """`mean_interval` from the number of problems, their means [rows] and their sums of squared deviations [rows].
+
+    `equal` of one size would tell as much.
+    """
     if count < 2:
         return np.zeros_like(mean), np.ones_like(mean)
     effect = (squares + _AGREEMENT) / (count * mean * (1 - mean) + _AGREEMENT)
     effective = count / effect
-    z2 = float(stdtrit(count - 1, (1 + confidence) / 2)) ** 2
+    z2 = float(stdtrit(max((equal or count) - 1, 1), (1 + confidence) / 2)) ** 2
     centre = (mean + z2 / (2 * effective)) / (1 + z2 / effective)
     reach = np.sqrt(z2 * (mean * (1 - mean) / effective + z2 / (4 * effective**2))) / (1 + z2 / effective)
     below, above = (_bound_exactly(share, effective, confidence) for share in (mean, 1 - mean))
@@ -134,6 +147,11 @@ def join_clusters(prompts: Sequence[str], groups: Sequence[str] = ()) -> tuple[i
     return tuple(clusters.tolist()) if number < count and (number > 1 or any(groups)) else ()
 
 
+def count_effective(sizes: Values) -> float:
+    """How many of one size tell as much as these: Kish's number, at least 2."""
+    return max(float(sizes.sum() ** 2 / (sizes**2).sum()), 2.0)
+
+
 def by_cluster(values: Values, clusters: Sequence[int]) -> Values:
     """Values of clusters from those of problems; the same ones where there are no clusters.
 
@@ -142,9 +160,13 @@ def by_cluster(values: Values, clusters: Sequence[int]) -> Values:
     """
     if not clusters:
         return values
-    _, numbers = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(numbers, values - values.mean())
+    sums = sum_clusters(values - values.mean(), clusters)
     return np.asarray(values.mean() + sums * (len(sums) / len(clusters)))
+
+
+def sum_clusters(values: Values, clusters: Sequence[int]) -> Values:
+    """Sums over the problems of each cluster; the values where there are no clusters."""
+    return as_values(np.bincount(np.unique(clusters, return_inverse=True)[1], values)) if clusters else values
 
 
 def paired_difference(differences: Values, shares: bool = True) -> Difference:
@@ -159,9 +181,9 @@ def paired_difference(differences: Values, shares: bool = True) -> Difference:
     return Difference(float(differences.mean()), float(errors_of(len(differences), squares)), max(len(differences) - 1, 1))
 
 
-def average_differences(tasks: Sequence[Values], shares: bool = True) -> Difference:
+def average_differences(tasks: Sequence[Values]) -> Difference:
     """`paired_difference` of each task, averaged over tasks."""
-    return Difference.average([paired_difference(task, shares) for task in tasks])
+    return Difference.average([paired_difference(task) for task in tasks])
 
 
 def errors_of(count: int, squares: Values) -> Values:

@@ -189,7 +189,7 @@ def measure_points(runs: Mapping[ComparedRow, Sequence[Run]]) -> tuple[list[Poin
     guide = next((of_row for row, of_row in runs.items() if row.name == "guide"), ())
     points = []
     for row, of_row in runs.items():
-        summaries = summarize_tasks(of_row, guide if row.name != "guide" else ())
+        summaries = summarize_tasks(of_row, guide)
         summaries[AVERAGE] = average([summaries[task] for task in averaged if task in summaries])
         points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
     return points, averaged

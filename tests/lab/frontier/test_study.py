@@ -1,7 +1,6 @@
 """frontier: methods against cost, areas and bands, and folders of several comparisons."""
 
 import csv
-import itertools
 import json
 import statistics
 from dataclasses import replace
@@ -25,7 +24,7 @@ from lm_eval_takeover.lab.frontier.output import draw_frontier, write_frontier
 from lm_eval_takeover.lab.frontier.study import describe_frontier
 from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
-from lm_eval_takeover.results.statistics import average_differences
+from lm_eval_takeover.results.statistics import paired_difference
 
 METHOD = {"host": "base", "donor": "guide"}
 
@@ -266,9 +265,10 @@ def test_seeds_of_a_row_are_one_row_with_the_spread_between_them(tmp_path):
         assert line["acc"] == pytest.approx(statistics.mean(accs[line["row"]]))
         assert line["acc_between_seeds"] == pytest.approx(statistics.stdev(accs[line["row"]]))
         assert line["realized_rate"] == line["rate"]
-        pairs = [zip(counts[line["row"]], ALONE["guide"], strict=True) for counts in (NEAR, other)]
-        apart = sum(abs(own - guide) for own, guide in itertools.chain(*pairs))  # samples that are right in one row alone
-        assert line["same_as_guide"] == pytest.approx(1 - apart / 96)
+        rights = [NEAR[line["row"]], other[line["row"]]], [ALONE["guide"]] * 2  # by side and seed
+        own, its = (np.hstack([np.arange(8) < np.array(counts)[:, None] for counts in side]) for side in rights)
+        pairs = (own[:, :, None] == its[:, None])[:, ~np.eye(16, dtype=bool)]  # of two places
+        assert line["same_as_guide"] == pytest.approx(pairs.mean())
     gains = [statistics.mean(accs[label]) - sum(ALONE["base"]) / 48 for label in NEAR]
     assert read_areas(areas, "share") == {"near": pytest.approx(gains[0] / 4 + (gains[0] + gains[1]) / 4)}
 
@@ -396,7 +396,7 @@ def test_a_band_holds_all_points_at_once_where_intervals_of_single_points_do_not
         common, own = (generator.normal(size=(rows, 60)) for rows in (1, 8))
         noise = 0.3 * (shared * common + (1 - shared**2) ** 0.5 * own)
         one = Curve(np.arange(8), [gains[:, None] + noise])
-        single = [average_differences([rows], False).interval() for rows in one.gains[0]]
+        single = [paired_difference(rows, False).interval() for rows in one.gains[0]]
         bands = find_band(one), single
         pairs = [zip(band, gains, strict=True) for band in bands]
         held.append([all(part.low < gain < part.high for part, gain in pair) for pair in pairs])
