@@ -61,7 +61,7 @@ def draw_jumps(generator: np.random.Generator, count: int) -> Callable[[Values],
 
     def raise_odds(rates: Values) -> Values:
         passed = (rates[:, np.newaxis] >= places).mean(axis=1)
-        return np.interp(_MEANS[0] + passed * (_MEANS[-1] - _MEANS[0]), _MEANS, _LEVELS)
+        return np.asarray(np.interp(_MEANS[0] + passed * (_MEANS[-1] - _MEANS[0]), _MEANS, _LEVELS))
 
     return raise_odds
 

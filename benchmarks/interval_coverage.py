@@ -168,10 +168,13 @@ def cover_worlds(generator: np.random.Generator, problems: int, samples: int, dr
             if worse < 0.6:
                 others = generator.binomial(samples, chances * (1 - worse)) / samples - old
                 keep("won", np.where(is_whole, 1.0, others), 0.0)
-    covered = [min(_share_inside(*each) for name, *each in found if name == world) for world in ("alike", "lost", "won")]
+    alike, lost, won = (
+        min(_share_inside(*each[1:]) for each in found if each[0] == world) for world in ("alike", "lost", "won")
+    )
     alarms = max(float((high < true).mean()) for name, _, high, true in found if name == "won")
     passes = max(float((low > true).mean()) for name, low, _, true in found if name == "lost")
-    return Worlds(*covered, alarms, passes, *np.max(widths, axis=0))
+    width, least = (max(each) for each in zip(*widths, strict=True))
+    return Worlds(alike, lost, won, alarms, passes, width, least)
 
 
 def _share_inside(low: Array, high: Array, true: float) -> float:
@@ -230,11 +233,9 @@ def main() -> None:
     print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for problems in (15, 30, 100, 500):
         for samples in SAMPLES:
-            *shares, width, least = cover_worlds(
-                generator, problems, samples, max(100, min(draws // 5, 50 * draws // problems))
-            )
-            shown = "".join(f" {share:.1%} |" for share in shares)
-            print(f"| {problems} | {samples} |{shown} {width:.2f} | {least:.2f} |", flush=True)
+            worlds = cover_worlds(generator, problems, samples, max(100, min(draws // 5, 50 * draws // problems)))
+            row = "".join(f" {share:.1%} |" for share in worlds[:5])
+            print(f"| {problems} | {samples} |{row} {worlds.width:.2f} | {worlds.least:.2f} |", flush=True)
     print("\n| Acc, half of it from problems that are always solved | 1 sample | 8 | 32 | 64 |")
     print("|--:|--:|--:|--:|--:|")
     shares = np.geomspace(0.005, 0.2, 12)

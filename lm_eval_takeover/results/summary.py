@@ -136,7 +136,7 @@ def _compare_texts(row: TaskResult, guide: TaskResult) -> float | None:
         return None
     own, its = (np.array(side.ordered_as(ids).sample_texts) for side in sides)
     pairs = own[:, :, np.newaxis] == its[:, np.newaxis]
-    return float(pairs[:, ~np.eye(*pairs.shape[1:], dtype=bool)].mean())
+    return float(pairs[:, np.eye(*pairs.shape[1:]) == 0].mean())
 
 
 def measure_rates(run: Run) -> Rates:
