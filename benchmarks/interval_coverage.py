@@ -1,6 +1,6 @@
 """How often 95 % intervals hold the true value, where it is known: means, paired differences and Recovery.
 
-    python benchmarks/interval_coverage.py            # 20,000 draws a cell, about a minute on one core
+    python benchmarks/interval_coverage.py            # 20,000 draws a cell, about two minutes on one core
 
 Difficulties are those of the paper's Table 3 (`difficulties.py`). A line is over all cells of the table that determine one. All
 problems of a cell have the same probability of each outcome (how many of 8 samples are correct, in each run), so a draw is how
@@ -9,10 +9,12 @@ often each outcome occurs: one multinomial number instead of one number a proble
 
 import argparse
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from difficulties import Array, Beta, draw_together, joint_outcomes, table3
 from scipy import stats
+from scipy.special import expit, logit
 
 from lm_eval_takeover.results.statistics import Trio, add_unseen, bounds_of, errors_of, measure_recovery
 
@@ -26,6 +28,10 @@ NEAR_1 = (0.98, 0.99, 0.995, 0.996, 0.998, 0.999, 0.9995)
 METRICS = ("acc", "pass@8", "maj@8")
 PAIRS = ((0, 1), (0, 2), (1, 2), (2, 3), (4, 5), (5, 6), (6, 7))  # rows of Table 3: base to guided, guided to thinking
 TRIOS = ((0, 1, 3), (0, 2, 3), (4, 5, 7), (4, 6, 7))  # base, guided, thinking
+# Of `cover_worlds`: distributions of problems' chances, how far log-odds fall, and how many whole problems change on average.
+NOISE = ((0.5, 0.5), (0.2, 1.0), (500.0, 500.0))
+SHIFT = 0.7
+WHOLE = (0.3, 1, 2, 2.5, 3, 3.5, 4, 5, 6.5, 8, 10, 13, 17, 25)
 TRIO_DRAWS = 40  # of Recovery, one in so many draws: its intervals are computed one by one
 
 
@@ -40,17 +46,16 @@ def values_of(metric: str, samples: int) -> Array:
 def draw_moments(
     generator: np.random.Generator, chances: Array, values: Array, problems: int, draws: int
 ) -> tuple[Array, Array, Array]:
-    """Means and sums of squares and fourth powers of deviations over the problems of each draw; `chances` are of `values`."""
+    """Means and sums of squares and cubes of deviations over the problems of each draw; `chances` are of `values`."""
     counts = generator.multinomial(problems, chances.ravel() / chances.sum(), draws)
-    one, two, three, four = (counts @ values.ravel() ** power / problems for power in (1, 2, 3, 4))
-    squares, fourths = two - one**2, four - 4 * one * three + 6 * one**2 * two - 3 * one**4
-    return one, problems * np.maximum(squares, 0), problems * np.maximum(fourths, 0)
+    one, two, three = (counts @ values.ravel() ** power / problems for power in (1, 2, 3))
+    return one, problems * np.maximum(two - one**2, 0), problems * (three - 3 * one * two + 2 * one**3)
 
 
 def find_errors(differences: Array) -> Array:
     """Standard errors of `paired_difference` for differences `[draws, problems]`."""
     centred = differences - differences.mean(axis=1, keepdims=True)
-    return errors_of(differences.shape[1], add_unseen((centred**2).sum(axis=1), (centred**4).sum(axis=1)))
+    return errors_of(differences.shape[1], add_unseen((centred**2).sum(axis=1), (centred**3).sum(axis=1)))
 
 
 def cover_edge(
@@ -80,8 +85,8 @@ def cover_difference(
     """Coverage of the paired difference of a metric; equal distributions are one model with two seeds."""
     chances, values = joint_outcomes(pair, samples), values_of(metric, samples)
     differences = values - values[:, np.newaxis]
-    mean, squares, fourths = draw_moments(generator, chances, differences, problems, draws)
-    reach = errors_of(problems, add_unseen(squares, fourths)) * stats.t.ppf(0.975, problems - 1)
+    mean, *moments = draw_moments(generator, chances, differences, problems, draws)
+    reach = errors_of(problems, add_unseen(*moments)) * stats.t.ppf(0.975, problems - 1)
     return _share_inside(mean - reach, mean + reach, float((chances * differences).sum()))
 
 
@@ -120,11 +125,56 @@ def cover_solved(generator: np.random.Generator, share: float, problems: int, sa
     return _share_inside(*bounds_of(problems, mean, np.maximum(counts @ values**2 - problems * mean**2, 0)), share)
 
 
-def cover_one_way(generator: np.random.Generator, lost: float, problems: int, draws: int) -> float:
-    """Coverage of the paired difference where a share of the problems is lost whole, with one sample, and none is won."""
-    moments = draw_moments(generator, np.array([1 - lost, lost]), np.array([0.0, -1.0]), problems, draws)
-    reach = errors_of(problems, add_unseen(*moments[1:])) * stats.t.ppf(0.975, problems - 1)
-    return _share_inside(moments[0] - reach, moments[0] + reach, -lost)
+class Worlds(NamedTuple):
+    """Of paired differences the lowest coverages in three worlds, the most errors of one side, and how wide they are.
+
+    `alike`: nothing changed, or the log-odds of all problems fall alike. `lost`: some problems fall from always to never solved.
+    `won`: some rise so, and all others are a little worse, so that the mean stays. `alarms`: a drop is found in `won`. `passes`:
+    in `lost`, a limit just below the true drop is kept. Where nothing changed: the largest `width` over that of Student's t
+    alone, and over the `least` of any rule that covers 92 % in `lost`, where no loss was drawn in 8 % of draws.
+    """
+
+    alike: float
+    lost: float
+    won: float
+    alarms: float
+    passes: float
+    width: float
+    least: float
+
+
+def cover_worlds(generator: np.random.Generator, problems: int, samples: int, draws: int) -> Worlds:
+    """Over the chances of `NOISE` and numbers of whole problems up to a quarter of them."""
+    shape, widths, found = (draws, problems), list[Sequence[float]](), list[tuple[str, Array, Array, float]]()
+
+    def keep(world: str, differences: Array, true: float) -> None:
+        mean, reach = differences.mean(axis=1), find_errors(differences) * stats.t.ppf(0.975, problems - 1)
+        found.append((world, mean - reach, mean + reach, true))
+
+    for beta in NOISE:
+        chances = np.clip(generator.beta(*beta, shape), 1e-9, 1 - 1e-9)
+        old, new = (generator.binomial(samples, chances) / samples for _ in range(2))
+        keep("alike", new - old, 0.0)
+        own = (found[-1][2] - found[-1][1]).mean() / 2
+        student = stats.t.ppf(0.975, problems - 1) * (new - old).std(axis=1, ddof=1).mean() / problems**0.5
+        widths.append((own / student, own / max(student, 1 - 0.08 ** (1 / problems))))
+        all_chances = np.clip(stats.beta(*beta).ppf((np.arange(2000) + 0.5) / 2000), 1e-9, 1 - 1e-9)
+        drop = float((all_chances - expit(logit(all_chances) - SHIFT)).mean())
+        keep("alike", generator.binomial(samples, expit(logit(chances) - SHIFT)) / samples - old, -drop)
+        for share in (whole / problems for whole in WHOLE if whole / problems <= 0.25):
+            is_whole = generator.random(shape) < share
+            keep("lost", np.where(is_whole, -1.0, new - old), -share)
+            worse = share / (1 - share) / stats.beta(*beta).mean()  # by this part of its chance is each other problem
+            if worse < 0.6:
+                others = generator.binomial(samples, chances * (1 - worse)) / samples - old
+                keep("won", np.where(is_whole, 1.0, others), 0.0)
+    alike, lost, won = (
+        min(_share_inside(*each[1:]) for each in found if each[0] == world) for world in ("alike", "lost", "won")
+    )
+    alarms = max(float((high < true).mean()) for name, _, high, true in found if name == "won")
+    passes = max(float((low > true).mean()) for name, low, _, true in found if name == "lost")
+    width, least = (max(each) for each in zip(*widths, strict=True))
+    return Worlds(alike, lost, won, alarms, passes, width, least)
 
 
 def _share_inside(low: Array, high: Array, true: float) -> float:
@@ -179,12 +229,18 @@ def main() -> None:
             twice = min(cover_edge(generator, (mean, mean), a, *how) for mean in ALIKE for a in AGREEMENTS)
             where = f"{worst[0]:.1%} to {worst[1]:.1%}, {worst[2]:g}"
             print(f"| {problems} | {samples} | {edges[worst]:.1%} | {where} | {twice:.1%} |", flush=True)
-    print("\n| Acc, half of it from problems that are always solved | 1 sample | 8 | 32 | 64 | whole problems lost, 1 sample |")
-    print("|--:|--:|--:|--:|--:|--:|")
+    print("\n| problems | samples | all alike | whole lost | whole won | alarms | passes | over Student's t | over the least |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for problems in (15, 30, 100, 500):
+        for samples in SAMPLES:
+            worlds = cover_worlds(generator, problems, samples, max(100, min(draws // 5, 50 * draws // problems)))
+            row = "".join(f" {share:.1%} |" for share in worlds[:5])
+            print(f"| {problems} | {samples} |{row} {worlds.width:.2f} | {worlds.least:.2f} |", flush=True)
+    print("\n| Acc, half of it from problems that are always solved | 1 sample | 8 | 32 | 64 |")
+    print("|--:|--:|--:|--:|--:|")
     shares = np.geomspace(0.005, 0.2, 12)
     for problems in SIZES:
         lowest = [min(cover_solved(generator, share, problems, samples, draws) for share in shares) for samples in SAMPLES]
-        lowest += [min(cover_one_way(generator, lost, problems, draws) for lost in shares)]
         print(f"| {problems} |" + "".join(f" {share:.1%} |" for share in lowest), flush=True)
     print("\n| true Pass@8 or Maj@8 |" + "".join(f" {problems} problems |" for problems in SIZES))
     print("|--:|" + "--:|" * len(SIZES))

@@ -6,7 +6,7 @@ same problems, their values are paired. Coverage: `benchmarks/interval_coverage.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import copysign, inf, sqrt
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ Values = NDArray[np.float64]  # one per problem
 
 CONFIDENCE = 0.95
 _AGREEMENT = 1.0  # problems' worth of evidence that the samples of a problem all agree, if nothing else is known
-_ROUNDING = 1e-24  # fourth powers of deviations that are rounding errors
+_ROUNDING = 1e-24  # squares of deviations that are rounding errors
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ class Difference:
     def reach(self, confidence: float = CONFIDENCE) -> float:
         """The distance from the value to either bound."""
         return self.error * float(stdtrit(self.freedom, (1 + confidence) / 2))
+
+    def of_sizes(self, sizes: Values) -> Self:
+        """The same from problems of these sizes, a few of which may carry the mean (`count_effective`)."""
+        effective = count_effective(sizes)
+        factor = (effective / (effective - 1)) / (len(sizes) / max(len(sizes) - 1, 1))
+        return replace(self, error=self.error * sqrt(factor), freedom=effective - 1)
 
     def p_value(self) -> float:
         """Two-sided, of the hypothesis that the difference is 0."""
@@ -77,27 +83,34 @@ def within_shares(interval: Interval) -> Interval:
     return Interval(interval.value, max(interval.low, -1.0), min(interval.high, 1.0))
 
 
-def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
+def mean_interval(values: Values, confidence: float = CONFIDENCE, clusters: Sequence[int] = ()) -> Interval:
     """The mean over problems with Wilson's score interval at the effective number of problems.
 
     `n_eff = N / deff`, where `deff` is the variance between problems over that of problems whose samples all agree,
     `(sum (x - m)^2 + 1) / (N m (1 - m) + 1)`. It is 1 where all samples of a problem agree, down to 1/8 where 8 are independent,
     and 1 at 0 of 240 or 240 of 240, where the data cannot tell. Student's t replaces the normal quantile, since `deff` is
-    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals). Near 0 and 1, where Wilson's nearer
+    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals); of clusters as many count as Kish's
+    number says (`count_effective`). Near 0 and 1, where Wilson's nearer
     bound is too near, a one-sided exact bound replaces it, as Brown, Cai and DasGupta do (Stat. Sci. 16, 2001).
     """
-    mean = values.mean()
-    low, high = bounds_of(len(values), mean, ((values - mean) ** 2).sum(), confidence)
+    effective = count_effective(as_values(np.unique(clusters, return_counts=True)[1])) if clusters else len(values)
+    values, mean = by_cluster(values, clusters), values.mean()
+    low, high = bounds_of(len(values), mean, ((values - mean) ** 2).sum(), confidence, effective)
     return Interval(float(mean), float(low), float(high))
 
 
-def bounds_of(count: int, mean: Values, squares: Values, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
-    """`mean_interval` from the number of problems, their means [rows] and their sums of squared deviations [rows]."""
+def bounds_of(
+    count: int, mean: Values, squares: Values, confidence: float = CONFIDENCE, equal: float | None = None
+) -> tuple[Values, Values]:
+    """`mean_interval` from the number of problems, their means [rows] and their sums of squared deviations [rows].
+
+    `equal` of one size would tell as much.
+    """
     if count < 2:
         return np.zeros_like(mean), np.ones_like(mean)
     effect = (squares + _AGREEMENT) / (count * mean * (1 - mean) + _AGREEMENT)
     effective = count / effect
-    z2 = float(stdtrit(count - 1, (1 + confidence) / 2)) ** 2
+    z2 = float(stdtrit(max((equal or count) - 1, 1), (1 + confidence) / 2)) ** 2
     centre = (mean + z2 / (2 * effective)) / (1 + z2 / effective)
     reach = np.sqrt(z2 * (mean * (1 - mean) / effective + z2 / (4 * effective**2))) / (1 + z2 / effective)
     below, above = (_bound_exactly(share, effective, confidence) for share in (mean, 1 - mean))
@@ -134,6 +147,11 @@ def join_clusters(prompts: Sequence[str], groups: Sequence[str] = ()) -> tuple[i
     return tuple(clusters.tolist()) if number < count and (number > 1 or any(groups)) else ()
 
 
+def count_effective(sizes: Values) -> float:
+    """How many of one size tell as much as these: Kish's number, at least 2."""
+    return max(float(sizes.sum() ** 2 / (sizes**2).sum()), 2.0)
+
+
 def by_cluster(values: Values, clusters: Sequence[int]) -> Values:
     """Values of clusters from those of problems; the same ones where there are no clusters.
 
@@ -142,27 +160,30 @@ def by_cluster(values: Values, clusters: Sequence[int]) -> Values:
     """
     if not clusters:
         return values
-    _, numbers = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(numbers, values - values.mean())
+    sums = sum_clusters(values - values.mean(), clusters)
     return np.asarray(values.mean() + sums * (len(sums) / len(clusters)))
+
+
+def sum_clusters(values: Values, clusters: Sequence[int]) -> Values:
+    """Sums over the problems of each cluster; the values where there are no clusters."""
+    return as_values(np.bincount(np.unique(clusters, return_inverse=True)[1], values)) if clusters else values
 
 
 def paired_difference(differences: Values, shares: bool = True) -> Difference:
     """The mean of one difference per problem (or cluster).
 
     Problems that were not drawn may differ, even where hardly one of these does: that none of 30 differs does not show that none
-    will. So the variance counts two more, one that is won whole and one that is lost, with the weight `exp(-carriers / 2.5)`:
-    it fades out as more problems carry the variance (`add_unseen`). None is added to values that are no shares.
+    will. The variance counts them (`add_unseen`), except for values that are no shares.
     """
     centred = differences - differences.mean()
     squares = (centred**2).sum()
-    squares = add_unseen(squares, (centred**4).sum()) if shares else squares
+    squares = add_unseen(squares, (centred**3).sum()) if shares else squares
     return Difference(float(differences.mean()), float(errors_of(len(differences), squares)), max(len(differences) - 1, 1))
 
 
-def average_differences(tasks: Sequence[Values], shares: bool = True) -> Difference:
+def average_differences(tasks: Sequence[Values]) -> Difference:
     """`paired_difference` of each task, averaged over tasks."""
-    return Difference.average([paired_difference(task, shares) for task in tasks])
+    return Difference.average([paired_difference(task) for task in tasks])
 
 
 def errors_of(count: int, squares: Values) -> Values:
@@ -170,13 +191,14 @@ def errors_of(count: int, squares: Values) -> Values:
     return np.sqrt(squares / (count - 1) / count) if count > 1 else np.ones_like(squares)
 
 
-def add_unseen(squares: Values, fourths: Values) -> Values:
-    """Sums of squared deviations with what problems that were not drawn may add, from these and the sums of fourth powers.
+def add_unseen(squares: Values, cubes: Values) -> Values:
+    """Sums of squared deviations with what problems that were not drawn may add, from these and the sums of cubed ones.
 
-    `carriers = squares^2 / fourths` is how many problems carry the variance: the number of problems over the kurtosis.
+    A problem that is won or lost whole adds 1 to `squares`. Where these are few, two more count, one won and one lost; they fade
+    out with `exp(-squares / 1.5)`. Where large changes go one way, Student's t is too short on that side: of its correction for
+    skewness (Johnson, JASA 73, 1978), `(1 + 2 z^2) / 6` times `cubes / squares`, both sides get the length.
     """
-    carriers = squares**2 / (fourths + _ROUNDING)
-    return np.asarray(squares + 2 * np.exp(-carriers / 2.5))
+    return np.asarray(squares + 2 * np.exp(-squares / 1.5) + 1.5 * np.abs(cubes) / np.sqrt(squares + _ROUNDING))
 
 
 def covariance_of_means(differences: Values) -> Values:
@@ -186,7 +208,7 @@ def covariance_of_means(differences: Values) -> Values:
         return np.eye(len(differences))  # nothing is known, as in `errors_of`
     centred = differences - differences.mean(axis=1, keepdims=True)
     squares = centred @ centred.T
-    np.fill_diagonal(squares, add_unseen(squares.diagonal(), (centred**4).sum(axis=1)))
+    np.fill_diagonal(squares, add_unseen(squares.diagonal(), (centred**3).sum(axis=1)))
     return np.asarray(squares / (count - 1) / count)
 
 

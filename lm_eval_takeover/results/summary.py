@@ -11,13 +11,12 @@ from typing import Any, Self
 import numpy as np
 
 from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.problems import ACC, Problems, list_scores
+from lm_eval_takeover.results.problems import ACC, list_scores
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
     Interval,
     Trio,
     average_interval,
-    by_cluster,
     mean_interval,
     measure_recovery,
 )
@@ -68,7 +67,7 @@ class Rates:
     unboxed: float | None = None  # read without a box
     no_answer: float | None = None
     unparsed: float | None = None
-    same_as_guide: float | None = None  # samples whose text is the guide's
+    same_as_guide: float | None = None  # pairs of a sample and another one of the guide's that have one text
 
     @classmethod
     def of(cls, counts: Counts, parameters: Mapping[str, int], donor: str = "guide", **others: float | None) -> Self:
@@ -114,31 +113,29 @@ class Summary:
 def summarize_tasks(runs: Sequence[Run], guide: Sequence[Run] = ()) -> dict[str, Summary]:
     """Summarize the tasks of one row, which may have a run for each. Seconds are those of all its problems together.
 
-    `guide` has the runs of the guide alone, whose texts the row's are compared with.
+    `guide` has the runs of the guide alone, whose texts the row's are compared with, its own too.
     """
     seconds = _divide_seconds(runs)
     return {task: _summarize_task(run, result, seconds, guide) for run in runs for task, result in run.tasks.items()}
 
 
-def _share_texts(run: Run, task: str, guide: Sequence[Run]) -> float | None:
-    """The share of samples whose text is the guide's; None unless both share random numbers and prompts."""
-    sides = next((paired for other in guide if (paired := pair_samples(task, [run, other]))), None)
-    return None if sides is None else float(np.mean(find_copies(*sides)))
+def _share_texts(result: TaskResult, guide: Sequence[Run]) -> float | None:
+    """How often a sample has the text of another sample of the guide, of the same problem and another place.
+
+    So shared random numbers do not count. None where the guide itself never does so: then no row can tell.
+    """
+    own = next((run.tasks[result.task] for run in guide if result.task in run.tasks), None)
+    return _compare_texts(result, own) if own and _compare_texts(own, own) else None
 
 
-def pair_samples(task: str, runs: Sequence[Run]) -> list[Problems] | None:
-    """The problems of a task in the same order; None unless the runs share random numbers, prompts and numbers of samples."""
-    sides = [problems for run in runs if task in run.tasks and (problems := run.tasks[task].problems)]
-    if len(sides) < len(runs) or len({(run.seed, side.samples) for run, side in zip(runs, sides, strict=True)}) > 1:
+def _compare_texts(row: TaskResult, guide: TaskResult) -> float | None:
+    sides = [result.problems for result in (row, guide) if result.problems and result.problems.sample_texts]
+    ids = common_ids(sides) if len(sides) == 2 else None
+    if ids is None or min(side.samples for side in sides) < 2:
         return None
-    ids = common_ids(sides)
-    ordered = [side.ordered_as(ids) for side in sides] if ids else []
-    return ordered if len({side.prompts for side in ordered}) == 1 else None
-
-
-def find_copies(problems: Problems, guide: Problems) -> Any:
-    """Whether each sample has the guide's text [problems, samples]."""
-    return np.array(problems.sample_texts) == np.array(guide.sample_texts)
+    own, its = (np.array(side.ordered_as(ids).sample_texts) for side in sides)
+    pairs = own[:, :, np.newaxis] == its[:, np.newaxis]
+    return float(pairs[:, np.eye(*pairs.shape[1:]) == 0].mean())
 
 
 def measure_rates(run: Run) -> Rates:
@@ -163,10 +160,10 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None, guide: 
         values = result.problems.values.get(metric) if result.problems else None
         scores[metric] = Figure(result.means[metric])
         if result.problems and values is not None:
-            scores[metric] = Figure.of(mean_interval(by_cluster(values, result.problems.clusters)))
+            scores[metric] = Figure.of(mean_interval(values, clusters=result.problems.clusters))
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
-    shares["same_as_guide"] = _share_texts(run, result.task, guide)
+    shares["same_as_guide"] = _share_texts(result, guide)
     rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)
     return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy)
 

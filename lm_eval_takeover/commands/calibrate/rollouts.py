@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 _ROLLOUT, _RESULT = "rollouts", "results"  # kinds of what is kept, in the place of a task
 LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
 MOST = 12  # measurements of one target
+_MOST_OF_ONE = 0.1  # of the tokens in one text; more say little of others
 _NEAR = 0.001  # of a rate: fresh prompts add more noise
 _LOW, _HIGH = 1e-4, 1e9  # bounds of the search, in logarithms, where a parameter's own are 0 and infinity
 
@@ -277,12 +278,16 @@ def _check_values(score: Score, values: NDArray[np.float32], request: Request) -
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What rollouts realized. error: the rate's standard error over prompts, of which `effective` of one length tell as much."""
+    """What rollouts realized. error: the rate's standard error over prompts, of which `effective` of one length tell as much.
+
+    `largest` is the share of the tokens that one prompt has.
+    """
 
     takeovers: int
     tokens: int
     error: float
     effective: float = 2.0  # of what is kept without it: little is known
+    largest: float = 0.0
 
     @classmethod
     def of(cls, counts: Sequence[tuple[int, int]]) -> Self:
@@ -290,7 +295,8 @@ class Measured:
         taken, tokens = np.array(counts).T
         residuals = taken - taken.sum() / tokens.sum() * tokens
         error = float(np.sqrt(len(counts)) * residuals.std() / tokens.sum())
-        return cls(int(taken.sum()), int(tokens.sum()), error, float(tokens.sum() ** 2 / (tokens**2).sum()))  # Kish
+        effective, largest = tokens.sum() ** 2 / (tokens**2).sum(), tokens.max() / tokens.sum()  # Kish
+        return cls(int(taken.sum()), int(tokens.sum()), error, float(effective), float(largest))
 
     @property
     def rate(self) -> float:
@@ -357,6 +363,9 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -
 def check_target(target: Target, rollouts: HeldOutRollouts, memory: Rollouts) -> Target:
     """The target with the rate that its value realizes on these prompts, on which it was not solved."""
     found, count = _measure(rollouts, target.value, "on the other half", memory), len(rollouts.requests)
+    if found.largest > _MOST_OF_ONE and count > 2 / _MOST_OF_ONE:
+        text = "%s at %g%%: one text holds %.0f%% of the tokens; the interval may be too narrow, so measure with more prompts"
+        logger.warning(text, target.name, 100 * target.target_rate, 100 * found.largest)
     reach = found.find_reach()
     low, high = max(found.rate - reach, 0.0), min(found.rate + reach, 1.0)
     counts: dict[str, Any] = {"realized_rate": found.rate, "prompts": count, "tokens": found.tokens, "low": low, "high": high}

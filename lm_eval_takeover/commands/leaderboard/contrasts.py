@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.documents import name_differences
 from lm_eval_takeover.results.files import PAIRS, Run, TaskResult, common_ids, find_all_results
 from lm_eval_takeover.results.statistics import NOT_ABOVE, Trio
-from lm_eval_takeover.results.summary import Figure, find_copies, pair_samples, recover
+from lm_eval_takeover.results.summary import Figure, recover
 
 AVERAGE = "average"
 PAIR = ("base", "guide")
@@ -37,7 +35,7 @@ def find_members(row: Run, rows: Sequence[Run]) -> Members:
         alone = [other for other in rows if other.kind == "guide"]
         return Members(row, guide=alone[0] if len(alone) == 1 else None)
     if row.kind not in PAIRS:
-        return Members(row)
+        return Members(row, guide=row if row.kind == "guide" else None)
     thinking = [other for other in rows if other.kind == "thinking"]
     if len(thinking) > 1:
         thinking = [other for other in thinking if row.model.startswith(other.model)]
@@ -57,31 +55,15 @@ def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
 
 
 def measure_recoveries(members: Members, averaged: Sequence[str]) -> dict[str, Figure]:
-    """Measure Recovery of Acc, Pass@8 and the Pass@k that tables show; `acc_own` is the part of Acc's by the row's own texts."""
-    row, base, reference, guide = members
+    """Measure Recovery of Acc, Pass@8 and the Pass@k that tables show."""
+    row, base, reference, _ = members
     why = _find_obstacle(row, base, reference, averaged)
     shown = {row.tasks[task].k or 8 for task in averaged if task in row.tasks}
     metrics = ["acc", *dict.fromkeys(f"pass@{k}" for k in (8, *(shown if len(shown) == 1 else ())))]
     if why is not None or base is None or reference is None:
         return {metric: Figure(why=why) for metric in metrics}
     tasks = [[each.tasks[task] for each in (row, base, reference)] for task in averaged]
-    measured = {metric: _measure_recovery(tasks, metric) for metric in metrics}
-    own = [_keep_own(row, base, guide, task) for task in averaged] if guide else []
-    if own and all(own):
-        measured["acc_own"] = _measure_recovery(
-            [[kept, *task[1:]] for kept, task in zip(own, tasks, strict=True) if kept], "acc"
-        )
-    return measured
-
-
-def _keep_own(row: Run, base: Run, guide: Run, task: str) -> TaskResult | None:
-    """The row's result with the base's verdict on each sample whose text is the guide's; None where samples cannot be paired."""
-    sides = pair_samples(task, [row, base, guide])
-    if sides is None or not all(side.verdicts[0] for side in sides[:2]):
-        return None
-    verdicts, alone = (np.array(side.verdicts, dtype=float) for side in sides[:2])
-    kept = np.where(find_copies(sides[0], sides[2]), alone, verdicts).mean(axis=1)
-    return replace(row.tasks[task], problems=replace(sides[0], values={"acc": kept}))
+    return {metric: _measure_recovery(tasks, metric) for metric in metrics}
 
 
 def _find_obstacle(row: Run, base: Run | None, reference: Run | None, averaged: Sequence[str]) -> str | None:

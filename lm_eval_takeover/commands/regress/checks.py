@@ -262,18 +262,25 @@ def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
+def _show_power(power: float | None) -> str:
+    return "-" if power is None else f"{power:.1%}" if power < 0.1 else f"{power:.0%}"
+
+
 def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
     heading = ["Task", "Problems", "Samples", "Drop", "Power", "Whole", "Problems for 80 %"]
     table = []
     for row in rows:
-        powers = (f"{power:.1%}" if power < 0.1 else f"{power:.0%}" for power in (row.power, row.power_whole))
+        powers = map(_show_power, (row.power, row.power_whole))
         needed = f"{row.problems_for_80:,}" if row.problems_for_80 else "-"
         table.append([row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}", *powers, needed])
     notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}, if all problems get harder alike. Whole: if whole "
              "problems are lost."]  # fmt: skip
-    if any(row.problems_for_80 is None for row in rows):
-        notes.append(f"-: more than {MOST_PROBLEMS:,} problems: the drop is hardly beyond the allowed one, or Acc is too low.")
-    notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
+    if any(row.power is None for row in rows):
+        notes.append("- in Power: there is no such drop, as Acc is below it (of the average: the Acc of one of its tasks).")
+    if any(row.problems_for_80 is None and row.power is not None for row in rows):
+        notes.append(f"Only - in Problems: more than {MOST_PROBLEMS:,}: the drop is hardly beyond the allowed one.")
+    if AVERAGE in {row.task for row in rows}:
+        notes.append("Corrected over the tasks and their average, as regress does it where one of them drops.")
     return Table(heading, table, notes)
 
 

@@ -5,7 +5,7 @@ Before a run, `plan` says which drops a baseline can find by these intervals. It
 the baseline scored, then a baseline and new runs with them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
@@ -22,12 +22,13 @@ from lm_eval_takeover.results.statistics import (
     Difference,
     Interval,
     Values,
-    as_values,
     average_differences,
     by_cluster,
     fit_chances,
     holm,
     mean_interval,
+    paired_difference,
+    sum_clusters,
     within_shares,
 )
 from lm_eval_takeover.results.summary import choose_averaged
@@ -81,6 +82,12 @@ class TaskPair:
     margins: Sequence[Values]
     same: bool  # the run's texts are those of the baseline
     problems: int
+    tokens: Sequence[Values] = ()  # of each side, where the metric is a ratio over them
+
+    def measure(self, differences: Values) -> Difference:
+        """Of a ratio of sums as many problems count as hold its tokens: of the two runs the lesser number."""
+        found = paired_difference(differences, shares=not self.tokens)
+        return max((found.of_sizes(each) for each in self.tokens), key=lambda one: one.reach(), default=found)
 
 
 def compare(old: Scores, new: Scores, metric: str, limit: float, confidence: float) -> dict[str, TaskVerdict]:
@@ -99,14 +106,18 @@ def compare(old: Scores, new: Scores, metric: str, limit: float, confidence: flo
 
 def correct(verdicts: dict[str, TaskVerdict], level: float) -> dict[str, TaskVerdict]:
     """The verdicts with p-values by Holm; what has regressed alone, but not among all of them at this level, is inconclusive."""
-    weights = [float(max(1, len(verdicts) - 1)) if name == AVERAGE else 1.0 for name in verdicts]
-    adjusted = holm([verdict.p_value for verdict in verdicts.values()], weights)
+    adjusted = holm([verdict.p_value for verdict in verdicts.values()], weigh(verdicts))
     for (name, verdict), p_holm in zip(list(verdicts.items()), adjusted, strict=True):
         verdicts[name] = replace(verdict, p_holm=p_holm)
         if verdict.verdict == "regressed" and p_holm > level:
             note = f"beyond the limit alone, but not among {len(verdicts)} comparisons (corrected p: {show_p_value(p_holm)})"
             verdicts[name] = replace(verdicts[name], verdict="inconclusive", note=note)
     return verdicts
+
+
+def weigh(names: Collection[str]) -> list[float]:
+    """The weights of Holm's correction: the average has as much as all tasks together."""
+    return [float(max(1, len(names) - 1)) if name == AVERAGE else 1.0 for name in names]
 
 
 @dataclass(frozen=True)
@@ -138,8 +149,7 @@ def find_changed(old: TaskScores, new: TaskScores) -> Changed | None:
     if not (is_greedy(new.settings) or old.problems.seed == problems.seed is not None):
         return None
     differences = problems.values[ACC] - old.problems.values[ACC]
-    if problems.clusters:
-        differences = as_values(np.bincount(np.unique(problems.clusters, return_inverse=True)[1], differences))
+    differences = sum_clusters(differences, problems.clusters)
     return Changed(int((differences < -1e-9).sum()), int((differences > 1e-9).sum()), len(differences))
 
 
@@ -164,15 +174,12 @@ def judge_changed(old: Scores, new: Scores, most: float, confidence: float) -> d
                 "guided-takeover's of one seed"
             )
         count, answers = changed.worse + changed.better, changed.answers
-        # Of those that changed, the share that got worse lies between these bounds (Clopper and Pearson).
-        ends = (1 - confidence) / 2, (1 + confidence) / 2
-        low = float(betaincinv(changed.worse, changed.better + 1, ends[0])) if changed.worse else 0.0
-        high = float(betaincinv(changed.worse + 1, changed.better, ends[1])) if changed.better else 1.0
+        # Of those that changed, at least this share got worse: Clopper and Pearson's bound, one-sided as the test is.
+        least = float(betaincinv(changed.worse, changed.better + 1, 1 - confidence)) if changed.worse else 0.0
         verdict = "regressed" if changed.p_value <= 1 - confidence else "inconclusive"
         verdict = "pass" if count <= (most if most >= 1 else most * answers) else verdict
         difference = (changed.better - changed.worse) / answers
-        low, high = ((1 - 2 * share) * count / answers + 0.0 for share in (high, low))
-        figures = count / answers, difference, low, high, changed.p_value
+        figures = count / answers, difference, 0.0 - count / answers, (1 - 2 * least) * count / answers, changed.p_value
         verdicts[task] = TaskVerdict(CHANGED, 0.0, *figures, verdict, changed.describe())
     return correct(verdicts, 1 - confidence)
 
@@ -182,7 +189,7 @@ def judge_fixed(
 ) -> TaskVerdict:
     """Judge one task by a value that is known without its problems: the interval is that of the run alone."""
     values = by_cluster(by_problem, clusters)
-    found, count = mean_interval(values, confidence), len(values)
+    found, count = mean_interval(by_problem, confidence, clusters), len(values)
     within = Interval(found.value - value, found.low - value, found.high - value)
     # The test whose interval is Wilson's: the error is that of a true mean at the limit.
     edge = min(max(value - limit, 1e-9), 1 - 1e-9)
@@ -254,21 +261,23 @@ def _align(task: str, old: TaskScores, new: TaskScores, metric: str, limit: floa
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {metrics}")
     same = new.problems.texts == old.problems.texts and np.array_equal(before, now)
     before, now = (by_cluster(values, new.problems.clusters) for values in (before, now))
+    sides = [side.problems.values["tokens"] for side in (old, new)] if metric in _RATIOS else []
+    tokens = [sum_clusters(values, new.problems.clusters) for values in sides]
     margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
-    return TaskPair(before, now, margins, same, len(new.problems))
+    return TaskPair(before, now, margins, same, len(new.problems), tokens)
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
-    shares = metric not in _RATIOS
     before, now = (
         float(np.mean([values.mean() for values in side]))
         for side in ([part.before for part in parts], [part.now for part in parts])
     )
-    interval = within_shares(average_differences([part.now - part.before for part in parts], shares).interval(confidence))
+    difference = Difference.average([part.measure(part.now - part.before) for part in parts])
+    interval = within_shares(difference.interval(confidence))
     if all(part.same for part in parts):
         return TaskVerdict(metric, before, now, now - before, now - before, now - before, 1.0, "pass", SAME)
-    ends = zip(*(part.margins for part in parts), strict=True)
-    margins = [average_differences(values, shares) for values in ends]
+    measured = [[part.measure(values) for values in part.margins] for part in parts]
+    margins = [Difference.average(of_end) for of_end in zip(*measured, strict=True)]
     spans = [margin.interval(confidence) for margin in margins]
     p_value = min(1.0, len(margins) * min(margin.p_below() for margin in margins))
     verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
@@ -305,11 +314,12 @@ class Design:
     confidence: float
     samples: int | None = None
     simulations: int = 2000
+    part: float = 1.0  # of the error rate: of several tasks each has its part, by Holm's correction
 
     @property
     def level(self) -> float:
         """The one-sided p-value from which a drop counts as one."""
-        return (1 - self.confidence) / 2
+        return self.part * (1 - self.confidence) / 2
 
     @property
     def reach(self) -> float:
@@ -321,31 +331,39 @@ class Design:
 class Power:
     """The chance to find a drop: if it shifts all problems' log-odds alike, and if whole problems are lost.
 
-    `problems_for_80` is for the former; None where it is too large.
+    Both are None where a task's Acc is below the drop. `problems_for_80` is for the former; None where it is too large.
     """
 
     task: str
     problems: int
     samples: int
     drop: float
-    power: float
-    power_whole: float
+    power: float | None
+    power_whole: float | None
     problems_for_80: int | None
 
 
 def plan(baseline: Scores, design: Design, drops: Sequence[float], tasks: bool = True) -> list[Power]:
-    """Plan by task and drop, and for the average over tasks, if there is one; without `tasks` for this alone."""
+    """Plan by task and drop, and for the average over tasks, if there is one; without `tasks` for this alone.
+
+    One task falls at a time, so it must be found at the first step of Holm's correction over all that `compare` judges.
+    """
     averaged = choose_averaged(baseline.tasks)
-    groups = {task: [side] for task, side in baseline.tasks.items() if tasks or len(averaged) < 2}
+    groups = {task: [side] for task, side in baseline.tasks.items()}
     groups |= {AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {}
-    return [_plan_drop(name, sides, design, drop) for name, sides in groups.items() for drop in drops]
+    weights = dict(zip(groups, weigh(groups), strict=True))
+    designs = {name: replace(design, part=weight / sum(weights.values())) for name, weight in weights.items()}
+    planned = [name for name in groups if tasks or name == AVERAGE or AVERAGE not in groups]
+    return [_plan_drop(name, groups[name], designs[name], drop) for name in planned for drop in drops]
 
 
 def _plan_drop(name: str, sides: Sequence[TaskScores], design: Design, drop: float) -> Power:
-    shifted, lost = (_simulate(sides, design, drop, whole) for whole in (False, True))
-    power, whole = (round(_measure_power(margins, design), 4) for margins in (shifted, lost))
     count = sum(len(side.problems) for side in sides)
     samples = design.samples or sides[0].problems.samples
+    if drop >= min(float(side.problems.values[ACC].mean()) for side in sides):
+        return Power(name, count, samples, drop, None, None, None)
+    shifted, lost = (_simulate(sides, design, drop, whole) for whole in (False, True))
+    power, whole = (round(_measure_power(margins, design), 4) for margins in (shifted, lost))
     return Power(name, count, samples, drop, power, whole, _count_needed(shifted, design, count))
 
 

@@ -4,17 +4,14 @@ A curve starts at cost 0, where the host writes alone, and is linear between the
 costs up to a cap: a sum of the gains, weighted by the costs alone. So each problem has an area, too, and the interval is that of
 a paired difference over problems.
 
-Between two measured costs the true curve may rise anywhere. If it rises in one jump, the area is off by `gain x width` times a
-number from -1/2 to 1/2: uniform where nothing is known of the place, either end where the jump lies at a measured rate and the
-calibration misses it. Its variance, 5/36, counts two of the former (1/12) for one of the latter (1/4). The more stretches share
-the gain, the smoother is the curve: with the gains of `K` of `n` stretches, `K = (sum |g|)^2 / sum g^2`, the variance is
-`(n - K) / (n - 1)` of that, none where all gain as much. It is in every interval.
+Between two measured costs the true curve may rise anywhere: its form is not known. So an interval begins below the area of the
+step curve that rises at the end of each stretch, and ends above that of the curve that rises at its start.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf, sqrt
+from math import inf
 from typing import Self
 
 import numpy as np
@@ -56,40 +53,54 @@ class Curve:
         costs = np.append(0.0, self.costs)
         return [find_areas(costs, np.pad(gains.T, ((0, 0), (1, 0))), cap) for gains in self.gains]
 
-    def grid_error(self, cap: float) -> float:
-        """The standard deviation of the area by what is not known between measured costs."""
-        widths, ends = self.steps(cap)
-        rises = np.diff(ends, axis=1)[widths > 0, 0]
-        sharing = np.abs(rises).sum() ** 2 / max(float(rises @ rises), 1e-12)
-        jumping = max(len(rises) - sharing, 0.0) / (len(rises) - 1) if len(rises) > 1 else 1.0
-        return float(sqrt(np.sum((widths[widths > 0] * rises) ** 2) * jumping * 5 / 36))
+    def bound_area(self, cap: float) -> tuple[float, float]:
+        """The areas of the step curves below and above it."""
+        widths, gains = self.steps(cap)
+        return float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
 
     def share_of(self, oracles: Sequence["Oracle"], wrong: Sequence[Values], cap: float) -> Interval:
         """Its area over that of the first oracle. `wrong` has by task the host's share of wrong samples of each problem.
 
-        Bounds are from a bootstrap over problems, for both areas the same, with this curve's error of the grid. Shrunk effects,
-        the first oracle's, are too small and measured ones, the last one's, too large: they give the upper and the lower bound.
+        Bounds are from a bootstrap over problems, for both areas the same, of this curve's steps. Shrunk effects, the first
+        oracle's, are too small and measured ones, the last one's, too large: they give the upper and the lower bound.
         """
         areas, counts = self.areas(cap), _draw_counts(wrong)
         drawn = _draw_means([np.stack(of_task) for of_task in zip(areas, wrong, strict=True)], counts)
-        own = drawn[:, 0] + self.grid_error(cap) * np.random.default_rng(1).standard_normal(_DRAWS)
+        area = float(np.mean([each.mean() for each in areas]))
         times, bounds = np.hstack([of_task * of_task.shape[1] for of_task in counts]), []
-        for oracle, side in ((oracles[-1], 1 - CONFIDENCE), (oracles[0], 1 + CONFIDENCE)):
+        ends = zip((oracles[-1], oracles[0]), (1 - CONFIDENCE, 1 + CONFIDENCE), self.bound_area(cap), strict=True)
+        for oracle, side, step in ends:
             most = find_areas(*oracle.curve(times[:, oracle.problems], drawn[:, 1]), cap)
             known = most > 0  # else its problems were not drawn
-            bounds.append(float(np.quantile(own[known] / most[known], side / 2)))
-        return Interval(float(np.mean([each.mean() for each in areas])) / oracles[0].area(cap), *bounds)
+            bounds.append(float(np.quantile((drawn[known, 0] + step - area) / most[known], side / 2)))
+        return Interval(area / oracles[0].area(cap), *bounds)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """An area, or the difference of two: its error over problems, and what the step curves leave possible."""
+
+    difference: Difference
+    steps: tuple[float, float]
+
+    def interval(self) -> Interval:
+        """By how much problems may move either end of the steps."""
+        reach = self.difference.reach()
+        return Interval(self.difference.value, self.steps[0] - reach, self.steps[1] + reach)
+
+    def p_value(self) -> float:
+        """Two-sided, of 0, from the nearer end of the steps."""
+        return replace(self.difference, value=max(self.steps[0], 0.0) + min(self.steps[1], 0.0)).p_value()
 
 
 @dataclass(frozen=True)
 class Area:
-    """The area of a method with the step curves below and above it, and its difference from that of another method."""
+    """The area of a method, and its difference from that of another method."""
 
     method: str
-    area: Difference
-    steps: tuple[float, float]
+    area: Bounded
     versus: str | None = None
-    difference: Difference | None = None
+    difference: Bounded | None = None
     p_holm: float | None = None
 
 
@@ -147,21 +158,21 @@ def find_areas(costs: Values, gains: Values, cap: float) -> Values:
 def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: float) -> list[Area]:
     """Each method's area, once for each method that it is compared with. Each pair counts once in Holm's correction."""
     areas = {name: curve.areas(cap) for name, curve in curves.items()}
-    grids = {name: curve.grid_error(cap) for name, curve in curves.items()}
+    steps = {name: curve.bound_area(cap) for name, curve in curves.items()}
     differences = {
-        (name, other): average_differences([a - b for a, b in zip(areas[name], areas[other], strict=True)])
-        for name, curve in curves.items()
+        (name, other): Bounded(
+            average_differences([a - b for a, b in zip(areas[name], areas[other], strict=True)]),
+            (steps[name][0] - steps[other][1], steps[name][1] - steps[other][0]),
+        )
+        for name in curves
         for other in against
         if other in curves and other != name
     }
-    differences = {pair: _widen(value, *(grids[name] for name in pair)) for pair, value in differences.items()}
     once = {frozenset(pair): value.p_value() for pair, value in differences.items()}
     adjusted = dict(zip(once, holm(list(once.values())), strict=True))
     results = []
-    for name, curve in curves.items():
-        widths, gains = curve.steps(cap)
-        steps = float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
-        own = Area(name, _widen(average_differences(areas[name]), grids[name]), steps)
+    for name in curves:
+        own = Area(name, Bounded(average_differences(areas[name]), steps[name]))
         pairs = [(pair[1], value, adjusted[frozenset(pair)]) for pair, value in differences.items() if pair[0] == name]
         results += [replace(own, versus=v, difference=value, p_holm=p) for v, value, p in pairs] or [own]
     return results
@@ -223,7 +234,3 @@ def _cross(costs: Values, gains: Values, goal: float, start: float | None) -> fl
         if before < goal <= after:
             return float(left + (goal - before) / (after - before) * (right - left))
     return inf
-
-
-def _widen(difference: Difference, *errors: float) -> Difference:
-    return replace(difference, error=sqrt(difference.error**2 + sum(error**2 for error in errors)))

@@ -191,7 +191,7 @@ def measure_points(runs: Mapping[ComparedRow, Sequence[Run]]) -> tuple[list[Poin
     guide = next((of_row for row, of_row in runs.items() if row.name == "guide"), ())
     points = []
     for row, of_row in runs.items():
-        summaries = summarize_tasks(of_row, guide if row.name != "guide" else ())
+        summaries = summarize_tasks(of_row, guide)
         summaries[AVERAGE] = average([summaries[task] for task in averaged if task in summaries])
         points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
     return points, averaged
@@ -353,7 +353,7 @@ class Study:
             own = within_shares(area.area.interval())
             difference = Figure.of(within_shares(area.difference.interval()) if area.difference else None)
             line = {"method": area.method, "versus": area.versus, "area": own.value, "low": own.low, "high": own.high}
-            line |= {"area_low_step": area.steps[0], "area_high_step": area.steps[1], "p_holm": area.p_holm}
+            line |= {"area_low_step": area.area.steps[0], "area_high_step": area.area.steps[1], "p_holm": area.p_holm}
             yield line | difference.describe("difference") | share.describe("oracle_share")
         if most:
             steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}

@@ -214,6 +214,15 @@ def test_a_rate_is_measured_on_other_prompts_than_it_was_solved_on_and_the_inter
     assert Measured(1, 100, 0.0, 1.0).find_reach() == 1  # one prompt says nothing
 
 
+def test_a_text_that_holds_above_a_tenth_of_the_tokens_is_named(caplog):
+    (target,) = solve(HeldOut(lambda rho: rho), [0.05], Rollouts([]))
+    others = HeldOut(lambda rho: rho)
+    for tokens, told in ((100, False), (4000, True)):
+        others.measure = lambda value, label, last=tokens: Measured.of([(5, 100)] * 39 + [(5, last)])
+        check_target(target, others, Rollouts([]))
+        assert ("one text holds 51% of the tokens" in caplog.text) == told
+
+
 def test_the_interval_of_a_rate_holds_the_true_one_where_few_rollouts_have_most_tokens():
     """With Student's t over all prompts it covers 74 % at 5 prompts."""
     generator, held = np.random.default_rng(1), []

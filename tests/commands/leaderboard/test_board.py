@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 from helpers.results import SIZES, takeover, write_results
+from helpers.stock import comparing_here
 
 from lm_eval_takeover.calibration.files import packaged_calibrations
 from lm_eval_takeover.cli import main
@@ -61,31 +62,39 @@ def board(printed):
 GUIDED = "Small-Base + Guided"
 
 
-def test_texts_of_the_guide_are_counted_where_both_rows_share_numbers_and_prompts(tmp_path, board, printed):
-    """Of sample j the texts are equal where both are right or both wrong: here 4 + 8 of 16, and 12 of 16."""
-    counts = {"guide": [8, 4], "base": [4, 4], "disagreement": [4, 8], "random": [8, 4]}
+def test_same_as_guide_compares_samples_of_other_places_so_that_a_copy_is_as_much_as_the_guide_is(tmp_path, board, printed):
+    """Samples have two texts, right and wrong: a pair is equal where both are right, or both wrong."""
+    counts = {"guide": [8, 4], "base": [4, 0], "disagreement": [8, 4], "random": [4, 4]}
     for name, correct in counts.items():
         write_results(tmp_path / name, {"takeover_amc23": correct}, run=takeover(name, seed=int(name == "random")))
     rows, _ = board(*(tmp_path / name for name in counts))
     same = {row["kind"]: row["average"]["same_as_guide"] for row in rows.values()}
-    assert same == {"base": 0.75, "guided": 0.5, "random": None, "guide": None}
+    # Of 56 pairs of two places: all and 24, half and 28, all and 24.
+    assert same == {"guide": pytest.approx(80 / 112), "base": pytest.approx(0.5), "guided": same["guide"],
+                    "random": pytest.approx(52 / 112)}  # fmt: skip
     table = printed(*(tmp_path / name for name in counts), "--columns", "same_as_guide", "--format", "csv")
-    assert "same_as_guide" in table.splitlines()[0]
+    assert "same_as_guide" in table.splitlines()[0] and "acc_own" not in table
     assert "Same as guide" in printed(tmp_path, "--columns", "same_as_guide")
 
 
-def test_recovery_by_own_texts_leaves_out_what_copies_of_the_guide_bring(tmp_path, board):
-    """Of sample j the texts are equal where both are right or both wrong, so only worse samples are the rows' own here."""
-    counts = {"base": [2, 0, 4] * 10, "guide": [8, 6, 8] * 10, "disagreement": [7, 3, 4] * 10}
-    for name, correct in counts.items():
-        write_results(tmp_path / name, {"takeover_amc23": correct}, run=takeover(name))
-    rows, _ = board(*(tmp_path / name for name in counts))
-    recovery = rows[GUIDED]["recovery"]
-    assert recovery["acc"] == pytest.approx((7 + 3 - 2) / (8 + 6 + 8 - 6))
-    assert recovery["acc_own"] == pytest.approx(0) and recovery["acc_own_low"] < 0 < recovery["acc_own_high"]
-    write_results(tmp_path / "guide", {"takeover_amc23": [0, 6, 8] * 10}, run=takeover("guide"))
-    rows, _ = board(*(tmp_path / name for name in counts))
-    assert rows[GUIDED]["recovery"]["acc_own"] == pytest.approx((7 - 2) / (6 + 8 - 6))  # the first problem is the row's own
+def test_where_no_two_samples_of_the_guide_are_equal_the_column_is_empty_and_says_why(tmp_path, board, printed):
+    for name in ("base", "guide", "disagreement"):
+        write_results(tmp_path / name, {"takeover_amc23": [1, 0]}, samples=1, run=takeover(name))
+    rows, _ = board(tmp_path)
+    assert {row["average"]["same_as_guide"] for row in rows.values()} == {None}
+    assert "Same as guide is empty: two samples of the guide never have" in printed(tmp_path, "--columns", "same_as_guide")
+
+
+def test_rows_that_write_the_guides_text_are_as_often_the_same_whatever_random_numbers_they_draw_with(tmp_path, board):
+    """Scores that read the base's draw take the guide's token with other random numbers, so no text is the guide's own."""
+    rows = "ce:tau=0:kappa=0", "random:rate=1", "surprise:tau=0:kappa=0", "log_ratio:tau=-50"
+    with comparing_here():
+        words = ["compare", "--tasks", "takeover_demo_graded", "--rows", ",".join(["base", "guide", *rows]), "--limit", "20"]
+        assert main([*words, "--batch_size", "160", "--quiet", "--run_dir", str(tmp_path)]) == 0
+    found, _ = board(tmp_path)
+    base, guide, *others = (row["average"]["same_as_guide"] for row in found.values())
+    assert base < guide / 3 and others[:2] == [guide, guide]
+    assert others[2:] == pytest.approx([guide] * 2, abs=0.03)
 
 
 def test_rows_come_in_the_order_of_table_3_with_recovery_against_the_thinking_model_else_the_guide(results, board):

@@ -10,12 +10,12 @@ import pytest
 from difficulties import table3
 from gates import rate_changed
 from helpers.results import TASK, digest, draw_counts, takeover, write_results
-from regression_alarms import rate_alarms
+from regression_alarms import PAPER, find_one_drop, rate_alarms
 from scipy import stats
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores, read_baseline
-from lm_eval_takeover.commands.regress.verdicts import Design, plan
+from lm_eval_takeover.commands.regress.verdicts import Design, compare, plan
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.problems import Problems
 
@@ -279,6 +279,37 @@ def test_the_number_of_problems_that_a_plan_asks_for_agrees_with_its_power():
         assert (found.power >= 0.8) == (found.problems_for_80 <= 40)
 
 
+def test_a_plan_says_what_the_check_of_several_tasks_finds_and_nothing_of_drops_that_cannot_be():
+    """Holm's correction over six tasks and their average: judged alone, the task would find three times as many."""
+    generator, cells = np.random.default_rng(9), table3()
+    tasks = [(task, cells[2, task], count) for task, count in PAPER.items() if (2, task) in cells]
+    planned, found = find_one_drop(generator, tasks, "AIME24", 0.1, 8, 200)
+    assert planned == pytest.approx(found, abs=0.1)
+    low = Problems(tuple(map(str, range(40))), 8, {"acc": np.repeat([0.5, 0.0], [12, 28])})  # Acc 0.15
+    sides = {"t": TaskScores(low, {})}
+    possible, not_possible = plan(Scores("model", {}, {}, sides), Design(0.02, 0.95), [0.1, 0.2])
+    assert possible.power > 0 and (not_possible.power, not_possible.power_whole, not_possible.problems_for_80) == (None,) * 3
+    alone, first, _ = plan(Scores("model", {}, {}, sides | {"u": TaskScores(low, {})}), Design(0.02, 0.95), [0.1])
+    assert alone.power == first.power < possible.power
+
+
+def test_a_rate_over_tokens_alarms_seldom_where_few_texts_hold_most_tokens():
+    """1 % of texts are 40 times as long and nothing changed: with as many degrees of freedom as problems, 15 % alarm."""
+    generator, alarms = np.random.default_rng(3), 0
+    for _ in range(400):
+        sides = []
+        for _ in range(2):
+            tokens = np.where(generator.random(60) < 0.02, 4000, 100)
+            values = {
+                "tokens": tokens.astype(float),
+                "takeovers": generator.binomial(tokens, generator.beta(1, 19, 60)).astype(float),
+            }
+            problems = Problems(tuple(map(str, range(60))), 1, values, texts=str(generator.random()))
+            sides.append(Scores("model", {}, {}, {"t": TaskScores(problems, {})}))
+        alarms += compare(*sides, "realized_rate", 0.0, 0.95)["t"].verdict == "regressed"
+    assert alarms <= 0.08 * 400
+
+
 def test_a_plan_counts_documents_of_one_prompt_as_one():
     shares = np.random.default_rng(1).binomial(8, np.random.default_rng(2).beta(0.9, 0.9, 20)) / 8
     found = []
@@ -316,6 +347,7 @@ def test_greedy_answers_that_got_worse_regress_by_an_exact_sign_test(tmp_path, r
     assert task["p_value"] == pytest.approx(exact)
     assert status == (verdict == "regressed")
     assert task["low"] <= task["difference"] == (better - worse) / 40 <= task["high"]
+    assert (task["high"] < 0) == (exact < 0.05)  # the interval is one-sided, as the test is
     told = f"{worse + better} of 40 problems changed their verdict" + (", all got worse (" if worse and not better else "")
     assert told in task["note"]
     main(["regress", str(runs[1]), "--baseline", str(runs[0])])
