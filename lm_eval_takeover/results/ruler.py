@@ -9,12 +9,19 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from scipy import stats
 
 APART = 0.10  # from this difference of `unboxed` on, a table says how far reading can move the gap
 
-Means = Mapping[str, float]  # of one row: `acc`, `acc_boxed`, `unboxed`, `no_answer`
+
+class Read(NamedTuple):
+    """Shares of the samples of one row: correct, correct in a box, and read without a box."""
+
+    acc: float
+    acc_boxed: float
+    unboxed: float
 
 
 @cache
@@ -26,28 +33,29 @@ def read_refused() -> tuple[float, float]:
     return with_box, without
 
 
-def bound_refused(means: Means) -> float:
+def bound_refused(row: Read) -> float:
     """The share of a row's samples that may be right and refused."""
-    boxed, unboxed = means["acc_boxed"], means["acc"] - means["acc_boxed"]
     with_box, without = read_refused()
-    return boxed * with_box / (1 - with_box) + unboxed * without / (1 - without)
+    return row.acc_boxed * with_box / (1 - with_box) + (row.acc - row.acc_boxed) * without / (1 - without)
 
 
-def describe_bend(rows: Mapping[str, Means]) -> str | None:
+def describe_bend(rows: Mapping[str, Read | None]) -> str | None:
     """One line on the two rows that differ most in `unboxed`; None where no two differ by more than 10 points."""
-    first, last = (choose(rows, key=lambda name: rows[name]["unboxed"], default=None) for choose in (max, min))
-    if first is None or last is None or rows[first]["unboxed"] - rows[last]["unboxed"] <= APART:
+    known = {name: row for name, row in rows.items() if row is not None}
+    most, least = (choose(known, key=lambda name: known[name].unboxed, default="") for choose in (max, min))
+    if not known or known[most].unboxed - known[least].unboxed <= APART:
         return None
-    move = max(bound_refused(rows[first]), bound_refused(rows[last]))
-    with_box, without = read_refused()
+    (with_box, without), move = read_refused(), max(map(bound_refused, (known[most], known[least])))
     return (
-        f"{first} answers without a box in {rows[first]['unboxed']:.0%} of the samples, {last} in {rows[last]['unboxed']:.0%}: "
-        f"reading can move the gap between rows by up to {100 * move:.1f} points (of right answers up to {without:.1%} are "
-        f"refused without a box, {with_box:.1%} with one; --columns reading)"
+        f"{most} answers without a box in {known[most].unboxed:.0%} of the samples, {least} in {known[least].unboxed:.0%}: "
+        f"reading can move the gap between them by up to {100 * move:.1f} points, since of right answers up to {without:.1%} are "
+        f"refused without a box and {with_box:.1%} with one (--columns reading)"
     )
 
 
-def measure_boxed(means: Means) -> float | None:
-    """Acc of the samples that have a box; None where none has."""
+def measure_boxed(means: Mapping[str, float]) -> float | None:
+    """Acc of the samples that have a box, from a row's means; None where none has, or the row does not say."""
+    if not {"acc_boxed", "unboxed", "no_answer"} <= means.keys():
+        return None
     having = 1 - means["unboxed"] - means["no_answer"]
-    return means["acc_boxed"] / having if having > 0 else None
+    return means["acc_boxed"] / having if having > 1e-9 else None

@@ -9,10 +9,12 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.documents import name_differences
 from lm_eval_takeover.results.files import PAIRS, Run, TaskResult, common_ids, find_all_results
+from lm_eval_takeover.results.ruler import measure_boxed
 from lm_eval_takeover.results.statistics import NOT_ABOVE, Trio
-from lm_eval_takeover.results.summary import Figure, recover
+from lm_eval_takeover.results.summary import Figure, mean_of, recover
 
 AVERAGE = "average"
+BOXED = "acc_of_boxes"  # Recovery of the samples alone that have a box
 PAIR = ("base", "guide")
 
 
@@ -63,7 +65,16 @@ def measure_recoveries(members: Members, averaged: Sequence[str]) -> dict[str, F
     if why is not None or base is None or reference is None:
         return {metric: Figure(why=why) for metric in metrics}
     tasks = [[each.tasks[task] for each in (row, base, reference)] for task in averaged]
-    return {metric: _measure_recovery(tasks, metric) for metric in metrics}
+    return {metric: _measure_recovery(tasks, metric) for metric in metrics} | {BOXED: _recover_boxed(tasks)}
+
+
+def _recover_boxed(tasks: Sequence[Sequence[TaskResult]]) -> Figure:
+    """Recovery of Acc over the samples that have a box. Each row boxes other samples, so there is no interval."""
+    columns = [[measure_boxed(result.means) for result in row] for row in zip(*tasks, strict=True)]
+    guided, base, reference = (mean_of(column) for column in columns)
+    if guided is None or base is None or reference is None:
+        return Figure(why="a row has no boxes, or does not say")
+    return Figure((guided - base) / (reference - base)) if reference > base else Figure(why=NOT_ABOVE)
 
 
 def _find_obstacle(row: Run, base: Run | None, reference: Run | None, averaged: Sequence[str]) -> str | None:

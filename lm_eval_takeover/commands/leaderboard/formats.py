@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, write_csv, write_json
-from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE
+from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE, BOXED
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
 from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS
 from lm_eval_takeover.results.problems import ACC
@@ -140,7 +140,7 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
     table += [(heading, [_list_parts(each.get(heading), extras) for each in cells]) for heading in headings]
     if len(headings) != 1 or published:
         table.append(("Average", [_list_parts(row.average, extras) for row in rows]))
-    table.append(("Recovery", [_list_recoveries(row, "intervals" in extras) for row in rows]))
+    table.append(("Recovery", [_list_recoveries(row, extras) for row in rows]))
     if "same_as_guide" in extras:
         same = [row.average.rates.same_as_guide if row.average else None for row in rows]
         table.append(("Same as guide", [_alone("" if share is None else f"{share:.1%}") for share in same]))
@@ -279,13 +279,13 @@ def _show_share(figure: Figure, intervals: bool) -> tuple[str, str]:
     return "" if figure.value is None else f"{100 * figure.value:.1f}", span
 
 
-def _list_recoveries(row: BoardRow, intervals: bool) -> list[Part]:
-    """The Recovery of Acc and of Pass@k. A wide interval is always there, with a mark."""
-    parts = []
-    for name, label in _list_measures(row.average):
+def _list_recoveries(row: BoardRow, extras: Sequence[str]) -> list[Part]:
+    """The Recovery of Acc and of Pass@k, and with `reading` of boxes alone. A wide interval is always there, with a mark."""
+    parts, boxed = [], [(BOXED, _PARTS["reading"]["acc_boxed"])] if "reading" in extras else []
+    for name, label in [*_list_measures(row.average), *boxed]:
         figure = row.recovery.get(name, Figure())
         is_wide = figure.why == TOO_WIDE
-        bounds = figure.interval if intervals or is_wide else None
+        bounds = figure.interval if "intervals" in extras or is_wide else None
         span = f"{bounds.low:z.0%} to {bounds.high:z.0%}" if bounds else ""
         parts.append((label, "" if figure.value is None else f"{figure.value:z.0%}{f' {_WIDE}' * is_wide}", span))
     return parts

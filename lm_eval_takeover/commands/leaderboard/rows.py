@@ -15,6 +15,7 @@ from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_
 from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
+from lm_eval_takeover.results.ruler import Read, describe_bend
 from lm_eval_takeover.runs.identity import find_missed_rate
 
 MEASURED = "measured"
@@ -85,7 +86,8 @@ def build_board(
         for row in rows
         if row.missed_rate is not None
     ]
-    warnings = [*notes, *more, *missed, *_list_warnings(named, averaged)]
+    bend = describe_bend({row.name: _read_shares(row.average) for row in rows})
+    warnings = [*notes, *more, *missed, *([bend] if bend else []), *_list_warnings(named, averaged)]
     unknown = [row.name for row in named if not row.takeover]
     if unknown and (len(named) > 1 or notes):
         why = "other model types record no digest of a run, so runs were told apart by the settings that their files state"
@@ -145,6 +147,12 @@ def _describe_row(run: Run, members: Members, averaged: Sequence[str]) -> BoardR
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
     )
+
+
+def _read_shares(average: summary.Summary | None) -> Read | None:
+    shares = () if average is None else (average.acc.value, average.rates.acc_boxed, average.rates.unboxed)
+    known = [share for share in shares if share is not None]
+    return Read(*known) if len(known) == len(Read._fields) else None
 
 
 def _list_warnings(rows: Sequence[Run], averaged: Sequence[str]) -> list[str]:

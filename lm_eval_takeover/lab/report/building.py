@@ -37,6 +37,7 @@ from lm_eval_takeover.lab.score_files import (
 )
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.documents import Fields
+from lm_eval_takeover.results.ruler import Read, describe_bend
 from lm_eval_takeover.results.summary import Figure
 from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
@@ -151,7 +152,7 @@ def prepare(analysis: Analysis, effects: Mapping[str, Any] | None, story: Mappin
         rows=head,
         other_rows=rows[len(head) :],
         overview=clean_figure(overview.encode(), "overview", "overview"),
-        costs=tell_costs(analysis),
+        costs=" ".join(filter(None, [tell_costs(analysis), tell_bend(analysis)])),
         lead=tell_accuracy(analysis, {row.run: row for row in head}),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in figures],
         effects=effects,
@@ -222,6 +223,14 @@ def list_columns(analysis: Analysis, head: Sequence[Row]) -> list[tuple[str, str
         *(recovery if analysis.board else []),
         ("Realized rate", "share of tokens taken over; † off the rate that was asked for"),
     ]
+
+
+def tell_bend(analysis: Analysis) -> str | None:
+    """How far reading can move the gap between the rows that `compare` kept; None where they write boxes alike."""
+    rows = {name: row.inside_or_empty("average") for name, row in analysis.board.items()}
+    shares = {name: [row.require(field, float | None, None) for field in Read._fields] for name, row in rows.items()}
+    bend = describe_bend({name: Read(*of) for name, of in shares.items() if None not in of})
+    return bend and f"{bend}."
 
 
 def tell_costs(analysis: Analysis) -> str:
