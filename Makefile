@@ -28,7 +28,7 @@ PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt requirements.lock _lm_eval_takeover_autoload.py lm_eval_takeover_autoload.pth
+.venv/installed: pyproject.toml constraints.txt requirements.lock $(wildcard autoload/*)
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes --no-deps -r requirements.lock
 	# torch by its exact version: that keeps the CPU build that pip finds, and brings what a CUDA build needs.

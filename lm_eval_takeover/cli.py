@@ -9,7 +9,9 @@ they leave torch, lm-eval and numpy to their `run`.
 import argparse
 import itertools
 import os
+import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -19,6 +21,7 @@ from types import ModuleType
 from lm_eval_takeover import __version__, commands, lab, stopping
 from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
+from lm_eval_takeover.storage.digests import find_version
 from lm_eval_takeover.storage.files import describe_written, written
 from lm_eval_takeover.storage.paths import use_utf8
 
@@ -29,6 +32,20 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> "None":  # type: ignore[override]
         print(f"error: {for_terminal(message)} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
+
+
+def list_versions() -> Iterator[tuple[str, str]]:
+    """What a bug report needs: `(name, version)` of this package, with its commit in a checkout, and of libraries; the device."""
+    import torch
+
+    root = Path(__file__).parents[1]
+    asked = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(asked, cwd=root, capture_output=True, text=True).stdout if (root / ".git").exists() else ""
+    yield "lm-eval-takeover", f"{__version__} {commit.strip()}".strip()
+    yield "Python", f"{platform.python_version()}, {platform.platform()}"
+    for name in ("lm_eval", "transformers", "torch", "vllm"):
+        yield name, find_version(name) or "not installed"
+    yield "device", torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {os.cpu_count()} cores"
 
 
 def find_commands(word: str | None = None) -> Iterator[tuple[str, ModuleType]]:
@@ -43,7 +60,7 @@ def find_commands(word: str | None = None) -> Iterator[tuple[str, ModuleType]]:
 def build_parser(word: str | None = None) -> argparse.ArgumentParser:
     """Of all commands, or of the one that `word` names."""
     parser = _Parser(prog="lm-eval-takeover", allow_abbrev=False, description="Tools for `--model guided-takeover`.")
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--version", action="store_true", help="print what a bug report needs, and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in find_commands(word):
         subparser = subparsers.add_parser(
@@ -85,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     parser = build_parser(words[0] if words else None)
     (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if words == ["--version"]:
+        print("\n".join(f"{name:<18}{value}" for name, value in list_versions()))
+        return 0
     if words and words[0].startswith("-"):
         _refuse_unknown(parser, words[:1])
     elif words:
