@@ -151,7 +151,7 @@ _MEANT = re.compile(
     r"n['’]t\b|\bcannot\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)th|fail|root)s?|hal(?:f|ves)|over|"
     r"more|less|fewer|greater|larger|smaller|least|most|below|above|short|shy|failed|negative|fold|am|pm|th|"
-    r"squared|cubed|factorial|times(?! (?:per|a) [a-z]++$|$)|plus|"
+    r"squared|cubed|factorial|times(?! (?:per|a) [a-z]++$)|plus|"
     r"minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|too|wrong|incorrect|error|invalid|impossible|"
     r"false|maybe|perhaps|base|and|or|(?-i:e|i|x|y|n|k)|d[rtuxyz])\b",
     re.IGNORECASE,
