@@ -268,7 +268,8 @@ def make_runs(folder: Path) -> list[dict[tuple, set[str]]]:
         write_random_scores(folder / side, number, files=number + 1)
         killed = RunWriter(shutil.copytree(folder / side, folder / f"{side}, killed"))
         (command,) = killed.journal.commands()
-        killed.begin(command, killed.journal.attempts(command)[0][0], [])
+        killed.command = command
+        killed.journal.begin_command(command, killed.journal.attempts(command)[0][0])
         killed.add(make_sample(number))
         kill_run(killed)
     truth = [collections.defaultdict(set) for _ in SIDES]
