@@ -253,10 +253,11 @@ class ModelArguments:
         return replace(self, **{name: value for name, value in own.items() if value is not None or KINDS[name].own})
 
     def differing(self) -> dict[str, Any]:
-        """Those that are not at their defaults."""
+        """Those that are not at their defaults, as `parse` reads them."""
         default = type(self)()
-        values = {name: getattr(self, name) for name in _FIELDS}
-        return {name: value for name, value in values.items() if value != getattr(default, name)}
+        values = {name: getattr(self, name) for name in _FIELDS if name not in ("policy_arguments", "engine_arguments")}
+        given = {name: value for name, value in values.items() if value != getattr(default, name)}
+        return {**given, **self.policy_arguments, **self.engine_arguments}
 
     @property
     def rows(self) -> int:

@@ -158,7 +158,7 @@ def reads_calibration(arguments: ModelArguments, method: Method) -> bool:
     """Whether these arguments need one. Raises ArgumentError for one beside a budget parameter that is set by hand."""
     policy, parameter, rate = method.policy, method.policy.budget_parameter, arguments.target_rate
     if parameter is not None and parameter.name != SPIKE_RATIO:
-        given = (arguments.differing() | dict(arguments.policy_arguments)).get(parameter.name)
+        given = arguments.differing().get(parameter.name)
         if rate is not None and given is not None:
             raise ArgumentError(f"give target_rate={rate} or {parameter.name}={given}, not both")
         if rate is None and arguments.calibration is not None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import LOADING, add_shared, read_truth
+from lm_eval_takeover.commands._options import LOADING, add_shared
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "run a pair by several methods and print one table"
@@ -48,7 +48,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(
         harness,
         *("apply_chat_template", "enable_thinking", "batch_size", *LOADING, "seed", "include_path", "model_args"),
-        enable_thinking={"type": lambda text: str(read_truth(text))},
         seed={"default": None, "help": "seed of all random numbers (default: lm_eval's)"},
         model_args={"nargs": "+", "default": [], "metavar": "NAME=VALUE"},
     )
