@@ -13,7 +13,8 @@ is measured first.
 
 A row is NAME[:argument=value…][@rate…], for example base, guide, thinking=MODEL, guided, entropy@0.05 or ensemble:weight=0.3.
 NAME may be any score or policy. A rate is the share of tokens to take over. For each rate, compare finds the value of the
-method's own argument on calibration prompts. Without rates, random and early take the rate that guided has on each task.
+method's own argument on calibration prompts; that of random and early is the rate itself. Without rates, these two take the
+rate that guided has on each task.
 All rows share their random numbers.
 
 To continue an interrupted command, give it again: it ends with the same tables."""

@@ -22,10 +22,9 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, check_name, parse_rates, parse_word
 from lm_eval_takeover.results.kept_rows import DRAFTED
 
-ALONE: Mapping[str, dict[str, Any]] = {
-    "base": {"policy": "base"},
-    "guide": {"policy": "guide"},
+ALONE: Mapping[str, dict[str, Any]] = {name: {"policy": name} for name in ("base", "guide")} | {
     DRAFTED: {"policy": "guide", "block_size": 8},
+    THINKING: {"policy": "guide"},
 }
 GUIDED = "guided"  # `ce` at the target rate
 _OWN = ("base", "guide", "run_dir", "model", "calibration", "target_rate", "seed", "direction")  # options have them
@@ -110,6 +109,6 @@ def _parse_row(word: str, has_plugins: bool) -> Named:
     row = parse_word("rows", word)
     if name == THINKING or (sign and not row.arguments):
         raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
-    if row.name not in (*ALONE, GUIDED) and not has_plugins:
-        check_name("rows", row.name, (*ALONE, GUIDED, THINKING))
+    if not has_plugins:
+        check_name("rows", row.name, (*ALONE, GUIDED))
     return row

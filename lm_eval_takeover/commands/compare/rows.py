@@ -17,6 +17,7 @@ from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow
 from lm_eval_takeover.storage.paths import make_component
 
 LEADERS = (GUIDED, "ce")  # whose realized rates the rows that follow take
+_OF_ALONE = {DRAFTED: {"block_size"}, THINKING: {"guide"}}  # arguments of rows of one model
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
 
 
@@ -47,27 +48,28 @@ def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[Plann
     """One row for each rate. Raises ArgumentError."""
     given = {name: handle_cli_value_string(value) for name, value in named.arguments.items()}
     label = make_component("-".join([named.name, *(f"{name}-{value}" for name, value in named.arguments.items())]))
-    if named.name == THINKING:  # another model than the pair's: without what belongs to their repositories, or to the guide
-        theirs = {*TWINS.values(), *(name for name, kind in KINDS.items() if kind.own)}
-        shared = {name: value for name, value in asked.arguments.items() if name not in theirs}
-        arguments = _parse(asked, THINKING, shared, {"policy": "guide", **given})
-        yield PlannedRow(THINKING, THINKING, word=THINKING, arguments=arguments)
-        return
     if named.name in ALONE:
-        if named.rates or named.arguments.keys() - ({"block_size"} if named.name == DRAFTED else set()):
+        if named.rates or named.arguments.keys() - _OF_ALONE.get(named.name, set()):
             raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
-        arguments = _parse(asked, label, asked.arguments, ALONE[named.name] | given)
+        shared = dict(asked.arguments)
+        if named.name == THINKING:  # another model than the pair's: without what belongs to their repositories, or to the guide
+            label, theirs = THINKING, {*TWINS.values(), *(name for name, kind in KINDS.items() if kind.own)}
+            shared = {name: value for name, value in shared.items() if name not in theirs}
+        arguments = _parse(asked, label, shared, ALONE[named.name] | given)
         yield PlannedRow(label, named.name, word=label, arguments=arguments)
         return
     own = find_policy("rows", "ce" if named.name == GUIDED else named.name) | given
-    shared = keep_read(asked.arguments, own["policy"])
-    by_hand = any(name in own for name in _BY_HAND) or "target_rate" not in policies.get(own["policy"]).reads()
-    method = open_method(parse_arguments({**shared, **own, "target_rate": None if by_hand else 0.5}))
-    parameter = method.policy.budget_parameter
-    by_hand = by_hand or parameter is None or parameter.name in own
+    shared, reads = keep_read(asked.arguments, own["policy"]), policies.get(own["policy"]).reads()
+    # The rate is solved for, or, as of `random` and `early`, an argument of the policy itself.
+    argument = next((name for name in ("target_rate", "rate") if name in reads), "")
+    by_hand = not argument or any(name in own for name in (argument, *_BY_HAND))
+    method = open_method(parse_arguments({**shared, **own} | ({} if by_hand else {argument: 0.5})))
+    if argument == "target_rate":
+        parameter = method.policy.budget_parameter
+        by_hand = by_hand or parameter is None or parameter.name in own
     if by_hand and named.rates:
         reason = "its arguments set already how many tokens are taken over"
-        if parameter is None:
+        if not argument:
             reason = f"policy={method.policy.name} has no budget_parameter that a rate could be solved by"
         raise ArgumentError(f"--rows {named.name}@{named.rates[0]:g}: {reason}; leave the rate out")
     rates = () if by_hand else named.rates or (asked.rates if named.name != GUIDED else ())
@@ -78,7 +80,7 @@ def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[Plann
     roles = method.policy.host, method.policy.donor, method.policy.mixes
     for rate in rates or [None if by_hand or follows else asked.target_rate]:
         at = f"{label}@{rate:g}" if rates else label
-        arguments = _parse(asked, at, asked.arguments, own | {"target_rate": rate})
+        arguments = _parse(asked, at, asked.arguments, own if rate is None else own | {argument: rate})
         yield PlannedRow(at, named.name, rate, follows, word, None, *roles, arguments=arguments, method=method)
 
 
