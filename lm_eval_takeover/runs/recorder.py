@@ -71,6 +71,12 @@ class Recorder:
             self.run.samples_kept += len(finished)
             counts = self.run.folder, len(finished), len(keys), len(keys) - len(finished)
             logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
+        elif self.run and len(commands := self.run.list_facts()) > 1:
+            now, before = commands[:2]
+            settings = [name for name, value in now["settings"].items() if value != before["settings"].get(name)]
+            reason = ", ".join(settings) or ("prompts" if now["tasks"] == before["tasks"] else "tasks or their decoding")
+            text = "run_dir='%s': 0 of %d samples can be used; earlier ones differ in %s"
+            logger.warning(text, self.run.folder, len(keys), reason)
         return finished
 
     def add(self, sample: Sample, generation: Generation) -> None:

@@ -121,7 +121,7 @@ def test_a_command_given_again_makes_the_same_table_and_its_results_alone_stay(h
 
 def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_path, monkeypatch):
     """Nothing is loaded where nothing is missing."""
-    loaded = []
+    loaded, seconds = [], []
     monkeypatch.setattr(model, "open_backend", lambda *given: loaded.append(given) or open_backend(*given))
     words = ["compare", "--tasks", "takeover_demo", "--limit", "1", "--gen_kwargs", "max_gen_toks=8", "--rows", "guided"]
     with comparing_here():
@@ -132,8 +132,29 @@ def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_
             identities = {task: own["identity"] for task, own in takeover["per_task"].items()}
             assert read_run_folder(tmp_path / "guided").takeover["target_rate"] == rate
             assert (takeover["target_rate"], json.loads((tmp_path / "guided" / "row.json").read_text())) == (rate, identities)
+            seconds.append(takeover["seconds"])
+            told = (
+                "0 of 8 samples can be used; earlier ones differ in policy" in (tmp_path / "guided" / "lm_eval.log").read_text()
+            )
+            assert told is (rate == 0.02)
     assert takeover["attempts"] == 2 and len(loaded) == 2  # the last one found all that the first one wrote
+    assert seconds[0] == seconds[2] > 0  # and took no time of it
     assert takeover["parameters"].keys() == takeover["dtypes"].keys() == {"base", "guide"}
+
+
+def test_the_rate_of_random_and_early_is_what_they_realize_and_needs_no_calibration(tmp_path):
+    """Each of their tokens is taken over by the rate itself, whatever the models write; end tokens count."""
+    words = ["compare", "--tasks", "takeover_demo", "--limit", "3", "--batch_size", "24", "--rows", "random,early", "--quiet"]
+    with comparing_here():
+        assert main([*words, "--rates", "0.02,0.1,0.4", "--run_dir", str(tmp_path)]) == 0
+    costs = {row["row"]: row for row in json.loads((tmp_path / "leaderboard.json").read_text())["costs"]}
+    for label, row in costs.items():
+        rate, tokens = float(label.partition("@")[2]), row["tokens"]
+        chance = (
+            3 * (rate * (1 - rate) / tokens) ** 0.5 if label.startswith("random") else 0.5 * 24 / tokens
+        )  # half a token each
+        assert row["takeovers"] / tokens == pytest.approx(rate, abs=chance), label
+    assert len(costs) == 6 and not [*tmp_path.glob("calibration*")]
 
 
 def test_leaderboard_and_compare_print_one_table_wherever_it_is_called_from(harness, tmp_path, capsys, monkeypatch):
@@ -306,7 +327,7 @@ def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatc
         raise ArgumentError("it has no such model")
 
     monkeypatch.setattr(worker, "run_lm_eval", fail)
-    monkeypatch.setattr(worker, "read_harness_once", lambda names: None)
+    monkeypatch.setattr(worker, "read_harness_once", lambda: None)
     call = worker.Call("guided", worker.LM_EVAL, {"tasks": ["none"]}, tmp_path / "row" / "log")
     with pytest.raises(ArgumentError, match="no such model"):
         worker.run_batch([call])
