@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from lm_eval_takeover.arguments import ModelArguments, write_words
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.storage.files import read_bounded, write_text
@@ -335,7 +336,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     return calibration
 
 
-Model = str | None  # as an argument names it
+Options = Mapping[str, Any]  # of `calibrate`, by their names
 
 
 def packaged_calibrations() -> dict[str, Path]:
@@ -357,26 +358,34 @@ def find_calibration(name: str) -> tuple[Calibration, int | None]:
 
 
 def calibration_command(
-    base: Model, guide: Model, direction: str, demo_prompts: Path, *, task: str | None = None, options: str = "",
-    solving: str = "",
+    arguments: ModelArguments, demo_prompts: Path, *, task: str | None = None, options: Options | None = None,
+    solving: Options | None = None, known: Calibration | None = None, extends: bool = False,
 ) -> str:  # fmt: skip
-    """The command that makes a calibration for this pair; None stands for the bundled one, with the prompts `demo_prompts`.
+    """The command that makes a calibration for these arguments; `demo_prompts` are those of the bundled pair.
 
     `task` is what will be run (default: that of `note_tasks`; the prompts of the bundled pair have its form already). `options`
-    and `solving`, those that solve a rate (`name_rate`), stand before `--out`. The file is a new one.
+    are of `calibrate`, and `solving` are those that solve a rate (`name_rate`). The prompts are those of `known`, a file that the
+    user gave. What is written is a new file, or, with `extends`, `known` with more rates.
     """
-    noted, include = _asked.get()
-    task = task or noted
-    pair, prompts = f" --base {shlex.quote(str(base))} --guide {shlex.quote(str(guide))}", "openai/gsm8k:main"
-    if base is None or guide is None:
-        pair, prompts, task = "", shlex.quote(str(demo_prompts)), None
-    reverse = " --direction reverse" if direction == "reverse" else ""
-    form = f" --task {shlex.quote(task)}" if task else ""
-    if task and include:
-        form += f" --include_path {shlex.quote(include)}"
-    names = chain(["my-pair.json"], (f"my-pair-{number}.json" for number in count(2)))
-    out = next(name for name in names if not Path(name).exists())
-    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{solving}{options} --out {out}"
+    base, guide, path = arguments.base, arguments.guide, arguments.calibration
+    is_demo, (noted, include) = base is None or guide is None, _asked.get()
+    given: dict[str, Any] = {} if is_demo else {"base": base, "guide": guide}
+    given["direction"] = None if arguments.direction == "forward" else arguments.direction
+    prompts = known.prompts if known is not None else {}
+    if extends and known is not None and known.prompts and path is not None and Path(path).is_file():
+        given |= {name: prompts.get(name) for name in ("task", "split", "field", "enable_thinking")} | known.decoding
+        given |= {"prompts": prompts.get("dataset"), "apply_chat_template": prompts["chat_template"], "until": None}
+        given |= {"num_prompts": prompts.get("asked"), "num_held_out": len(prompts.get("held_out_indices", ())) or None}
+        given |= {"include_path": include if given["task"] else None, "diagnostic": bool(known.diagnostic)}
+        given |= {**(solving or {}), "out": path, "extend": True}
+    else:
+        task = None if is_demo else task or noted
+        given |= {"task": task, "include_path": include if task else None}
+        given["prompts"] = demo_prompts if is_demo else prompts.get("dataset", "openai/gsm8k:main")
+        names = chain(["my-pair.json"], (f"my-pair-{number}.json" for number in count(2)))
+        out = next(name for name in names if not Path(name).exists())
+        given |= {**(solving or {}), **(options or {}), "out": out}
+    return shlex.join(["lm-eval-takeover", "calibrate", *write_words(given)])
 
 
 _asked: ContextVar[tuple[str | None, str | None]] = ContextVar("first task and --include_path", default=(None, None))
@@ -387,23 +396,27 @@ def note_tasks(tasks: Sequence[str], include_path: str | Path | None) -> None:
     _asked.set((next(iter(tasks), None), None if include_path is None else str(include_path)))
 
 
-def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[..., str]) -> Target:
-    """The target of this realized rate and method. Raises CalibrationError with the command that solves it."""
+def find_target(
+    calibration: Calibration, rate: float, method: Mapping[str, Any], argument: str, command: Callable[..., str]
+) -> Target:
+    """The target of this realized rate and method, whose budget parameter is `argument`. Raises CalibrationError with the command
+    that solves it.
+    """
     target = next((target for target in calibration.targets if target.answers(rate, method)), None)
     if target is not None:
         return target
-    chat = " --apply_chat_template" if calibration.prompts.get("chat_template") else ""
+    chat = {"apply_chat_template": bool(calibration.prompts.get("chat_template"))}
     names = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
     raise CalibrationError(
         f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {name_method(method)} "
-        f"(it holds {names or 'no target'}); make one with `{command(options=chat)}` and give that file as calibration, or "
-        f"set the method's own argument"
+        f"(it holds {names or 'no target'}); solve it with `{command(options=chat, known=calibration, extends=True)}` "
+        f"and give that file as calibration, or give {argument}=…"
     )
 
 
-def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> str:
+def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> Options:
     """The options of `calibrate` that solve a method's budget parameter for this rate."""
-    return f" --methods {name_method(method)}@{rate:g}" + (f" --plugins {plugins}" if plugins else "")
+    return {"methods": [f"{name_method(method)}@{rate:g}"], "plugins": plugins}
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import KINDS, check_folder, split_plugins
+from lm_eval_takeover.arguments import KINDS, TRUTHS, check_folder, split_plugins
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -123,13 +123,10 @@ def read_loading(options: argparse.Namespace) -> dict[str, Any]:
     return {**read_given(options, *PAIR, *LOADING), **arguments, **read_engine(options)}
 
 
-_TRUTHS = ("enable_thinking",)  # options that take True or False; any other that is true is a flag
-
-
 def read_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Those of these options that are given."""
     values = {name: getattr(options, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None and (value is not False or name in _TRUTHS)}
+    return {name: value for name, value in values.items() if value is not None and (value is not False or name in TRUTHS)}
 
 
 def read_engine(options: argparse.Namespace) -> dict[str, Any]:
@@ -151,27 +148,6 @@ def read_arguments(text: str | None, option: str = "model_args") -> dict[str, An
         return dict(json.loads(text)) if text.lstrip().startswith("{") else dict(key_val_to_dict(text))
     except ValueError as error:
         raise ArgumentError(f"--{option} '{text}' is neither NAME=VALUE,… nor a map in JSON: {error}") from error
-
-
-def join_arguments(values: Mapping[str, Any]) -> str:
-    """`NAME=VALUE,…`, or a map in JSON where a value is a map or holds a comma: as `read_arguments` and lm-eval read it."""
-    if any(isinstance(value, Mapping) or "," in str(value) for value in values.values()):
-        return json.dumps(values, default=str)
-    return ",".join(f"{name}={value}" for name, value in values.items())
-
-
-def write_words(options: Mapping[str, Any]) -> list[str]:
-    """The words of a command that has these options, for people."""
-    words = []
-    for name, value in options.items():
-        words.append(f"--{name}")
-        if isinstance(value, list):
-            words += map(str, value)
-        elif isinstance(value, Mapping):
-            words.append(join_arguments(value))
-        elif value is not True or name in _TRUTHS:
-            words.append(f"{value:.12g}" if isinstance(value, float) else str(value))
-    return words
 
 
 def check_least(options: argparse.Namespace, *names: str) -> None:

@@ -11,9 +11,9 @@ from helpers.results import takeover, write_results
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.arguments import KINDS, ModelArguments
+from lm_eval_takeover.arguments import KINDS, ModelArguments, write_words
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._options import LOADING, PAIR, read_loading, read_stored_pair, write_words
+from lm_eval_takeover.commands._options import LOADING, PAIR, read_loading, read_stored_pair
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare import calibration_plan
 from lm_eval_takeover.commands.compare.calls import plan_calls

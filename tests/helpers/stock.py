@@ -49,7 +49,7 @@ def comparing_here():
     """`compare` runs its rows in this process. Rates are solved without rollouts: each parameter gives the rate that it names."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "run_apart", lambda call, **_: worker.run_batch([call], quiet=True))
-        patched.setattr(worker, "read_harness_once", lambda names: None)
+        patched.setattr(worker, "read_harness_once", lambda: None)
         patched.setattr(worker, "run_lm_eval", lambda options: evaluate_here(Namespace(**options)))
         patched.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
         yield

@@ -1,11 +1,11 @@
 """The calibration of a comparison: one that fits, or the options of `calibrate` that measure it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import KINDS
+from lm_eval_takeover.arguments import KINDS, join_arguments, write_words
 from lm_eval_takeover.calibration.files import (
     Calibration,
     Target,
@@ -15,7 +15,7 @@ from lm_eval_takeover.calibration.files import (
     packaged_calibrations,
     read_calibration,
 )
-from lm_eval_takeover.commands._options import LOADING, PAIR, join_arguments, write_words
+from lm_eval_takeover.commands._options import LOADING, PAIR
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
 from lm_eval_takeover.commands.compare.comparison import Comparison
 from lm_eval_takeover.commands.compare.rows import PlannedRow
@@ -108,9 +108,10 @@ def _digest_calibration(asked: Comparison, pair: Pair, options: Mapping[str, Any
     return digest_of([read, models, digest_plugins(asked.arguments.get("plugins")), digest_task(load.loaded, 0)])
 
 
-def find_row_target(calibration: Calibration, row: PlannedRow) -> Target | None:
-    """The value that was solved for a row; None for a row without one. Raises CalibrationError if it is missing."""
+def find_row_target(calibration: Calibration, row: PlannedRow, path: str | None = None) -> Target | None:
+    """The value that was solved for a row; None for a row without one. Raises CalibrationError if it is missing in the file."""
     rate = row.arguments.target_rate
     if rate is None or row.method is None:
         return None
-    return find_target(calibration, rate, row.method.settings, make_command(row.arguments, row.method))
+    method, command = row.method, make_command(replace(row.arguments, calibration=path), row.method)
+    return find_target(calibration, rate, method.settings, method.budget_parameter.name, command)

@@ -8,11 +8,10 @@ RUN_DIR/ROW/lm_eval.log            what lm-eval printed
 RUN_DIR/leaderboard.json           the table; RUN_DIR/rows.json what `leaderboard`, `report` and `frontier` read
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan
 from lm_eval_takeover.commands.compare.comparison import Comparison
 from lm_eval_takeover.commands.compare.rows import PlannedRow
@@ -30,20 +29,17 @@ def plan_calls(
     asked: Comparison, row: PlannedRow, plan: CalibrationPlan, followed: Mapping[str, float] | None = None
 ) -> list[Call]:
     """The calls of one row: one, or for a row that follows one for each task, whose rates `followed` has."""
-    folder = asked.run_dir / row.label
-    if row.follows:
-        at = {task: replace(row.arguments, rate=rate) for task, rate in (followed or {}).items()}
-        return [_make_call(asked, row, at[task], [task], folder / "results" / task, f"lm_eval-{task}.log") for task in at]
+    folder, calls = asked.run_dir / row.label, []
     arguments = replace(row.arguments, calibration=plan.calibration) if row.is_calibrated else row.arguments
-    return [_make_call(asked, row, arguments, asked.tasks, folder / "results", "lm_eval.log")]
-
-
-def _make_call(
-    asked: Comparison, row: PlannedRow, arguments: ModelArguments, tasks: Sequence[str], results: Path, log: str
-) -> Call:
-    given = arguments.differing()
-    own = {name: given.pop(name) for name in _OF_LM_EVAL if name in given}
-    options = {"model": "guided-takeover", "model_args": given, "tasks": list(tasks), **asked.harness, **own}
-    options |= {"output_path": str(results), "log_samples": True}
-    alone = row.name == THINKING or arguments.backend != "hf"
-    return Call(row.label, LM_EVAL, options, asked.run_dir / row.label / log, alone)
+    parts = [(asked.tasks, arguments, "results", "lm_eval.log")]
+    if row.follows:
+        at = {task: replace(arguments, rate=rate) for task, rate in (followed or {}).items()}
+        parts = [([task], at[task], f"results/{task}", f"lm_eval-{task}.log") for task in at]
+    for tasks, given, results, log in parts:
+        values = given.differing()
+        own = {name: values.pop(name) for name in _OF_LM_EVAL if name in values}
+        options = {"model": "guided-takeover", "model_args": values, "tasks": tasks, **asked.harness, **own}
+        options |= {"output_path": str(folder / results), "log_samples": True}
+        alone = row.name == THINKING or given.backend != "hf"
+        calls.append(Call(row.label, LM_EVAL, options, folder / log, alone))
+    return calls

@@ -83,7 +83,7 @@ def check_rows(asked: Comparison) -> list[PlannedRow]:
     if asked.calibration is not None:
         calibration, _ = find_calibration(asked.calibration)
         for row in rows:
-            find_row_target(calibration, row)
+            find_row_target(calibration, row, asked.calibration)
     return rows
 
 
@@ -97,8 +97,7 @@ def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPla
         calls: dict[ComparedRow, list[Call]] = {row: plan_calls(asked, row, plan, rates) for row in kept if row.follows is late}
         run_calls(asked, [call for of_row in calls.values() for call in of_row])
         for row, of_row in calls.items():
-            places = [Path(call.options["output_path"]) for call in of_row]
-            done[row] = [read_run(max(find_results(place), key=file_date)) for place in places]
+            done[row] = [read_run(max(find_results(Path(call.options["output_path"])), key=file_date)) for call in of_row]
         leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
         rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
     for row in kept:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.commands._options import write_words
+from lm_eval_takeover.arguments import write_words
 from lm_eval_takeover.errors import install_error_hook
 
 LM_EVAL, CALIBRATE = "lm_eval", "lm-eval-takeover calibrate"
@@ -92,7 +92,7 @@ def run_batch(calls: Sequence[Call], *, quiet: bool = False) -> None:
     from lm_eval_takeover.pair.loading import share_pairs
     from lm_eval_takeover.runs import progress
 
-    read_harness_once(frozenset(task for call in calls for task in call.options.get("tasks", ())))
+    read_harness_once()
     gc.freeze()  # what was imported is no garbage, and is looked through in no collection below
     with share_pairs():
         for call in calls:
@@ -109,22 +109,17 @@ def run_batch(calls: Sequence[Call], *, quiet: bool = False) -> None:
 
 
 @functools.cache
-def read_harness_once(names: frozenset[str]) -> None:
-    """Cache what lm-eval reads again in each call: facts about this machine, and its 14,000 task files.
-
-    These are read only if one of the tasks `names` is neither ours nor in an `--include_path`, which the caller has read already.
-    """
-    from lm_eval.tasks import manager
+def read_harness_once() -> None:
+    """Cache what lm-eval reads again in each call: facts about this machine, and its 14,000 task files, if any is asked for."""
+    from lm_eval.config.evaluate_config import EvaluatorConfig
     from lm_eval.tasks._index import TaskIndex
     from torch.utils import collect_env
 
-    build, theirs = functools.cache(TaskIndex.build), Path(manager.__file__).parent
+    from lm_eval_takeover.tasks.sampled import find_tasks
 
-    def build_index(paths: Sequence[Path], **more: Any) -> dict[str, Any]:
-        own = build(tuple(path for path in paths if path != theirs), **more)
-        return dict(own if names <= own.keys() else build(tuple(paths), **more))
-
-    TaskIndex.build = staticmethod(build_index)
+    build = functools.cache(TaskIndex.build)
+    TaskIndex.build = staticmethod(lambda paths, **more: dict(build(tuple(paths), **more)))
+    EvaluatorConfig.process_tasks = lambda own, metadata: find_tasks(own.tasks, own.include_path, metadata=metadata)
     collect_env.get_pretty_env_info = functools.cache(collect_env.get_pretty_env_info)
 
 
