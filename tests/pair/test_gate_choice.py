@@ -258,7 +258,7 @@ def test_an_argument_of_another_policy_is_refused_by_the_name_of_those_that_read
             {"policy": "random", "rate": 0.05, "tau": 2},
             "tau=2.0 is read by policy=disagreement, entropy or segment, not random",
         ),
-        ({"policy": "random", "target_rate": 0.05}, "ensemble, not random; leave it out"),
+        ({"policy": "random", "target_rate": 0.05}, ", not random; leave it out"),
         ({"policy": "lossy", "leniency": 0.5, "target_rate": 0.05}, "give target_rate=0.05 or leniency=0.5, not both"),
         ({"policy": "lossy", "leniency": 0.5, "calibration": "demo"}, "calibration='demo' is read with target_rate=…"),
     ],

@@ -63,9 +63,8 @@ def measure(options: argparse.Namespace) -> int:
     methods = _read_methods(options)
     form = load_task_form(options.task, options.include_path, chat=options.apply_chat_template) if options.task else None
     setup = _prepare(options, form)
-    shown = list(dict.fromkeys([*options.score, *(each.name for method, _ in methods if (each := method.policy.scorer))])) or [
-        "ce"
-    ]
+    scorers = [scorer for method, _ in methods if (scorer := method.policy.scorer)]
+    shown = list(dict.fromkeys([*options.score, *(scorer.name for scorer in scorers)])) or ["ce"]
     others = registered.installed()  # of these only what is asked for
     scores = [s for s in registered if s.source.digest is None or s.name in shown or s.name not in others]
     rates = sum(len(of_method) for _, of_method in methods)
