@@ -21,7 +21,6 @@ from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.calibration.commands import Options
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.storage.files import read_bounded, write_text
@@ -369,7 +368,7 @@ def find_target(
     )
 
 
-def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> Options:
+def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> dict[str, Any]:
     """The options of `calibrate` that solve a method's budget parameter for this rate."""
     return {"methods": [f"{name_method(method)}@{rate:g}"], "plugins": plugins}
 

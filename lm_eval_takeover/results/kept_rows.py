@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
@@ -67,5 +67,6 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, list[Run]]:
 def write_kept_rows(folder: Path, rows: Mapping[ComparedRow, Sequence[Run]]) -> None:
     """Write ROWS. The runs of a row are those of its calls."""
     places = {row: [str(run.source.parent.relative_to(folder)) for run in runs] for row, runs in rows.items()}
-    kept = [asdict(row) | {"results": own} for row, own in places.items()]
+    names = [each.name for each in fields(ComparedRow)]  # those of a planned row have more
+    kept = [{name: getattr(row, name) for name in names} | {"results": own} for row, own in places.items()]
     write_text(folder / ROWS, json.dumps(kept, indent=2) + "\n")
