@@ -253,10 +253,11 @@ class ModelArguments:
         return replace(self, **{name: value for name, value in own.items() if value is not None or KINDS[name].own})
 
     def differing(self) -> dict[str, Any]:
-        """Those that are not at their defaults."""
+        """Those that are not at their defaults, as `parse` reads them."""
         default = type(self)()
-        values = {name: getattr(self, name) for name in _FIELDS}
-        return {name: value for name, value in values.items() if value != getattr(default, name)}
+        values = {name: getattr(self, name) for name in _FIELDS if name not in ("policy_arguments", "engine_arguments")}
+        given = {name: value for name, value in values.items() if value != getattr(default, name)}
+        return {**given, **self.policy_arguments, **self.engine_arguments}
 
     @property
     def rows(self) -> int:
@@ -298,6 +299,32 @@ def split_plugins(names: str | None) -> list[tuple[str, Path | None]]:
             raise ArgumentError(f"plugins='{name}' is {wrong}; expected a Python file or an importable module")
         found.append((name, path if path.is_file() else None))
     return found
+
+
+TRUTHS = ("enable_thinking",)  # options that take True or False; any other that is true is a flag
+
+
+def write_words(options: Mapping[str, Any]) -> list[str]:
+    """The words of a command that has these options, for people. None is left out."""
+    words = []
+    for name, value in options.items():
+        if value is None or (value is False and name not in TRUTHS):
+            continue
+        words.append(f"--{name}")
+        if isinstance(value, list):
+            words += map(str, value)
+        elif isinstance(value, Mapping):
+            words.append(join_arguments(value))
+        elif value is not True or name in TRUTHS:
+            words.append(f"{value:.12g}" if isinstance(value, float) else str(value))
+    return words
+
+
+def join_arguments(values: Mapping[str, Any]) -> str:
+    """`NAME=VALUE,…` as lm-eval reads it, or a map in JSON where a value is a map or holds a comma."""
+    if any(isinstance(value, Mapping) or "," in str(value) for value in values.values()):
+        return json.dumps(values, default=str)
+    return ",".join(f"{name}={value}" for name, value in values.items())
 
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")

@@ -266,7 +266,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         prompts = [(instance.task_name or "none", instance.args[0]) for instance in instances]
         fit.check((*prompt, sampling) for prompt, sampling in zip(prompts, samplings, strict=True))
         template = fit.calibration.prompts.get("template_digest")
-        fit.template_differs |= template is not None and not all(has_template(p, template) for _, p in set(prompts))
+        fit.compare_template(template is not None and not all(has_template(p, template) for _, p in set(prompts)))
         refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, prompts)
         documents = ((self.context.evaluation.name_document(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):

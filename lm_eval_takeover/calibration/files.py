@@ -350,23 +350,27 @@ def find_calibration(name: str) -> tuple[Calibration, int | None]:
     raise CalibrationError(f"calibration='{name}' is neither a file nor a packaged one; {nearest(name, packaged)}")
 
 
-def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[..., str]) -> Target:
-    """The target of this realized rate and method. Raises CalibrationError with the command that solves it."""
+def find_target(
+    calibration: Calibration, rate: float, method: Mapping[str, Any], argument: str, command: Callable[..., str]
+) -> Target:
+    """The target of this realized rate and method, whose budget parameter is `argument`. Raises CalibrationError with the command
+    that solves it.
+    """
     target = next((target for target in calibration.targets if target.answers(rate, method)), None)
     if target is not None:
         return target
-    chat = " --apply_chat_template" if calibration.prompts.get("chat_template") else ""
+    chat = {"apply_chat_template": bool(calibration.prompts.get("chat_template"))}
     names = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
     raise CalibrationError(
         f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {name_method(method)} "
-        f"(it holds {names or 'no target'}); make one with `{command(options=chat)}` and give that file as calibration, or "
-        f"set the method's own argument"
+        f"(it holds {names or 'no target'}); solve it with `{command(options=chat, known=calibration, extends=True)}` "
+        f"and give that file as calibration, or give {argument}=…"
     )
 
 
-def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> str:
+def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> dict[str, Any]:
     """The options of `calibrate` that solve a method's budget parameter for this rate."""
-    return f" --methods {name_method(method)}@{rate:g}" + (f" --plugins {plugins}" if plugins else "")
+    return {"methods": [f"{name_method(method)}@{rate:g}"], "plugins": plugins}
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

@@ -23,7 +23,8 @@ class Method:
     @property
     def budget_parameter(self) -> BudgetParameter:
         if self.policy.budget_parameter is None:
-            raise ArgumentError(f"policy={self.policy.name} has no argument that sets how much the donor writes")
+            own = "its realized rate is its rate=…" if hasattr(self.policy, "rate") else "it has no budget_parameter"
+            raise ArgumentError(f"policy={self.policy.name} has nothing that a rate could be solved by: {own}")
         return self.policy.budget_parameter
 
     @property

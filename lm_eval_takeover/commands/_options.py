@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import KINDS, check_folder, split_plugins
+from lm_eval_takeover.arguments import KINDS, TRUTHS, check_folder, split_plugins
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -104,7 +104,7 @@ def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:
     size = str(options.batch_size)
     if size != "auto" and not (size.isdigit() and int(size) > 0):
         raise ArgumentError(f"--batch_size {size} is neither auto nor a number of at least 1")
-    values = {**_read_given(options, "batch_size", "plugins", *PAIR, *LOADING), **read_arguments(options.model_args)}
+    values = {**read_given(options, "batch_size", "plugins", *PAIR, *LOADING), **read_arguments(options.model_args)}
     for role in PAIR:
         check_folder(role, str(values.get(role, "")))
     split_plugins(values.get("plugins"))
@@ -120,11 +120,13 @@ def read_loading(options: argparse.Namespace) -> dict[str, Any]:
         if name not in KINDS or not KINDS[name].loads:
             loading = [name for name, kind in KINDS.items() if kind.loads]
             raise ArgumentError(f"--model_args {name}=… loads no model; {nearest(name, loading)}")
-    return {**_read_given(options, *PAIR, *LOADING), **arguments, **read_engine(options)}
+    return {**read_given(options, *PAIR, *LOADING), **arguments, **read_engine(options)}
 
 
-def _read_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+def read_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of these options that are given."""
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and (value is not False or name in TRUTHS)}
 
 
 def read_engine(options: argparse.Namespace) -> dict[str, Any]:
@@ -133,21 +135,19 @@ def read_engine(options: argparse.Namespace) -> dict[str, Any]:
         if options.engine_args:
             raise ArgumentError(f"--engine_args {options.engine_args}: it is read by --backend vllm")
         return {}
-    return {"backend": "vllm", "block_size": 1, **read_arguments(options.engine_args)}
+    return {"backend": "vllm", "block_size": 1, **read_arguments(options.engine_args, "engine_args")}
 
 
-def read_arguments(text: str | None) -> dict[str, Any]:
-    """`NAME=VALUE,…`, or a map in JSON, as lm-eval reads it."""
+def read_arguments(text: str | None, option: str = "model_args") -> dict[str, Any]:
+    """`NAME=VALUE,…`, or a map in JSON, as lm-eval reads it. Raises ArgumentError."""
     if not text:
         return {}
-    if text.lstrip().startswith("{"):
-        try:
-            return dict(json.loads(text))
-        except ValueError as error:
-            raise ArgumentError(f"'{text}' is not a map in JSON: {error}") from error
-    from lm_eval.utils import simple_parse_args_string
+    from lm_eval._cli.utils import key_val_to_dict
 
-    return dict(simple_parse_args_string(text))
+    try:
+        return dict(json.loads(text)) if text.lstrip().startswith("{") else dict(key_val_to_dict(text))
+    except ValueError as error:
+        raise ArgumentError(f"--{option} '{text}' is neither NAME=VALUE,… nor a map in JSON: {error}") from error
 
 
 def check_least(options: argparse.Namespace, *names: str) -> None:

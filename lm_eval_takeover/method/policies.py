@@ -135,7 +135,6 @@ class Random(Policy):
     """Each position independently with probability `rate`."""
 
     uses_chance = True
-    budget_parameter = BudgetParameter("rate")
 
     rate: float | None = None
 
@@ -154,8 +153,6 @@ class Random(Policy):
 @dataclass(frozen=True, kw_only=True)
 class Early(Policy):
     """The first `early_tokens` tokens, or `round(rate * n)` where `n` is the length of the donor's own answer."""
-
-    budget_parameter = BudgetParameter("rate")
 
     rate: float | None = None
     early_tokens: int | None = None

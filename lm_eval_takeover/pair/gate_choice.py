@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration import files
@@ -67,7 +68,7 @@ class CalibrationFit:
             if differences := self.list_differences(form):
                 measured, current = (" and ".join(side) for side in zip(*differences, strict=True))
                 named = f"calibration '{self.calibration.name}' was measured with {measured}"
-                command = self.command(task=form.task, options=self._options(form))
+                command = self.command(task=form.task, options=self._options(form), known=self.calibration)
                 self.refuse(f"{named}, and task {form.task} asks with {current}", f"make one that fits with `{command}`")
 
     def list_differences(self, request: TaskRequest) -> list[tuple[str, str]]:
@@ -113,6 +114,11 @@ class CalibrationFit:
             listed.append(f"its texts are {shorter} ({tokens / samples:,.0f} tokens, {written / measured:,.0f} there)")
         return listed
 
+    def compare_template(self, differs: bool) -> None:
+        if differs and not self.template_differs:
+            logger.warning("calibration '%s' differs from this run: its prompts are in another template", self.calibration.name)
+        self.template_differs |= differs
+
     def compare_dtypes(self) -> None:
         for role, measured in self.calibration.dtypes.items():
             if (now := self.pair.member(role).weights.dtype) != measured:
@@ -126,18 +132,14 @@ class CalibrationFit:
             self._said.add(text)
             logger.warning("%s", text)
 
-    def _options(self, request: TaskRequest) -> str:
-        options = []
-        if request.chat_template:
-            options.append("--apply_chat_template")
-            if self.enable_thinking is not None:
-                options.append(f"--enable_thinking {self.enable_thinking}")
-        if request.sampling is not None:
-            for name in _SETTINGS[:1] if request.sampling.temperature == 0 else _SETTINGS:
-                value, usual = getattr(request.sampling, name), getattr(TASK_SAMPLING, name)
-                if value != usual:
-                    options.append(f"--{name} {value:g}")
-        return "".join(f" {option}" for option in options)
+    def _options(self, request: TaskRequest) -> dict[str, Any]:
+        """Those of `calibrate` that make its prompts and its decoding the run's."""
+        options = {"apply_chat_template": True, "enable_thinking": self.enable_thinking} if request.chat_template else {}
+        if request.sampling is None:
+            return options
+        names = _SETTINGS[:1] if request.sampling.temperature == 0 else _SETTINGS
+        values = {name: getattr(request.sampling, name) for name in names}
+        return options | {name: value for name, value in values.items() if value != getattr(TASK_SAMPLING, name)}
 
 
 def _describe_thinking(enabled: bool | None) -> str:
@@ -159,7 +161,7 @@ def reads_calibration(arguments: ModelArguments, method: Method) -> bool:
     """Whether these arguments need one. Raises ArgumentError for one beside a budget parameter that is set by hand."""
     policy, parameter, rate = method.policy, method.policy.budget_parameter, arguments.target_rate
     if parameter is not None and parameter.name != SPIKE_RATIO:
-        given = (arguments.differing() | dict(arguments.policy_arguments)).get(parameter.name)
+        given = arguments.differing().get(parameter.name)
         if rate is not None and given is not None:
             raise ArgumentError(f"give target_rate={rate} or {parameter.name}={given}, not both")
         if rate is None and arguments.calibration is not None:
@@ -199,8 +201,9 @@ def choose_gate(
     if rate is None:
         rho = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
         return method.at(rho, calibration), GateOrigin(calibration.name, rho, rule)
-    target = files.find_target(calibration, rate, method.settings, command)
-    solved, kappa_rule = (target.value, rule) if method.budget_parameter.name == SPIKE_RATIO else (None, None)
+    argument = method.budget_parameter.name
+    target = files.find_target(calibration, rate, method.settings, argument, command)
+    solved, kappa_rule = (target.value, rule) if argument == SPIKE_RATIO else (None, None)
     return method.at(target.value, calibration), GateOrigin(calibration.name, solved, kappa_rule, target)
 
 
@@ -222,9 +225,8 @@ def _choose_column(arguments: ModelArguments, table: Calibration, column: int | 
 def make_command(arguments: ModelArguments, method: Method, task: RunTask) -> Callable[..., str]:
     """A function that writes the command for the calibration that these arguments need."""
     rate = arguments.target_rate
-    solving = "" if rate is None else files.name_rate(rate, method.settings, arguments.plugins)
-    names = arguments.base, arguments.guide, arguments.direction, CALIBRATION_PROMPTS
-    return partial(calibration_command, *names, solving=solving, **task._asdict())
+    solving = None if rate is None else files.name_rate(rate, method.settings, arguments.plugins)
+    return partial(calibration_command, arguments, CALIBRATION_PROMPTS, solving=solving, **task._asdict())
 
 
 def find_fitting_calibration(
@@ -257,7 +259,7 @@ def find_fitting_calibration(
     if problems and not arguments.allow_calibration_mismatch:
         raise CalibrationError(
             f"calibration='{arguments.calibration}' was made for {' and for '.join(problems)}; make one with "
-            f"`{command()}`, or pass allow_calibration_mismatch=True"
+            f"`{command(known=calibration)}`, or pass allow_calibration_mismatch=True"
         )
     for problem in problems:
         logger.warning("calibration '%s' was made for %s; used anyway", arguments.calibration, problem)

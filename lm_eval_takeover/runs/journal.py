@@ -274,10 +274,11 @@ class Journal:
         return self._spent + (time.monotonic() - self._since if self._since is not None else 0.0)
 
     def update_attempt(self) -> None:
-        """Commit the seconds that this attempt has taken so far, and the transaction at hand."""
+        """Commit the seconds that this attempt has taken so far, none before its first sample, and the transaction at hand."""
         with self._connection:
             if self._attempt is not None:
-                self._insert("REPLACE", "attempts", [(self._attempt, *self._command, self._count_seconds())])
+                seconds = self._count_seconds() if self._kept else 0.0
+                self._insert("REPLACE", "attempts", [(self._attempt, *self._command, seconds)])
 
     def attempts(self, command: str) -> list[tuple[dict[str, Any], float]]:
         """`(facts, seconds)` of each attempt at a command, the oldest first."""

@@ -82,6 +82,12 @@ class Recorder:
         if finished:
             counts = self.run.folder, finished, len(plan.by_key), len(plan.by_key) - finished
             logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
+        elif len(commands := self.run.list_facts()) > 1:
+            now, before = commands[:2]
+            settings = [name for name, value in now["settings"].items() if value != before["settings"].get(name)]
+            reason = ", ".join(settings) or ("prompts" if now["tasks"] == before["tasks"] else "tasks or their decoding")
+            text = "run_dir='%s': 0 of %d samples can be used; earlier ones differ in %s"
+            logger.warning(text, self.run.folder, len(plan.by_key), reason)
 
     def _make_prompt(self, instance: Instance, request: Request) -> Prompt:
         return make_prompt(instance, request, self.evaluation.find_doc_id(instance))

@@ -129,6 +129,11 @@ class RunWriter:
             self.journal.update_attempt()
             return self.journal.attempts(self.command)
 
+    def list_facts(self) -> list[dict[str, Any]]:
+        """The facts of the last attempt at each command, the latest command first."""
+        with self._writing():
+            return [self.journal.attempts(command)[-1][0] for command in reversed(self.journal.commands())]
+
     def flush(self, *, interrupted: bool = False) -> None:
         """Commit what is left, write the parts of the traces, and stop the clock of the command."""
         with self._writing():

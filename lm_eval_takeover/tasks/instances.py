@@ -92,6 +92,9 @@ def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tup
         raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
     if arguments.pop("do_sample") and temperature == 0:
         raise ArgumentError("temperature=0 with do_sample=True: give a temperature above 0, or do_sample=False")
+    for name in LENGTHS:  # which lm-eval has cut
+        if isinstance(value := settings.get(name), float) and value % 1:
+            raise ArgumentError(f"{name}={value} is not a whole number of tokens")
     max_gen_toks = arguments.pop("max_gen_toks")
     if max_gen_toks < 1:
         raise ArgumentError(f"max_gen_toks={max_gen_toks} is not at least 1 token")
@@ -100,7 +103,8 @@ def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tup
         raise ArgumentError(f"until={until} is not a list of texts")
     if arguments:
         name, value = next(iter(arguments.items()))
-        raise ArgumentError(f"generation setting '{name}={value}' is not known; {nearest(name, GENERATION_ARGUMENTS)}")
+        advice = "did you mean 'until'?" if name == "stop" else nearest(name, GENERATION_ARGUMENTS)
+        raise ArgumentError(f"generation setting '{name}={value}' is not known; {advice}")
     return Sampling(temperature, top_p, top_k, min_p), tuple(until), max_gen_toks
 
 

@@ -82,7 +82,9 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
             raise ArgumentError(f"task {self.config.task}: test_split='{split}' is none of {', '.join(self.dataset)}")
         for number, document in enumerate(self.test_docs()):
             if fault := _find_fault(document):
-                raise ArgumentError(f"task {self.config.task}, doc {number}: {fault}")
+                file = (self.config.dataset_kwargs or {}).get("data_files")
+                line = f" (line {number + 1} of '{file}')" if str(file).endswith(".jsonl") else ""
+                raise ArgumentError(f"task {self.config.task}, doc {number}{line}: {fault}")
 
     def build_all_requests(self, *, world_size: int = 1, **settings: Any) -> Any:
         """As lm-eval does; a notice where decoding is greedy."""
@@ -211,7 +213,8 @@ def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:
 def _find_fault(document: Document) -> str | None:
     """Why a document could not be scored; None where it can."""
     for field in ("problem", "answer"):
-        if field not in document:
+        if document.get(field) is None:  # of a file with other rows, it is None where it lacks
+            document = {name: value for name, value in document.items() if value is not None}
             return f"expected field '{field}', found {', '.join(document)}; rename it, or use process_docs"
     problem, answer, tolerance = document["problem"], document["answer"], document.get("tolerance")
     if not isinstance(problem, str) or not problem.strip():

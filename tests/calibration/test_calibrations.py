@@ -117,7 +117,11 @@ def test_rho_outside_the_file_is_refused(rho):
 
 
 def test_a_target_is_found_by_its_whole_gate(made):
-    assert find_target(made, 0.08, METHOD, str) == TARGET
+    def command(options, known, extends):
+        assert known.prompts["chat_template"] is options["apply_chat_template"] and extends
+        return f"calibrate chat {options['apply_chat_template']}"
+
+    assert find_target(made, 0.08, METHOD, "spike_ratio", command) == TARGET
     for rate, method, word in (
         (0.05, METHOD, "ce@0.05"),
         (0.08, METHOD | {"kappa_rule": "tail_to_mean", "window": 5}, "ce:kappa_rule=tail_to_mean:window=5@0.08"),
@@ -125,13 +129,12 @@ def test_a_target_is_found_by_its_whole_gate(made):
         (0.08, {"policy": "random"}, "random@0.08"),
         (0.08, METHOD | {"policy": "segment", "score": "js", "length": 8}, "segment:score=js:length=8@0.08"),
     ):
-        assert name_rate(rate, method) == f" --methods {word}"
+        assert name_rate(rate, method)["methods"] == [word]
         for chat in (False, True):
-            template = " --apply_chat_template" * chat
-            told = rf"was not solved for target_rate=.* `the command{template}` and give that file"
+            told = rf"was not solved for target_rate=.* `calibrate chat {chat}` and give that file .* or give spike_ratio=…"
             of_chat = replace(made, prompts=made.prompts | {"chat_template": chat})
             with pytest.raises(CalibrationError, match=told):
-                find_target(of_chat, rate, method, lambda options: f"the command{options}")
+                find_target(of_chat, rate, method, "spike_ratio", command)
 
 
 def test_a_published_table_is_read_by_columns():
@@ -165,4 +168,6 @@ def test_a_pair_whose_disagreement_is_everywhere_is_warned_about():
     spread = calibrate_values(np.random.default_rng(0).exponential(size=100_000))
     everywhere = replace(demo, scores={"ce": spread, "top1": spread})
     assert peak_share(everywhere) == pytest.approx(0.1 * (1 + np.log(10)), abs=0.01)
+    missed = replace(demo, targets=(replace(TARGET, low=0.05, high=0.07),))
+    assert "ce at 8.0%: other prompts realize 5.0% to 7.0%" in list_limits(missed)[-1]
     assert any("the tenth of the tokens with the highest ce holds 33% of it" in line for line in list_limits(everywhere))

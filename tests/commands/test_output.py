@@ -8,17 +8,18 @@ from typing import get_type_hints
 import pytest
 from helpers.printed_numbers import check_numbers
 from helpers.results import takeover, write_results
-from helpers.stock import value_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.arguments import KINDS, ModelArguments
+from lm_eval_takeover.arguments import KINDS, ModelArguments, write_words
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._options import LOADING, PAIR, read_arguments, read_loading, read_stored_pair
+from lm_eval_takeover.commands._options import LOADING, PAIR, read_loading, read_stored_pair
 from lm_eval_takeover.commands._output import WRITERS, Table
-from lm_eval_takeover.commands.compare import calls
-from lm_eval_takeover.commands.compare.calls import plan_rows, read_workload
+from lm_eval_takeover.commands.compare import calibration_plan
+from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.comparison import read_comparison
+from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 from lm_eval_takeover.results.files import MATHEMATICAL
@@ -155,10 +156,10 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, par
     }
     asked = read_comparison(parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items())))
     (row,) = plan_rows(asked)
-    monkeypatch.setattr(calls, "load_pair", lambda given: loaded.append(given) or demo_pair)
-    plan = calls.plan_calibration(asked, [row], loads)
+    monkeypatch.setattr(calibration_plan, "load_pair", lambda given: loaded.append(given) or demo_pair)
+    plan = calibration_plan.plan_calibration(asked, [row], loads)
     check(loaded[0], name, value)
-    check(read_loading(parse(*plan.words)), name, value)
-    (call,) = calls.plan_calls(asked, row, plan)
-    given = read_arguments(value_of(call.words, "--model_args"))
+    check(read_loading(parse("calibrate", *write_words(plan.options))), name, value)
+    (call,) = plan_calls(asked, row, plan)
+    given = call.options["model_args"] | {key: each for key, each in call.options.items() if key in LOADING}
     check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)

@@ -1,9 +1,8 @@
 """The stock command in this process: what it reads, and what it does without lm-eval's thousands of task files."""
 
-import json
 import sys
+from argparse import Namespace
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from lm_eval import simple_evaluate
@@ -13,14 +12,6 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, Measured
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.tasks.sampled import find_tasks
-
-
-def value_of(words, option):
-    return words[words.index(option) + 1]
-
-
-def arguments_of(words):
-    return dict(pair.split("=", 1) for pair in value_of(words, "--model_args").split(","))
 
 
 def parse_stock(words):
@@ -34,10 +25,16 @@ def parse_stock(words):
 
 def run_here(words, *_, **__):
     """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
-    options = parse_stock(words)
+    evaluate_here(parse_stock(words))
+
+
+def evaluate_here(options):
+    """The same with the options that the command has read."""
     tracker = EvaluationTracker(output_path=options.output_path)
     tasks = ",".join(options.tasks).split(",")
-    named = {name: getattr(options, name) for name in ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")}
+    named = {
+        name: getattr(options, name, None) for name in ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")
+    }
     results = simple_evaluate(
         **named, tasks=tasks, task_manager=find_tasks(tasks, None), bootstrap_iters=0, evaluation_tracker=tracker
     )
@@ -47,17 +44,12 @@ def run_here(words, *_, **__):
         tracker.save_results_samples(task_name=task, samples=samples[task])
 
 
-def work_here(words):
-    """The worker, in this process."""
-    worker.run_batch(json.loads(Path(words[1]).read_text()), quiet=True)
-
-
 @contextmanager
 def comparing_here():
     """`compare` runs its rows in this process. Rates are solved without rollouts: each parameter gives the rate that it names."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running, "start_worker", work_here)
-        patched.setattr(worker, "read_harness_once", lambda names: None)
-        patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
+        patched.setattr(running, "run_apart", lambda call, **_: worker.run_batch([call], quiet=True))
+        patched.setattr(worker, "read_harness_once", lambda: None)
+        patched.setattr(worker, "run_lm_eval", lambda options: evaluate_here(Namespace(**options)))
         patched.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
         yield

@@ -223,8 +223,8 @@ def test_a_named_column_is_the_gate(published_pair):
 
 READ = {
     "disagreement": "score score_top_p chance spike_ratio tau kappa kappa_rule window target_rate calibration direction",
-    "random": "rate target_rate calibration direction",
-    "early": "rate early_tokens target_rate calibration direction",
+    "random": "rate direction",
+    "early": "rate early_tokens direction",
     "base": "",
     "guide": "",
     "lossy": "target_rate calibration direction",
@@ -258,9 +258,9 @@ def test_an_argument_of_another_policy_is_refused_by_the_name_of_those_that_read
             {"policy": "random", "rate": 0.05, "tau": 2},
             "tau=2.0 is read by policy=disagreement, entropy or segment, not random",
         ),
-        ({"policy": "random", "rate": 0.05, "target_rate": 0.05}, "give target_rate=0.05 or rate=0.05, not both"),
+        ({"policy": "random", "target_rate": 0.05}, ", not random; leave it out"),
         ({"policy": "lossy", "leniency": 0.5, "target_rate": 0.05}, "give target_rate=0.05 or leniency=0.5, not both"),
-        ({"policy": "random", "rate": 0.05, "calibration": "demo"}, "calibration='demo' is read with target_rate=…"),
+        ({"policy": "lossy", "leniency": 0.5, "calibration": "demo"}, "calibration='demo' is read with target_rate=…"),
     ],
 )
 def test_what_nothing_reads_is_refused(arguments, text):

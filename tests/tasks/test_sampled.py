@@ -19,7 +19,7 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.samples import Response, pass_at_k
 from lm_eval_takeover.tasks.instances import LENGTHS, cut_to_context, list_rolling_windows, read_generation_settings
 from lm_eval_takeover.tasks.known_problems import DIGESTS, problem_digest, refuse_calibrated_tasks, words
-from lm_eval_takeover.tasks.sampled import SampledTask
+from lm_eval_takeover.tasks.sampled import SampledTask, load_named_tasks
 from lm_eval_takeover.tasks.verdicts import list_metrics, score_samples
 
 ROWS = [{"problem": "What is 2+2?", "answer": "4"}, {"problem": "What is 1/3?", "answer": "1/3"}]
@@ -99,7 +99,7 @@ def test_decoding_that_a_task_file_leaves_out_is_the_papers(given, found):
     [
         ({"rows": [{"question": "q", "answer": "1"}]}, "task own, doc 0: expected field 'problem', found question, ans"),
         ({"rows": [{"problem": "q", "gold": "1"}]}, "expected field 'answer', found problem, gold"),
-        ({"rows": [*ROWS, {"problem": "q", "answer": None}]}, "doc 2: answer=None is neither a text nor a number"),
+        ({"rows": [*ROWS, {"problem": "q", "answer": None}]}, "doc 2: expected field 'answer', found problem; rename"),
         ({"rows": [{"problem": "q", "answer": " "}]}, "answer=' ' is neither"),
         ({"rows": [{"problem": "q", "answer": True}]}, "answer=True is neither"),
         ({"rows": [{"problem": 7, "answer": "1"}]}, "problem=7 is not a text"),
@@ -116,6 +116,17 @@ def test_what_could_not_be_scored_is_refused_when_the_task_is_loaded(config, tex
     rows = config.pop("rows", ROWS)
     with one_line(ArgumentError, text):
         make_task(rows, **config)
+
+
+def test_a_row_without_an_answer_is_named_by_its_line_and_what_stands_there(tmp_path):
+    rows = [{"problem": "q", "answer": "1"}, {"problem": "r", "anser": "2"}]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = "task: own\nclass: !function lm_eval_takeover.tasks.sampled.SampledTask\ndataset_path: json\ntest_split: train\n"
+    task += f"dataset_kwargs:\n  data_files: {tmp_path}/own.jsonl\ndoc_to_text: '{{{{problem}}}}'\nrepeats: 1\n"
+    (tmp_path / "own.yaml").write_text(task)
+    told = f"doc 1 (line 2 of '{tmp_path}/own.jsonl'): expected field 'answer', found problem, anser; rename it"
+    with one_line(ArgumentError, told):
+        load_named_tasks(["own"], tmp_path)
 
 
 def test_greedy_runs_write_each_text_once_and_use_it_for_all_samples(caplog):
@@ -246,6 +257,9 @@ def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
         ({"do_sample": True, "temperature": 0.0}, "temperature=0 with do_sample=True"),
         ({"do_sample": True, "temperature": -1}, "temperature=-1.0"),
         ({"max_gen_toks": 0}, "max_gen_toks=0 is not at least 1 token"),
+        ({"max_gen_toks": 2.5}, "max_gen_toks=2.5 is not a whole number of tokens"),
+        ({"max_tokens": 2.5}, "max_tokens=2.5 is not a whole number of tokens"),
+        ({"stop": ["Units"]}, "generation setting 'stop=['Units']' is not known; did you mean 'until'?"),
         ({"max_gen_toks": -5}, "max_gen_toks=-5"),
         ({"max_gen_toks": "many"}, "cannot be read"),
         ({"max_gen_toks": float("inf")}, "cannot be read"),

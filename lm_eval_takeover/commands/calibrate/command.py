@@ -68,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--methods", nargs="+", default=[], metavar="METHOD", help=rows)
     more = "more prompts: rates are solved on half of them, and measured on the others (default: 100)"
     add("--num_held_out", type=int, default=100, metavar="N", help=more)
-    add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve and print (default: ce)")
+    add("--score", nargs="+", default=[], metavar="SCORE", help="scores to solve and print (default: of --methods, else ce)")
     rules = ("threshold_to_mean", "tail_to_mean")
     add("--kappa_rule", choices=rules, default=rules[0], help="for --target_rate (default: threshold_to_mean)")
     add_shared(group, "plugins", plugins={"help": "files or modules with your own scores; they are collected too"})
@@ -109,9 +109,10 @@ def _check_measurement(options: argparse.Namespace) -> None:
         raise ArgumentError("--out is missing (see lm-eval-takeover calibrate --help)")
     if options.out.suffix != ".json":
         raise ArgumentError(f"--out '{options.out}' is not a name of a calibration file; expected NAME.json")
+    goes_on = not options.out.exists() and any(options.out.parent.glob(f".{options.out.name}.*.partial"))  # the page is first
     for path in (options.out, options.out.with_suffix(".md")):
         check_writable("out", path)
         if (options.overwrite or options.extend) and path.suffix == ".json":
             check_replaceable("out", path, "a calibration")
-        if path.exists() and not (options.overwrite or options.extend):
+        if path.exists() and not (options.overwrite or options.extend or goes_on):
             raise ArgumentError(f"--out: '{path}' exists; give another name, --overwrite, or --extend to add rates")

@@ -63,9 +63,10 @@ def measure(options: argparse.Namespace) -> int:
     methods = _read_methods(options)
     form = load_task_form(options.task, options.include_path, chat=options.apply_chat_template) if options.task else None
     setup = _prepare(options, form)
-    asked = {*options.score, *(scorer.name for method, _ in methods if (scorer := method.policy.scorer))}
+    scorers = [scorer for method, _ in methods if (scorer := method.policy.scorer)]
+    shown = list(dict.fromkeys([*options.score, *(scorer.name for scorer in scorers)])) or ["ce"]
     others = registered.installed()  # of these only what is asked for
-    scores = [s for s in registered if s.source.digest is None or s.name in asked or s.name not in others]
+    scores = [s for s in registered if s.source.digest is None or s.name in shown or s.name not in others]
     rates = sum(len(of_method) for _, of_method in methods)
     tries = MOST * rates * len(setup.prompts.held_out)
     solving = f", then up to {tries:,} of held-out prompts ({rates} x {MOST} tries)" if tries else ""
@@ -78,10 +79,10 @@ def measure(options: argparse.Namespace) -> int:
         calibration = replace(calibration, name=options.out.stem)
         if options.out.exists() and not (options.overwrite or options.extend):
             raise ArgumentError(f"--out: another command wrote '{options.out}' meanwhile; to replace it, --overwrite")
-        with writing("out", options.out, left := "what was measured is kept"):
-            write_calibration(calibration, options.out)
-        shown = list(dict.fromkeys(options.score))
+        left = "what was measured is kept"
         write_file("out", options.out.with_suffix(".md"), render_page(calibration, str(options.out), shown), left)
+        with writing("out", options.out, left):  # last: a killed call goes on where this file is missing
+            write_calibration(calibration, options.out)
         rollouts.close(keep=False)
     print(write_terminal(rate_table(calibration, shown)))
     if calibration.targets:
@@ -135,7 +136,7 @@ def _read_methods(options: argparse.Namespace) -> list[Wanted]:
     """Those of `--methods`, else of every `--score`, with their rates. Raises ArgumentError for what cannot be calibrated."""
     methods = []
     usual = {name: getattr(options, name) for name in ("direction", "kappa_rule", "window")} | {"target_rate": 0.5}
-    for word in options.methods or options.score if options.target_rate or options.methods else []:
+    for word in options.methods or options.score or ["ce"] if options.target_rate or options.methods else []:
         named = parse_word("methods", word)
         own = find_policy("methods", named.name) | dict(named.arguments)
         values = keep_read(usual, own["policy"]) | {"plugins": options.plugins} | own
@@ -273,6 +274,12 @@ def list_limits(calibration: Calibration) -> list[str]:
         lines.append(f"Measured on problems of {', '.join(calibration.diagnostic)}; runs on these refuse it.")
     if calibration.tokens and (least := 30 / calibration.tokens) > LOWEST:
         lines.append(f"few tokens: below a spike ratio of {least:.2g}, fewer than 30 of them lie above tau")
+    lines += [
+        f"{target.name} at {target.target_rate:.1%}: other prompts realize {target.low:.1%} to {target.high:.1%}; more of them "
+        f"(--num_held_out) bring it nearer"
+        for target in calibration.targets
+        if target.low is not None and target.high is not None and not target.low <= target.target_rate <= target.high
+    ]
     if (held := peak_share(calibration)) < _SPREAD:
         lines.append(
             f"ce is spread over the text: the tenth of the tokens with the highest ce holds {held:.0%} of it. Base and guide may "

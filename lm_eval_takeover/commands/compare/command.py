@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import LOADING, add_shared, read_truth
+from lm_eval_takeover.commands._options import LOADING, add_shared
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "run a pair by several methods and print one table"
@@ -13,7 +13,8 @@ is measured first.
 
 A row is NAME[:argument=value…][@rate…], for example base, guide, thinking=MODEL, guided, entropy@0.05 or ensemble:weight=0.3.
 NAME may be any score or policy. A rate is the share of tokens to take over. For each rate, compare finds the value of the
-method's own argument on calibration prompts. Without rates, random and early take the rate that guided has on each task.
+method's own argument on calibration prompts; that of random and early is the rate itself. Without rates, these two take the
+rate that guided has on each task.
 All rows share their random numbers.
 
 To continue an interrupted command, give it again: it ends with the same tables."""
@@ -48,7 +49,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(
         harness,
         *("apply_chat_template", "enable_thinking", "batch_size", *LOADING, "seed", "include_path", "model_args"),
-        enable_thinking={"type": lambda text: str(read_truth(text))},
         seed={"default": None, "help": "seed of all random numbers (default: lm_eval's)"},
         model_args={"nargs": "+", "default": [], "metavar": "NAME=VALUE"},
     )

@@ -1,7 +1,5 @@
 """`compare` at work: the rows one after the other, those of the pair in this process, then the tables; or what it would take."""
 
-import json
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,25 +9,16 @@ from typing import Any
 import torch
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._options import PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, write_json
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
-from lm_eval_takeover.commands.compare.calls import (
-    LEADERS,
-    CalibrationPlan,
-    Call,
-    PlannedRow,
-    TaskLoad,
-    find_row_target,
-    plan_calibration,
-    plan_calls,
-    plan_rows,
-    read_workload,
-)
+from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan, find_row_target, plan_calibration
+from lm_eval_takeover.commands.compare.calls import plan_calibrate_call, plan_calls
 from lm_eval_takeover.commands.compare.comparison import Comparison
-from lm_eval_takeover.commands.compare.worker import CallFailed, run_batch, start_worker
+from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.worker import Call, CallFailed, run_apart, run_batch
+from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.decoding.costs import count_column_bytes
@@ -87,7 +76,7 @@ def run_comparison(asked: Comparison) -> int:
 
 def check_rows(asked: Comparison) -> list[PlannedRow]:
     """The rows. Raises ArgumentError for one that cannot be run, CalibrationError where a given file was not solved for it."""
-    load_plugins(asked.model_args.get("plugins"))
+    load_plugins(asked.arguments.get("plugins"))
     rows = plan_rows(asked)
     if asked.calibration is not None:
         calibration, _ = find_calibration(asked.calibration)
@@ -98,17 +87,15 @@ def check_rows(asked: Comparison) -> list[PlannedRow]:
 
 def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> Done:
     """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
-    if plan.words:
-        _say(asked, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
-        log = Path(str(plan.calibration)).with_suffix(".log")
-        _run_worker(asked, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
+    if plan.options:
+        run_calls(asked, [plan_calibrate_call(plan)])
     kept = _drop_repeated(asked, rows, plan)
     done, rates = Done(), dict[str, float]()
     for late in (False, True):
         calls: dict[ComparedRow, list[Call]] = {row: plan_calls(asked, row, plan, rates) for row in kept if row.follows is late}
         run_calls(asked, [call for of_row in calls.values() for call in of_row])
         for row, of_row in calls.items():
-            done[row] = [read_run(max(find_results(call.results), key=file_date)) for call in of_row]
+            done[row] = [read_run(max(find_results(Path(call.options["output_path"])), key=file_date)) for call in of_row]
         leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
         rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
     for row in kept:
@@ -146,17 +133,11 @@ def _drop_repeated(asked: Comparison, rows: Sequence[PlannedRow], plan: Calibrat
 def run_calls(asked: Comparison, calls: Sequence[Call]) -> None:
     """Run all of them; their journals hold what is finished. Those of the pair run here, where it is loaded once."""
     for call in calls:
-        _say(asked, f"{call.row}: {call.command}")
-    if here := [vars(call) for call in calls if not call.alone]:
+        _say(asked, f"{call.row}: {call}")
+    if here := [call for call in calls if not call.alone]:
         run_batch(here, quiet=asked.quiet)
     for call in (call for call in calls if call.alone):
-        _run_worker(asked, [vars(call)])
-
-
-def _run_worker(asked: Comparison, calls: Sequence[Mapping[str, Any]]) -> None:
-    path = asked.run_dir / "calls.json"
-    write_text(path, json.dumps(calls, default=str))
-    start_worker([f"{__package__}.worker", str(path), *(["--quiet"] if asked.quiet else [])])
+        run_apart(call, quiet=asked.quiet)
 
 
 def _say(asked: Comparison, text: str) -> None:
@@ -194,11 +175,11 @@ def print_estimate(asked: Comparison) -> int:
     rows = check_rows(asked)
     loads = read_workload(asked)
     plan = plan_calibration(asked, rows, loads)
-    lines = [shlex.join(("lm-eval-takeover", *plan.words))] if plan.words else []
+    lines = [str(plan_calibrate_call(plan))] if plan.options else []
     rates = {load.task: asked.target_rate for load in loads}
     for row in rows:
         late = "  # with the rate that the guided row realizes" if row.follows else ""
-        lines += [call.command + late for call in plan_calls(asked, row, plan, rates)]
+        lines += [f"{call}{late}" for call in plan_calls(asked, row, plan, rates)]
     tables = [_lay_out_tasks(loads, plan), _lay_out_memory(asked, rows, loads)]
     sys.stdout.write("\n".join([*map(WRITERS[asked.format], tables), *lines, ""]))
     return 0
@@ -211,23 +192,23 @@ def _lay_out_tasks(loads: Sequence[TaskLoad], plan: CalibrationPlan) -> Table:
         counts = load.problems, load.samples, requests, requests * load.tokens
         lines.append([load.task, *(f"{count:,}" for count in counts)])
     notes = ["Each row does all of these tasks. Tokens at most: every sample at the task's limit."]
-    if plan.words:
-        lines.append(["calibration", "", "", f"{plan.rollouts:,}", f"{plan.rollouts * plan.max_gen_toks:,}"])
+    if plan.options:
+        most = plan.rollouts * plan.options["max_gen_toks"]
+        lines.append(["calibration", "", "", f"{plan.rollouts:,}", f"{most:,}"])
         notes.append(f"Calibration: all prompts once, and for each rate the held-out ones at most {MOST} times.")
     return Table(["Task", "Problems", "Samples", "Requests", "Tokens at most"], lines, notes)
 
 
 def _lay_out_memory(asked: Comparison, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Table:
     """By model parameters, weights, and keys and values of one batch at the longest texts. No weights are read."""
-    names = {"base": asked.base or str(DEMO["base"]), "guide": asked.guide or str(DEMO["guide"])}
-    names |= {row.name: row.arguments["guide"] for row in rows if row.name == THINKING}
-    arguments = ModelArguments.parse(asked.pair)
-    trusted = ModelArguments(trust_remote_code=asked.trust_remote_code, dtype=asked.dtype)
-    tokens, is_auto = max(load.tokens for load in loads), asked.batch_size.startswith("auto")
-    batch = _ROWS_OF_AUTO if is_auto else int(asked.batch_size)
+    pair, tokens = asked.pair, max(load.tokens for load in loads)
+    models = {role: (getattr(pair, role) or str(DEMO[role]), pair.for_role(role)) for role in PAIR}
+    models |= {row.name: (str(row.arguments.guide), row.arguments) for row in rows if row.name == THINKING}
+    is_auto = rows[0].arguments.batch_size == "auto"
+    batch = rows[0].arguments.rows
     lines = []
-    for role, name in names.items():
-        member = Member(role, name, given=arguments.for_role(role) if role in PAIR else trusted)
+    for role, (name, given) in models.items():
+        member = Member(role, name, given=given)
         count, dtype = member.weights.parameters, member.given.dtype
         parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
         size = (parsed or torch.float32).itemsize

@@ -1,8 +1,7 @@
 """Runs calls one after the other, each as the stock command would, on one pair that is loaded once.
 
-`run_batch` does so here, `start_worker` in a process of its own: `python -m lm_eval_takeover.commands.compare.worker CALLS` reads
-a JSON list of `{"row", "words", "results", "log"}`. Without results, the words are those of `lm-eval-takeover`. Output of a call
-goes into `log`, its progress bars go to the terminal. What is killed keeps the samples that are in the journals.
+`run_batch` does so here, `run_apart` in a process of its own, which gets the calls as they are. Output of a call goes into its
+`log`, its progress bars go to the terminal. What is killed keeps the samples that are in the journals.
 """
 
 import argparse
@@ -10,17 +9,37 @@ import contextlib
 import ctypes
 import functools
 import gc
-import json
 import os
+import pickle
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
+from lm_eval_takeover.arguments import write_words
 from lm_eval_takeover.errors import install_error_hook
+
+LM_EVAL, CALIBRATE = "lm_eval", "lm-eval-takeover calibrate"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of `lm_eval`, or of `calibrate`, with its `options` by name. What it prints goes into `log`."""
+
+    row: str
+    command: str
+    options: Mapping[str, Any]
+    log: Path
+    alone: bool = False  # whether it needs a process of its own, since it does not use the loaded pair
+
+    def __str__(self) -> str:
+        """As people type it."""
+        return f"{self.command} {shlex.join(write_words(self.options))}"
 
 
 class CallFailed(Exception):
@@ -31,48 +50,57 @@ class CallFailed(Exception):
         self.status = status
 
 
-def start_worker(words: Sequence[str], stdout: int = 2) -> None:
-    """Run `python -m WORDS` to its end; its standard output goes to stderr, or to this descriptor. Raises CallFailed."""
+def run_apart(call: Call, *, quiet: bool = False) -> None:
+    """Run a call to its end, in a process of its own. Raises CallFailed."""
+    start_worker([__name__], given=pickle.dumps(([call], quiet)))
+
+
+def start_worker(words: Sequence[str], stdout: int = 2, given: bytes | None = None) -> None:
+    """Run `python -m WORDS` to its end. Its standard output goes to stderr, or to this descriptor; `given` is its input.
+
+    Raises CallFailed.
+    """
     # The kernel stops the process if its parent is killed, so that it holds no run_dir (PR_SET_PDEATHSIG).
     first = functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
-    process = subprocess.Popen([sys.executable, "-m", *words], stdout=stdout, preexec_fn=first)
+    source = None if given is None else subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-m", *words], stdin=source, stdout=stdout, preexec_fn=first)
     try:
-        status = process.wait()
+        process.communicate(given)
     except BaseException:
         process.terminate()
         process.wait()
         raise
-    if status:
+    if status := process.returncode:
         raise CallFailed(128 - status if status < 0 else status)
 
 
 def main() -> None:
     install_error_hook()
     try:
-        run_batch(json.loads(Path(sys.argv[1]).read_text()), quiet=sys.argv[2:] == ["--quiet"])
+        calls, quiet = pickle.load(sys.stdin.buffer)
+        run_batch(calls, quiet=quiet)
     except BaseException as error:
         if (stop := stopping.find_stop(error)) is None:
             raise
         raise SystemExit(stopping.status(stop)) from None  # `compare` says what is kept
 
 
-def run_batch(calls: Sequence[Mapping[str, Any]], *, quiet: bool = False) -> None:
+def run_batch(calls: Sequence[Call], *, quiet: bool = False) -> None:
     """Run each call to its end, in this process."""
     import torch
 
     from lm_eval_takeover.pair.loading import share_pairs
     from lm_eval_takeover.runs import progress
 
-    tasks = (call["words"][call["words"].index("--tasks") + 1] for call in calls if call["results"])
-    read_harness_once(frozenset(name for words in tasks for name in words.split(",")))
+    read_harness_once()
     gc.freeze()  # what was imported is no garbage, and is looked through in no collection below
     with share_pairs():
         for call in calls:
             try:
-                with _divert(Path(call["log"])) as terminal, progress.show_on(None if quiet else terminal, call["row"]):
-                    run_stock(call["words"]) if call["results"] else run_calibrate(call["words"][1:])
+                with _divert(call.log) as terminal, progress.show_on(None if quiet else terminal, call.row):
+                    run_calibrate(call.options) if call.command == CALIBRATE else run_lm_eval(call.options)
             except (Exception, SystemExit):
-                print(f"{call['row']}: failed; all that it printed is in '{call['log']}'", file=sys.stderr)
+                print(f"{call.row}: failed; all that it printed is in '{call.log}'", file=sys.stderr)
                 raise
             gc.collect()
             torch.cuda.empty_cache()
@@ -81,39 +109,37 @@ def run_batch(calls: Sequence[Mapping[str, Any]], *, quiet: bool = False) -> Non
 
 
 @functools.cache
-def read_harness_once(names: frozenset[str]) -> None:
-    """Cache what lm-eval reads again in each call: facts about this machine, and its 14,000 task files.
-
-    These are read only if one of the tasks `names` is neither ours nor in an `--include_path`, which the caller has read already.
-    """
-    from lm_eval.tasks import manager
+def read_harness_once() -> None:
+    """Cache what lm-eval reads again in each call: facts about this machine, and its 14,000 task files, if any is asked for."""
+    from lm_eval.config.evaluate_config import EvaluatorConfig
     from lm_eval.tasks._index import TaskIndex
     from torch.utils import collect_env
 
-    build, theirs = functools.cache(TaskIndex.build), Path(manager.__file__).parent
+    from lm_eval_takeover.tasks.sampled import find_tasks
 
-    def build_index(paths: Sequence[Path], **more: Any) -> dict[str, Any]:
-        own = build(tuple(path for path in paths if path != theirs), **more)
-        return dict(own if names <= own.keys() else build(tuple(paths), **more))
-
-    TaskIndex.build = staticmethod(build_index)
+    build = functools.cache(TaskIndex.build)
+    TaskIndex.build = staticmethod(lambda paths, **more: dict(build(tuple(paths), **more)))
+    EvaluatorConfig.process_tasks = lambda own, metadata: find_tasks(own.tasks, own.include_path, metadata=metadata)
     collect_env.get_pretty_env_info = functools.cache(collect_env.get_pretty_env_info)
 
 
-def run_calibrate(words: list[str]) -> None:
+def run_calibrate(options: Mapping[str, Any]) -> None:
+    """`calibrate` with these options; the others are at their defaults."""
     from lm_eval_takeover.commands.calibrate import command as calibrate
 
     parser = argparse.ArgumentParser(prog="lm-eval-takeover calibrate", allow_abbrev=False)
     calibrate.add_options(parser)
-    if status := calibrate.run(parser.parse_args(words)):
+    if status := calibrate.run(parser.parse_args([], argparse.Namespace(**options))):
         raise SystemExit(status)
 
 
-def run_stock(words: list[str]) -> None:
-    sys.argv = ["lm_eval", *words]
-    from lm_eval.__main__ import cli_evaluate
+def run_lm_eval(options: Mapping[str, Any]) -> None:
+    """What the stock command does with these options, once it has read them."""
+    from lm_eval._cli.run import Run
+    from lm_eval.utils import setup_logging
 
-    cli_evaluate()
+    setup_logging()
+    Run._execute(argparse.Namespace(**options))
 
 
 @contextlib.contextmanager

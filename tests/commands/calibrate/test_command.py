@@ -6,8 +6,10 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
+from pathlib import Path
 
 import datasets
 import pytest
@@ -19,12 +21,15 @@ from puzzle import make_puzzle
 
 from lm_eval_takeover.calibration.files import read_calibration
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.calibrate import measurement
 from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
+from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, Measured
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROMPT, problems
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.stopping import Terminated
 
 pytestmark = pytest.mark.slow
 
@@ -194,6 +199,32 @@ def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, mo
     few = ["--num_prompts", "3", "--num_held_out", "3", "--max_gen_toks", "8"]
     assert name == "lm-eval-takeover" and main([*words, *few]) == 0
     GuidedTakeover(calibration="my-pair.json", target_rate=0.05).generate_until([request])
+    shutil.copy(CALIBRATION_PROMPTS, tmp_path)
+    with pytest.raises(CalibrationError, match="or give spike_ratio=…") as caught:
+        GuidedTakeover(calibration="my-pair.json", target_rate=0.3).generate_until([request])
+    before = read_calibration(Path("my-pair.json"))
+    (command,) = re.findall("`(.*?)`", str(caught.value))
+    assert command.endswith("--out my-pair.json --extend") and main(shlex.split(command)[1:]) == 0
+    after = read_calibration(Path("my-pair.json"))
+    assert after.targets[:1] == before.targets and after.scores == before.scores and after.targets[1].target_rate == 0.3
+
+
+def test_a_calibration_that_ends_between_its_two_files_goes_on(tmp_path, monkeypatch):
+    def end(*_):
+        raise Terminated
+
+    words = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "3", "--max_gen_toks", "8"]
+    words += ["--out", str(tmp_path / "out.json"), "--methods", "ce@0.05", "surprise@0.05", "--num_held_out", "5"]
+    monkeypatch.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(measurement, "write_calibration", end)
+        with pytest.raises(Terminated):
+            main(words)
+    assert not (tmp_path / "out.json").exists() and (tmp_path / "out.md").exists()
+    assert main(words) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
+    rates = (tmp_path / "out.md").read_text().partition("## Rates")[2].partition("Rates solved")[0]
+    assert "| ce |" in rates and "| surprise |" in rates  # those of the methods
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.lab.methods import Lossy
-from lm_eval_takeover.method.policies import Disagreement, Random
+from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
@@ -125,13 +125,13 @@ def test_other_batches_change_nothing_but_noise_also_where_memory_runs_out(pair,
 
 
 def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
-    wanted = [(Method(Disagreement()), (0.05, 0.9)), (Method(Random(rate=1.0)), (0.2,))]
+    wanted = [(Method(Disagreement()), (0.05, 0.9)), (Method(Lossy()), (0.2,))]
     made = calibrate(short_setup(pair, prompts, batch_size=16), wanted)
-    target, out_of_reach, random = made.targets
+    target, out_of_reach, lossy = made.targets
     assert abs(target.realized_rate - 0.05) <= 0.005
     assert target.prompts == 4  # the other half solved it
     assert not out_of_reach.is_reached
-    assert (random.method, random.budget_parameter) == ({"policy": "random"}, "rate") and random.is_reached
+    assert (lossy.method, lossy.budget_parameter) == ({"policy": "lossy"}, "leniency") and lossy.is_reached
     more = [(Method(Disagreement()), (0.05, 0.1))]
     extended = calibrate(short_setup(pair, prompts, batch_size=16), more, known=made)
     assert extended.targets[:3] == made.targets and extended.targets[3].target_rate == 0.1

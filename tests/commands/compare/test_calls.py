@@ -1,6 +1,7 @@
 """The calls of a comparison: rows at rates, rows that follow, the calibration that they read; and what is refused before them."""
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,14 +9,18 @@ from pathlib import Path
 import pytest
 import worlds
 from helpers.one_line import one_line
-from helpers.stock import arguments_of, value_of
+from helpers.stock import parse_stock
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
-from lm_eval_takeover.commands.compare.calls import CalibrationPlan, plan_calibration, plan_calls, plan_rows, read_workload
+from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan, plan_calibration
+from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.comparison import read_comparison
+from lm_eval_takeover.commands.compare.rows import plan_rows
 from lm_eval_takeover.commands.compare.running import check_rows
+from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.pair.loading import parse_arguments
 
 
 @pytest.fixture
@@ -37,7 +42,8 @@ def test_rows_are_methods_at_rates(ask):
         "guide", "base", "guided", "ce@0.01", "ce@0.05", "random@0.01", "random@0.05", "lossy@0.1", "log_ratio-tau-0.5"
     ]  # fmt: skip
     assert (planned["guided"].rate, planned["ce@0.01"].rate, planned["log_ratio-tau-0.5"].rate) == (0.05, 0.01, None)
-    assert planned["ce@0.05"].arguments == {"policy": "disagreement", "score": "ce"}
+    arguments = planned["ce@0.05"].arguments
+    assert (arguments.policy, arguments.score, arguments.target_rate) == ("disagreement", "ce", 0.05)
     assert {planned["guided"].family, planned["ce@0.01"].family} == {"ce"}
     assert planned["lossy@0.1"].method.settings == {"policy": "lossy"}
 
@@ -48,9 +54,40 @@ def test_rows_that_follow_take_the_guided_rate_of_each_task(ask):
     for row in plan_rows(asked)[1:]:
         assert row.follows and row.rate is None
         calls = plan_calls(asked, row, CalibrationPlan(), tasks)
-        assert [arguments_of(call.words)["rate"] for call in calls] == ["0.03", "0.09"]
-        assert [value_of(call.words, "--tasks") for call in calls] == list(tasks)
-        assert len({arguments_of(call.words)["run_dir"] for call in calls}) == 1
+        assert [call.options["model_args"]["rate"] for call in calls] == [0.03, 0.09]
+        assert [call.options["tasks"] for call in calls] == [[task] for task in tasks]
+        assert len({call.options["model_args"]["run_dir"] for call in calls}) == 1
+
+
+def test_a_printed_command_is_the_call_that_runs(ask, tmp_path):
+    """What people copy from the terminal gives lm-eval and the model what the row itself gave them."""
+    words = [
+        "--rows",
+        "guided,segment:length=sentence@0.1,early:early_tokens=3",
+        "--seed",
+        "3",
+        "--limit",
+        "0.25",
+        "--metadata",
+    ]
+    words += [
+        '{"a": [1, 2]}',
+        "--gen_kwargs",
+        "temperature=0.5",
+        "until=['a', 'b']",
+        "--apply_chat_template",
+        "--enable_thinking",
+    ]
+    words += ["False", "--model_args", "max_length=99", 'quantization_config={"quant_method": "x,y"}', "--batch_size", "7"]
+    asked = ask(*words, "--device", "cpu", "--include_path", str(tmp_path))
+    for row in plan_rows(asked):
+        (call,) = plan_calls(asked, row, CalibrationPlan("cal.json"))
+        typed = vars(parse_stock(shlex.split(str(call))))
+        values = call.options | {"seed": [3] * 4, "batch_size": "7", "include_path": str(tmp_path)}
+        assert {name: typed[name] for name in values.keys() - {"model_args"}}.items() <= values.items()
+        run = replace(row.arguments, calibration="cal.json" if row.is_calibrated else None)
+        own = {"batch_size": 7, "device": "cpu"}
+        assert parse_arguments(typed["model_args"] | own) == parse_arguments(call.options["model_args"] | own) == run
 
 
 @pytest.fixture
@@ -64,34 +101,37 @@ def plan(ask):
 
 def test_a_calibration_is_measured_only_where_none_fits(plan):
     fits = plan()
-    assert (fits.words, fits.calibration) == ((), None)
+    assert (fits.options, fits.calibration) == ({}, None)
     other = plan("--target_rate", "0.07", "--num_prompts", "4", "--batch_size", "8")
-    assert other.words[0] == "calibrate" and value_of(other.words, "--methods") == "ce@0.07"
-    assert value_of(other.words, "--max_gen_toks") == "320" and value_of(other.words, "--temperature") == "0.6"
-    assert other.calibration == value_of(other.words, "--out")
+    expected = {
+        "methods": ["ce@0.07"],
+        "max_gen_toks": 320,
+        "temperature": 0.6,
+        "out": Path(other.calibration),
+        "batch_size": "8",
+    }
+    assert expected.items() <= other.options.items()
     for words in (["--gen_kwargs", "temperature=0.9"], ["--apply_chat_template"], ["--rows", "rkl"]):
-        assert plan(*words).words, words
-    assert "--include_path" not in plan("--rows", "rkl", "--include_path", ".").words  # without a task to look up there
+        assert plan(*words).options, words
+    assert "include_path" not in plan("--rows", "rkl", "--include_path", ".").options  # without a task to look up there
     by_hand = plan("--rows", "guided:tau=1.5")
-    assert (by_hand.words, by_hand.calibration) == ((), None)
-    reverse = plan("--direction", "reverse")
-    assert value_of(reverse.words, "--direction") == "reverse"
+    assert (by_hand.options, by_hand.calibration) == ({}, None)
+    assert plan("--direction", "reverse").options["direction"] == "reverse"
     for words in ("--rows js:score_top_p=0.95@0.04", "--model_args score_top_p=0.95 --rows js --rates 0.04"):
-        solved = plan("--target_rate", "0.04", *words.split()).words
-        assert "js:score_top_p=0.95@0.04" in solved[solved.index("--methods") :]
-    grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
-    assert grid[grid.index("--methods") + 1 :][:3] == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
+        assert "js:score_top_p=0.95@0.04" in plan("--target_rate", "0.04", *words.split()).options["methods"]
+    grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").options
+    assert grid["methods"] == ["ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3"]
 
 
 @pytest.mark.parametrize("more", ["", ",rkl@0.02"])
 def test_a_spike_ratio_is_read_off_the_calibration_that_the_call_measures(plan, ask, more):
     words = ["--rows", f"base,ce:spike_ratio=0.03{more}", "--gen_kwargs", "temperature=0.9", "--field", "question"]
     measured = plan(*words)
-    assert value_of(measured.words, "--field") == "question" and ("--methods" in measured.words) is bool(more)
+    assert measured.options["field"] == "question" and ("methods" in measured.options) is bool(more)
     asked = ask(*words)
     for row in plan_rows(asked):
         (call,) = plan_calls(asked, row, measured)
-        assert arguments_of(call.words).get("calibration") == (None if row.name == "base" else measured.calibration)
+        assert call.options["model_args"].get("calibration") == (None if row.name == "base" else measured.calibration)
 
 
 def test_what_was_measured_is_used_again_and_extended(plan):
@@ -99,9 +139,9 @@ def test_what_was_measured_is_used_again_and_extended(plan):
     packaged, _ = find_calibration("demo")
     solved = [replace(target, target_rate=0.07) for target in packaged.targets if target.target_rate == 0.05]
     write_calibration(replace(packaged, targets=tuple(solved)), out)
-    assert plan("--target_rate", "0.07").words == ()
+    assert plan("--target_rate", "0.07").options == {}
     more = plan("--target_rate", "0.09")  # one file for all rates
-    assert "--extend" in more.words and more.calibration == str(out)
+    assert more.options["extend"] and more.calibration == str(out)
 
 
 CODE = {

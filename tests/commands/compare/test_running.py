@@ -17,7 +17,7 @@ from draw_demo_results import count_decisions, read_comparison  # the demo's fig
 from helpers.pairs import ROOT
 from helpers.processes import environment, wait_until
 from helpers.results import takeover, write_results
-from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
+from helpers.stock import comparing_here
 
 from lm_eval_takeover import model
 from lm_eval_takeover.backends import open_backend
@@ -79,28 +79,28 @@ def harness(monkeypatch):
     class Harness:
         started, faults, unreadable = [], {}, set()
 
-    def write(words):
-        Harness.started.append(words)
+    def write(call):
+        Harness.started.append(call.options)
         if action := Harness.faults.pop(len(Harness.started), None):
-            action(words)
-        folder = Path(value_of(words, "--output_path"))
-        given = arguments_of(words)
-        target = float(given["target_rate"]) if "target_rate" in given else None
-        rate = target or float(given.get("rate", 0.07))
+            action(call)
+        folder, given = Path(call.options["output_path"]), call.options["model_args"]
+        target = given.get("target_rate")
+        rate = target or given.get("rate", 0.07)
         counts = {"tokens": 1000, "takeovers": round(1000 * rate), "realized_rate": rate, "base_passes": 1100}
-        tasks = [task for task in value_of(words, "--tasks").split(",") if task not in Harness.unreadable]
+        tasks = [task for task in call.options["tasks"] if task not in Harness.unreadable]
         told = {"per_task": dict.fromkeys(tasks, counts), "target_rate": target, "guide": given.get("guide", "acme/Large")}
-        run = takeover(given["policy"], rate=rate, **told)
+        policy = given.get("policy", "disagreement")
+        run = takeover(policy, rate=rate, **told)
         correct = {"base": [0, 1], "guide": [6, 5] if "base" not in given and "guide" in given else [8, 7], "random": [1, 1]}
         date = f"2026-01-01T00-00-{len(Harness.started):02d}"
-        write_results(folder, dict.fromkeys(tasks, correct.get(given["policy"], [7, 7]) * 8), run=run, date=date)
+        write_results(folder, dict.fromkeys(tasks, correct.get(policy, [7, 7]) * 8), run=run, date=date)
 
     def work(calls, **_):
         for call in calls:
-            write(["lm_eval", *call["words"]])
+            write(call)
 
     monkeypatch.setattr(running, "run_batch", work)
-    monkeypatch.setattr(running, "start_worker", lambda words: work(json.loads(Path(words[1]).read_text())))
+    monkeypatch.setattr(running, "run_apart", lambda call, **_: work([call]))
     return Harness
 
 
@@ -108,7 +108,7 @@ def test_a_command_given_again_makes_the_same_table_and_its_results_alone_stay(h
     words = [*WORDS, "--run_dir", str(tmp_path)]
     assert main(words) == 0
     first = capsys.readouterr()
-    assert [arguments_of(call)["policy"] for call in harness.started] == ["base", "disagreement", "guide", "random"]
+    assert [call["model_args"].get("policy") for call in harness.started] == ["base", None, "guide", "random"]
     assert "base: lm_eval --model guided-takeover" in first.err and "Recovery is measured against" in first.out
     assert "random: at the rate that the guided row realized on each task." in " ".join(first.out.split())
     assert main(words) == 0
@@ -119,9 +119,9 @@ def test_a_command_given_again_makes_the_same_table_and_its_results_alone_stay(h
     assert [name.replace("results_2026-01-01T00-00-0", "").removesuffix(".json") for name in kept] == last
 
 
-def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_path, monkeypatch):
+def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_path, monkeypatch, caplog):
     """Nothing is loaded where nothing is missing."""
-    loaded = []
+    loaded, seconds = [], []
     monkeypatch.setattr(model, "open_backend", lambda *given: loaded.append(given) or open_backend(*given))
     words = ["compare", "--tasks", "takeover_demo", "--limit", "1", "--gen_kwargs", "max_gen_toks=8", "--rows", "guided"]
     with comparing_here():
@@ -132,8 +132,27 @@ def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_
             identities = {task: own["identity"] for task, own in takeover["per_task"].items()}
             assert read_run_folder(tmp_path / "guided").takeover["target_rate"] == rate
             assert (takeover["target_rate"], json.loads((tmp_path / "guided" / "row.json").read_text())) == (rate, identities)
+            seconds.append(takeover["seconds"])
+            assert ("0 of 8 samples can be used; earlier ones differ in policy" in caplog.text) is (rate == 0.02)
+            caplog.clear()
     assert takeover["attempts"] == 2 and len(loaded) == 2  # the last one found all that the first one wrote
+    assert seconds[0] == seconds[2] > 0  # and took no time of it
     assert takeover["parameters"].keys() == takeover["dtypes"].keys() == {"base", "guide"}
+
+
+def test_the_rate_of_random_and_early_is_what_they_realize_and_needs_no_calibration(tmp_path):
+    """Each of their tokens is taken over by the rate itself, whatever the models write; end tokens count."""
+    words = ["compare", "--tasks", "takeover_demo", "--limit", "3", "--batch_size", "24", "--rows", "random,early", "--quiet"]
+    with comparing_here():
+        assert main([*words, "--rates", "0.02,0.1,0.4", "--run_dir", str(tmp_path)]) == 0
+    costs = {row["row"]: row for row in json.loads((tmp_path / "leaderboard.json").read_text())["costs"]}
+    for label, row in costs.items():
+        rate, tokens = float(label.partition("@")[2]), row["tokens"]
+        chance = (
+            3 * (rate * (1 - rate) / tokens) ** 0.5 if label.startswith("random") else 0.5 * 24 / tokens
+        )  # half a token each
+        assert row["takeovers"] / tokens == pytest.approx(rate, abs=chance), label
+    assert len(costs) == 6 and not [*tmp_path.glob("calibration*")]
 
 
 def test_leaderboard_and_compare_print_one_table_wherever_it_is_called_from(harness, tmp_path, capsys, monkeypatch):
@@ -184,9 +203,9 @@ def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
     words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path / "run"), "--rows"]
     for given in (["--plugins", f"{tmp_path}/every.py"], ["--model_args", f"plugins={tmp_path}/every.py"]):
         assert main([*words, "base,every_of_tests:period=5", *given]) == 0
-        expected = {"policy": "every_of_tests", "period": "5", "plugins": str(tmp_path / "every.py")}
-        assert expected.items() <= arguments_of(harness.started[-1]).items()
-        assert "target_rate" not in arguments_of(harness.started[-1])
+        expected = {"policy": "every_of_tests", "period": 5, "plugins": str(tmp_path / "every.py")}
+        assert expected.items() <= harness.started[-1]["model_args"].items()
+        assert "target_rate" not in harness.started[-1]["model_args"]
     with pytest.raises(ArgumentError, match="every_of_tests has no budget_parameter that a rate could be solved by"):
         main([*words, "every_of_tests@0.1", *given])
 
@@ -195,7 +214,7 @@ def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
     ("words", "text"),
     [
         (["--tasks", "takeover_demmo"], "--tasks 'takeover_demmo' is not known; did you mean 'takeover_demo'"),
-        (["--tasks", "takeover_demo", "--metadata", "[1]"], r"--metadata '\[1\]' is neither a JSON object nor NAME=VALUE"),
+        (["--tasks", "takeover_demo", "--metadata", "[1]"], r"--metadata '\[1\]' is neither NAME=VALUE,… nor a map in JSON"),
         (["--tasks", "takeover_demo", "--group", "kind"], r"takeover_demo: the document has no value in 'kind' \(--group\)"),
         (["--tasks", "takeover_demo", "--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
     ],
@@ -216,7 +235,7 @@ def test_a_mistyped_row_is_said_before_torch_is_imported(tmp_path):
 
 
 def test_two_comparisons_in_one_folder_are_refused(harness, tmp_path):
-    def second(words):
+    def second(call):
         with pytest.raises(RunDirError, match="is in use by process"):
             main([*WORDS, "--run_dir", str(tmp_path)])
 
@@ -233,16 +252,15 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path):
     assert main(words) == 0
     guided, thinking, random = harness.started
     for call in harness.started:
-        expected = {"--gen_kwargs": "temperature=0.7,max_gen_toks=99", "--limit": "2", "--device": "cpu", "--seed": "3"}
-        assert {option: value_of(call, option) for option in expected} == expected and "--apply_chat_template" in call
-        assert {"enable_thinking": "True", "dtype": "float32", "max_length": "500"}.items() <= arguments_of(call).items()
-        assert parse_stock(call).tasks == ["takeover_demo"]  # the stock command takes them
-    expected = {"calibration": "demo", "target_rate": "0.08", "model": "guided", "guide_device": "cpu"}
-    assert (expected | {"guide_revision": "main"}).items() <= arguments_of(guided).items()
-    assert arguments_of(random)["rate"] == "0.08"  # what the guided run realized
+        expected = {"limit": 2, "device": "cpu", "seed": 3, "batch_size": 7, "apply_chat_template": True}
+        assert (expected | {"gen_kwargs": {"temperature": 0.7, "max_gen_toks": 99}}).items() <= call.items()
+        assert {"enable_thinking": True, "dtype": "float32", "max_length": 500}.items() <= call["model_args"].items()
+    expected = {"calibration": "demo", "target_rate": 0.08, "model": "guided", "guide_device": "cpu"}
+    assert (expected | {"guide_revision": "main"}).items() <= guided["model_args"].items()
+    assert random["model_args"]["rate"] == 0.08  # what the guided run realized
     own = {"model": "thinking", "policy": "guide", "guide": "acme/Thinker"}
-    assert own.items() <= arguments_of(thinking).items()
-    assert not {"base", "calibration", "target_rate", "guide_revision", "guide_device"} & arguments_of(thinking).keys()
+    assert own.items() <= thinking["model_args"].items()
+    assert not {"base", "calibration", "target_rate", "guide_revision", "guide_device"} & thinking["model_args"].keys()
 
 
 def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys):
@@ -302,14 +320,13 @@ def test_a_grid_that_is_killed_in_every_row_ends_with_the_same_tables(tmp_path, 
 
 
 def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatch, tmp_path, capfd):
-    def fail(words):
+    def fail(options):
         os.write(1, b"a notice of lm-eval\n")
         raise ArgumentError("it has no such model")
 
-    monkeypatch.setattr(worker, "run_stock", fail)
-    monkeypatch.setattr(worker, "read_harness_once", lambda names: None)
-    places = {"results": str(tmp_path / "results"), "log": str(tmp_path / "row" / "log")}
-    call = {"row": "guided", "words": ["--tasks", "none"], **places}
+    monkeypatch.setattr(worker, "run_lm_eval", fail)
+    monkeypatch.setattr(worker, "read_harness_once", lambda: None)
+    call = worker.Call("guided", worker.LM_EVAL, {"tasks": ["none"]}, tmp_path / "row" / "log")
     with pytest.raises(ArgumentError, match="no such model"):
         worker.run_batch([call])
     assert capfd.readouterr().err == f"guided: failed; all that it printed is in '{tmp_path}/row/log'\n"

@@ -1,0 +1,90 @@
+"""The rows of a comparison: each a name, a rate, and the model arguments that `lm_eval` runs it with."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lm_eval._cli.utils import handle_cli_value_string
+
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, TWINS, ModelArguments
+from lm_eval_takeover.calibration.tuning import Method
+from lm_eval_takeover.commands.compare.comparison import ALONE, GUIDED, Comparison
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.named import THINKING, Named, find_policy
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.pair.loading import keep_read, open_method, parse_arguments
+from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow
+from lm_eval_takeover.storage.paths import make_component
+
+LEADERS = (GUIDED, "ce")  # whose realized rates the rows that follow take
+_OF_ALONE = {DRAFTED: {"block_size"}, THINKING: {"guide"}}  # arguments of rows of one model
+_BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRow(ComparedRow):
+    """A row that can be run; a model alone has no `method`. The `rate` of one that follows is not in its arguments yet."""
+
+    arguments: ModelArguments = field(default_factory=ModelArguments)
+    method: Method | None = None
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether a calibration says where its gate is, or what else sets its rate."""
+        return self.arguments.target_rate is not None or self.arguments.spike_ratio is not None
+
+
+def plan_rows(asked: Comparison) -> list[PlannedRow]:
+    """`--rows` at their rates, in their order. Raises ArgumentError for a row that cannot be run."""
+    has_leader = any(word.name in LEADERS for word in asked.rows)
+    rows = [row for word in asked.rows for row in _expand(word, asked, has_leader)]
+    labels = [row.label for row in rows]
+    if repeated := next((label for label in labels if labels.count(label) > 1), None):
+        raise ArgumentError(f"--rows names {repeated} twice")
+    return rows
+
+
+def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[PlannedRow]:
+    """One row for each rate. Raises ArgumentError."""
+    given = {name: handle_cli_value_string(value) for name, value in named.arguments.items()}
+    label = make_component("-".join([named.name, *(f"{name}-{value}" for name, value in named.arguments.items())]))
+    if named.name in ALONE:
+        if named.rates or named.arguments.keys() - _OF_ALONE.get(named.name, set()):
+            raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
+        shared = dict(asked.arguments)
+        if named.name == THINKING:  # another model than the pair's: without what belongs to their repositories, or to the guide
+            label, theirs = THINKING, {*TWINS.values(), *(name for name, kind in KINDS.items() if kind.own)}
+            shared = {name: value for name, value in shared.items() if name not in theirs}
+        arguments = _parse(asked, label, shared, ALONE[named.name] | given)
+        yield PlannedRow(label, named.name, word=label, arguments=arguments)
+        return
+    own = find_policy("rows", "ce" if named.name == GUIDED else named.name) | given
+    shared, reads = keep_read(asked.arguments, own["policy"]), policies.get(own["policy"]).reads()
+    # The rate is solved for, or, as of `random` and `early`, an argument of the policy itself.
+    argument = next((name for name in ("target_rate", "rate") if name in reads), "")
+    by_hand = not argument or any(name in own for name in (argument, *_BY_HAND))
+    method = open_method(parse_arguments({**shared, **own} | ({} if by_hand else {argument: 0.5})))
+    if argument == "target_rate":
+        parameter = method.policy.budget_parameter
+        by_hand = by_hand or parameter is None or parameter.name in own
+    if by_hand and named.rates:
+        reason = "its arguments set already how many tokens are taken over"
+        if not argument:
+            reason = f"policy={method.policy.name} has no budget_parameter that a rate could be solved by"
+        raise ArgumentError(f"--rows {named.name}@{named.rates[0]:g}: {reason}; leave the rate out")
+    rates = () if by_hand else named.rates or (asked.rates if named.name != GUIDED else ())
+    follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
+    method_name = own.get("score", "ce") if own["policy"] == DEFAULT_POLICY else own["policy"]
+    told = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
+    word = ":".join([method_name, *(f"{key}={value}" for key, value in told.items())])
+    roles = method.policy.host, method.policy.donor, method.policy.mixes
+    for rate in rates or [None if by_hand or follows else asked.target_rate]:
+        at = f"{label}@{rate:g}" if rates else label
+        arguments = _parse(asked, at, asked.arguments, own if rate is None else own | {argument: rate})
+        yield PlannedRow(at, named.name, rate, follows, word, None, *roles, arguments=arguments, method=method)
+
+
+def _parse(asked: Comparison, label: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> ModelArguments:
+    """The arguments of a row: of the shared ones those that its policy reads, and its own. Raises ArgumentError."""
+    place = {"model": label, "run_dir": asked.run_dir / label / "samples"}
+    return parse_arguments({**keep_read(shared, own["policy"]), **own, **place})
