@@ -5,7 +5,7 @@ Errors name the file and the field. Settings are flat, `name -> value`, of a tas
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -99,8 +99,8 @@ def _read_json(path: Path, writer: str) -> Any:
         raise ResultsError(f"'{path}' is not JSON ({error}); write it again with {writer}") from error
 
 
-def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = None) -> Iterator[Fields]:
-    """The object of each line. With `skip`, a line that is no JSON is left out and reported there. Raises ResultsError."""
+def read_lines(path: Path, writer: str) -> Iterator[Fields]:
+    """The object of each line. Raises ResultsError."""
     try:
         with open_input(path) as stream:
             number = 0
@@ -114,11 +114,8 @@ def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = Non
                 try:
                     value = json.loads(line)
                 except (ValueError, RecursionError) as error:
-                    if skip is None:
-                        raise ResultsError(f"{place} is not JSON ({error}); write it again with {writer}") from error
-                    skip(f"{place} is left out: it is not JSON ({error})")
-                else:
-                    yield Fields(place, value)
+                    raise ResultsError(f"{place} is not JSON ({error}); write it again with {writer}") from error
+                yield Fields(place, value)
     except OSError as error:
         raise ResultsError(f"'{path}' cannot be read: {error.strerror or error}") from error
 

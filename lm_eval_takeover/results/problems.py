@@ -40,7 +40,6 @@ class Problems:
     texts: str = ""  # digest of all responses, whatever the order of problems
     responses: tuple[str, ...] = ()  # digests of those to each problem, where they are known
     sample_texts: tuple[tuple[str, ...], ...] = ()  # of each problem the digests of its samples' texts, where they are known
-    verdicts: tuple[tuple[bool, ...], ...] = ()  # of each problem whether its samples are correct, as the takeover tasks say
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
     clusters: tuple[int, ...] = ()  # the number of each problem's cluster; none where every problem stands alone
@@ -59,9 +58,7 @@ class Problems:
         places = {name: place for place, name in enumerate(self.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}
-        known = {
-            name: getattr(self, name) for name in ("doc_ids", "responses", "sample_texts", "verdicts", "prompts", "clusters")
-        }
+        known = {name: getattr(self, name) for name in ("doc_ids", "responses", "sample_texts", "prompts", "clusters")}
         ordered: dict[str, Any] = {name: tuple(each[place] for place in order) for name, each in known.items() if each}
         return replace(self, ids=ids, values=values, **ordered)
 
@@ -96,7 +93,6 @@ class Measured:
     prompt: str = ""
     group: str = ""  # of `--group`
     sample_texts: tuple[str, ...] = ()
-    verdicts: tuple[bool, ...] = ()
 
 
 class NotCorrect(ResultsError):
@@ -161,8 +157,8 @@ def read_problems(
         metrics |= {m: float(row.get(m)) for m in others if m not in (*metrics, accuracy) and is_share(row.get(m))}
         texts, group = digest_of([document, row.get("resps")]), reading.find_group(row.place, row.get("doc"))
         each = tuple(digest_of(text) for part in row.get("resps", []) if isinstance(part, list) for text in part)
-        prompt, verdicts = str(row.get("prompt_hash") or ""), _read_verdicts(row)
-        rows.append(Measured(document, doc_id, metrics, _count_samples(row), texts, prompt, group, each, verdicts))
+        prompt = str(row.get("prompt_hash") or "")
+        rows.append(Measured(document, doc_id, metrics, _count_samples(row), texts, prompt, group, each))
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
     if crashed > reading.max_missing * (total := crashed + len(rows)):
@@ -200,8 +196,7 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
     clusters = join_clusters(prompts, [row.group for row in rows])
     texts, each = digest_of(sorted(responses)), tuple(row.sample_texts for row in rows)
-    verdicts = tuple(row.verdicts for row in rows)
-    return Problems(names, samples, values, doc_ids, texts, responses, each, verdicts, missing, prompts, clusters)
+    return Problems(names, samples, values, doc_ids, texts, responses, each, missing, prompts, clusters)
 
 
 def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:
@@ -215,14 +210,6 @@ def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]
 def _is_null(responses: Any) -> bool:
     """Whether a response is null, as where a model of an API gave none."""
     return responses is None or (isinstance(responses, list) and any(map(_is_null, responses)))
-
-
-def _read_verdicts(row: Fields) -> tuple[bool, ...]:
-    """Whether each sample is correct; nothing of a task that does not write `[answer, outcome]` for each."""
-    filtered: Any = row.get("filtered_resps")
-    judged = filtered[0] if isinstance(filtered, list) and filtered and isinstance(filtered[0], list) else []
-    pairs = [each for each in judged if isinstance(each, list) and len(each) == 2]
-    return tuple(outcome == "correct" for _, outcome in pairs) if len(pairs) == len(judged) else ()
 
 
 def _count_samples(row: Fields) -> int:

@@ -43,11 +43,10 @@ def tabulate_task(folder: Path, rows: Sequence["Answered"]) -> TaskResult:
 
 def _measure(rows: Sequence["Answered"]) -> Measured:
     first, count, texts = rows[0], len(rows), tuple(digest_of(one.stored.text) for one in rows)
-    verdicts = tuple(one.correct for one in rows)
-    metrics = {ACC: sum(verdicts) / count}
+    metrics = {ACC: sum(one.correct for one in rows) / count}
     metrics |= {name: sum(getattr(one.stored, name) for one in rows) / count for name in COSTS}
     responses, prompt = digest_of([first.doc, texts]), str(first.problem)
-    return Measured(first.doc, first.doc_id, metrics, count, responses, prompt, sample_texts=texts, verdicts=verdicts)
+    return Measured(first.doc, first.doc_id, metrics, count, responses, prompt, sample_texts=texts)
 
 
 def read_costs(results: Iterable[TaskResult]) -> dict[str, tuple[dict[str, Values], str]]:
