@@ -169,8 +169,9 @@ def test_imports_are_light():
     package = ROOT / "lm_eval_takeover"
     light = [path for folder in ("answers", "tasks", "storage", "results") for path in (package / folder).glob("*.py")]
     names = ", ".join(".".join(path.with_suffix("").relative_to(ROOT).parts) for path in light if path.stem != "__init__")
+    logs = CALLS.format([["leaderboard", LOGS]])
+    assert list_loaded((logs, ("lm_eval_takeover.answers", "lm_eval_takeover.runs.run_reader"))) == [[]]
     stages = [
-        (CALLS.format([["leaderboard", LOGS]]), ("lm_eval_takeover.answers", "lm_eval_takeover.runs.run_reader")),
         (starts + CALLS.format(helps), HARNESS),
         (f"import {', '.join(f'lm_eval_takeover.{name}' for name in READERS)}", (*MODELS, "datasets", "lm_eval")),
         (CALLS.format(reads), (*MODELS, "datasets", "lm_eval", "scipy.stats")),

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from scipy import stats
+from scipy.special import betaincinv
 
 APART = 0.10  # from this difference of `unboxed` on, a table says how far reading can move the gap
 
@@ -29,7 +29,7 @@ def read_refused() -> tuple[float, float]:
     """The most that the refused shares of right answers, with a box and without, can be: upper ends of exact 95 % intervals."""
     shares = json.loads(files("lm_eval_takeover.results").joinpath("ruler.json").read_text(encoding="utf-8"))
     counts = [(shares[name]["refused"], shares[name]["right"]) for name in ("boxed", "unboxed")]
-    with_box, without = (float(stats.beta.ppf(0.975, refused + 1, right - refused)) for refused, right in counts)
+    with_box, without = (float(betaincinv(refused + 1, right - refused, 0.975)) for refused, right in counts)
     return with_box, without
 
 

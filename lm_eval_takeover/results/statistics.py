@@ -94,7 +94,8 @@ def mean_interval(values: Values, confidence: float = CONFIDENCE, clusters: Sequ
     bound is too near, a one-sided exact bound replaces it, as Brown, Cai and DasGupta do (Stat. Sci. 16, 2001).
     """
     effective = count_effective(as_values(np.unique(clusters, return_counts=True)[1])) if clusters else len(values)
-    values, mean = by_cluster(values, clusters), values.mean()
+    values = by_cluster(values, clusters)
+    mean = values.mean()
     low, high = bounds_of(len(values), mean, ((values - mean) ** 2).sum(), confidence, effective)
     return Interval(float(mean), float(low), float(high))
 

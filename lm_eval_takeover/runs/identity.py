@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import KINDS, ModelArguments
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import ROW
@@ -38,7 +37,8 @@ from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_of_text
 from lm_eval_takeover.storage.schema import check
 
-if TYPE_CHECKING:  # these load torch, which readers do not need
+if TYPE_CHECKING:  # these load torch or `answers`, which readers do not need
+    from lm_eval_takeover.answers.samples import Verifier
     from lm_eval_takeover.method.policy import Policy
     from lm_eval_takeover.method.request import Request
     from lm_eval_takeover.pair.gate_choice import GateOrigin
@@ -145,7 +145,7 @@ def digest_task(task: Any, documents: int | None = None) -> str:
     return digest_of([_name_functions(config, []), digest_task_code(task), *read])
 
 
-def digest_task_code(task: Any, verifier: Verifier = "takeover") -> str:
+def digest_task_code(task: Any, verifier: "Verifier" = "takeover") -> str:
     """All code that prompts and judges by a task: its class, the functions that its file names, and what these reach."""
     from lm_eval_takeover.tasks.verdicts import identify_scorer  # with `answers`, which readers do not need
 

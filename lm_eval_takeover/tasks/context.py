@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.calibration.commands import NO_TASK, RunTask
 from lm_eval_takeover.samples import Response, Verdict
 
-if TYPE_CHECKING:  # it loads torch and transformers
+if TYPE_CHECKING:  # these load torch, or all of `answers`
     from lm_eval.api.instance import Instance
+
+    from lm_eval_takeover.answers.samples import Verifier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +44,7 @@ class RunContext:
     """
 
     evaluation: Evaluation = field(default_factory=Evaluation)
-    verifier: Verifier = "takeover"
+    verifier: "Verifier" = "takeover"
     think_end: str = ""
     log: Callable[[Iterable[Verdict]], None] | None = None
 

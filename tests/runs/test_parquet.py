@@ -50,7 +50,7 @@ def make_rows(task, numbers, ending=""):
         for n in numbers
     ]
     requests = [Request((n, n + 1, *map(ord, ending)), 0, 5, Sampling(), label="r") for n in numbers]
-    return list(map(make_prompt, instances, requests))
+    return list(map(make_prompt, instances, requests, numbers))
 
 
 def test_prompts_are_kept_once_and_written_for_anyone(tmp_path):
@@ -72,9 +72,11 @@ def test_prompts_are_kept_once_and_written_for_anyone(tmp_path):
 @pytest.mark.parametrize("withheld", [True, False])
 def test_withheld_questions_leave_only_their_ids(withheld):
     data = {"test": datasets.Dataset.from_list([{"problem": "p1", "answer": "1"}])}
-    task = {"task": "secret", "doc_to_text": "{{problem}}", "custom_dataset": lambda **_: data}
-    GPQA(task | {"metadata": {"withhold_questions": withheld}})
-    (row,) = make_rows("secret", [1])
+    config = {"task": "secret", "doc_to_text": "ask {{problem}}", "doc_to_target": "1", "custom_dataset": lambda **_: data}
+    task = GPQA(config | {"test_split": "test", "metadata": {"withhold_questions": withheld}})
+    task.build_all_requests()
+    (instance,) = task.instances[:1]
+    row = make_prompt(instance, Request((1, 2), 0, 5, Sampling(), label="r"), 1)
     assert (row["prompt"], row["problem"]) == ((None, None) if withheld else ("ask p1", "p1"))
     assert (row["prompt_ids"], row["answer"]) == ([1, 2], "1")
 

@@ -270,8 +270,9 @@ def test_recovery_is_blank_with_the_reason(results, board):
 
 def test_a_recovery_with_a_wide_interval_bears_a_mark_and_its_interval(tmp_path, board, printed):
     """It widens as Recovery grows, so leaving it out would remove the best rows."""
-    base = [0, 8, 3, 5, 2, 6, 1, 7, 4, 4]
+    base = [0, 8, 3, 5, 2, 6, 1, 7, 4, 4] * 2
     gains = {"base": [0] * 10, "guided": [3, -1, 4, -2, 3, -3, 4, -1, 2, 1], "guide": [2, 0, 1, 2, 3, 1, 3, 0, 2, 1]}
+    gains = {name: gained * 2 for name, gained in gains.items()}
     for name, gained in gains.items():
         counts = {"takeover_amc23": [one + more for one, more in zip(base, gained, strict=True)]}
         write_results(tmp_path / name, counts, run=takeover("disagreement" if name == "guided" else name))

@@ -125,7 +125,7 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
     shown = text[text.index('id="good"') : text.index('id="where"')]
     lead, picture, table, costs, tasks = (shown.index(part) for part in ("lead", "<svg", "<table", "Guide passes", "<details"))
     assert lead < picture < table < costs < tasks < shown.index(">takeover_amc23<") and shown.count("<svg") == 1
-    rows = re.findall(r"<tr><td>(\S+)</td><th scope=\"row\">(\w+)</th>", shown)
+    rows = re.findall(r"<tr[^>]*><td>(\S+)</td><th scope=\"row\">(\w+)</th>", shown)
     tasks = ("mean", "takeover_amc23", "takeover_gsm8k")
     assert [task for task, _ in rows] == [task for task in tasks for _ in names] and {name for _, name in rows} == {*names}
     assert "guided: the guide wrote 2.5% of the tokens. 68.1% of its answers are correct; base 30.6%" in shown
