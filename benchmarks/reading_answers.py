@@ -194,9 +194,9 @@ def write_shares() -> None:
 
 def write_table(name: str, lines: Sequence[str]) -> None:
     """Put a table in its place in docs/verification.md."""
-    start, end = f"<!-- {name}: written by benchmarks/reading_answers.py --write -->\n", "\n<!-- end -->"
+    start, end = f"<!-- {name}: written by benchmarks/reading_answers.py --write -->\n", "<!-- end -->"
     before, _, after = PAGE.read_text(encoding="utf-8").partition(start)
-    PAGE.write_text(before + start + "\n".join(lines) + end + after.partition(end)[2], encoding="utf-8")
+    PAGE.write_text(before + start + "\n".join([*lines, ""]) + end + after.partition(end)[2], encoding="utf-8")
 
 
 def list_kinds() -> list[str]:
