@@ -73,7 +73,8 @@ class Reply:
         first = drop_second_round(self.text, problem)
         self.truncated = truncated and first == self.text
         start = max(0, max(map(first.rfind, "0123456789")) - TAIL)  # a loop of words may follow the last number
-        tail = _SIGN.sub("-", PICTURE.sub(" ", first[start : start + 2 * TAIL]).strip())
+        tail = PICTURE.sub(" ", first[start : start + 2 * TAIL]).strip()
+        tail = _SIGN.sub("-", tail) if "minus" in tail or "negative" in tail else tail
         self.tail = EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
 
     def list_sentences(self) -> Iterator[Sentence]:

@@ -137,9 +137,14 @@ class Sentence:
         self.source, self.start, self.problem, self.marked, self.whole = text, start, problem, marked, whole
         text = text[start:end]
         self.written = text.strip()
+        self.text = "" if whole else self._leave_out(text)
+
+    @staticmethod
+    def _leave_out(text: str) -> str:
+        """A sentence without denied numbers and its place in a list; of one with bold values the last of these."""
         text = _DENIED.sub("", _FOR_ALL.sub("", text))
         bold = [content for content in _BOLD.findall(text) if MATHEMATICAL.search(content)]
-        self.text = "" if whole else _PLACE.sub("", bold[-1] if bold else text)
+        return _PLACE.sub("", bold[-1] if bold else text)
 
     @cached_property
     def values(self) -> list[Span]:
@@ -197,9 +202,7 @@ class Sentence:
 def find_values(text: str) -> list[Span]:
     named = find_maths(text)
     maths = [(start, end, after_equals(content)) for start, end, content in named if not _UNKNOWN.fullmatch(content)]
-    masked = text
-    for start, end, _ in named:
-        masked = masked[:start] + "x" * (end - start) + masked[end:]
+    masked = MATHS.sub(lambda match: "x" * len(match[0]) if len(match[0]) > 2 else match[0], text)
     return sorted(maths + [(*match.span(), match[0].strip()) for match in NUMBER.finditer(masked)])
 
 
