@@ -218,8 +218,7 @@ def test_a_calibration_that_ends_between_its_two_files_goes_on(tmp_path, monkeyp
     monkeypatch.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
     with monkeypatch.context() as patched:
         patched.setattr(measurement, "write_calibration", end)
-        with pytest.raises(Terminated):
-            main(words)
+        assert main(words) == 143
     assert not (tmp_path / "out.json").exists() and (tmp_path / "out.md").exists()
     assert main(words) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
