@@ -185,7 +185,8 @@ class Journal:
             _create(path)
         self._connection = _open_file(path, read_only=read_only, check=check)
         self._attempt: int | None = None  # its id
-        self._spent = self._kept = 0.0  # seconds until the clock stopped, and until the last sample
+        self._spent = 0.0  # seconds until the clock stopped
+        self._kept: float | None = None  # seconds until the last sample, None before the first one
         self._since: float | None = None  # when it was started; None: it stands
         self._command = "", "{}"  # digest, facts as JSON
         self._synced = 0.0
@@ -260,14 +261,14 @@ class Journal:
         if self._command[0] != command:
             self.stop_clock()
             (self._attempt,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
-            self._spent = self._kept = 0.0
+            self._spent, self._kept = 0.0, None
         self._command = command, json.dumps(facts)
         self._since = self._since or time.monotonic()
         self.update_attempt()
 
     def stop_clock(self, *, interrupted: bool = False) -> None:
         """The attempt's seconds count until here, or until its last sample: what was interrupted after it is written again."""
-        self._spent, self._since = max(self._spent, self._kept) if interrupted else self._count_seconds(), None
+        self._spent, self._since = max(self._spent, self._kept or 0.0) if interrupted else self._count_seconds(), None
         self.update_attempt()
 
     def _count_seconds(self) -> float:
@@ -277,7 +278,7 @@ class Journal:
         """Commit the seconds that this attempt has taken so far, none before its first sample, and the transaction at hand."""
         with self._connection:
             if self._attempt is not None:
-                seconds = self._count_seconds() if self._kept else 0.0
+                seconds = self._count_seconds() if self._kept is not None else 0.0
                 self._insert("REPLACE", "attempts", [(self._attempt, *self._command, seconds)])
 
     def attempts(self, command: str) -> list[tuple[dict[str, Any], float]]:

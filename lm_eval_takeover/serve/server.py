@@ -227,6 +227,9 @@ def main() -> int:
 
         entry.run_server = _serve
         entry.main()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
     except Exception as error:
         from lm_eval_takeover.vllm.launch import explain
 

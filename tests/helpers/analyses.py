@@ -33,17 +33,19 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, tar
     asks = {(t, d): usual | {"task": t, "doc_id": d, "problem": problem, "answer": gold}
             for (t, d), (problem, gold) in problems.items()}  # fmt: skip
     run = RunWriter(folder)
-    asked, verdicts = [], []
+    asked, verdicts, samples = [], [], []
     for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():
         text = f"{task} {doc} {number} {policy} {rate}"
         key = blake2b(text.encode(), digest_size=16).digest()
         asked.append(AskedSample(task, f"{task} {doc}", doc, number, doc, digest_of(asks[task, doc]), key))
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
         counts = (len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1)
-        run.add(Sample(key, task, doc, number, text, *counts, False, trace=trace))
+        samples.append(Sample(key, task, doc, number, text, *counts, False, trace=trace))
         outcome = "correct" if correct else "incorrect"
         verdicts.append(Verdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
     run.begin(command, facts, asked, list(asks.values()))
+    for sample in samples:
+        run.add(sample)
     run.add_verdicts(verdicts)
     run.close()
     return folder
