@@ -32,7 +32,7 @@ from lm_eval_takeover.answers.reading import read_answer
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.vllm.launch import SUPPORTED
 
-BROUGHT = {"lm_eval_takeover", "vllm", "ray", "starlette", "uvicorn", "prometheus_client", "triton", "peft",
+BROUGHT = {"pydantic", "lm_eval_takeover", "vllm", "ray", "starlette", "uvicorn", "prometheus_client", "triton", "peft",
            "gguf"}  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
