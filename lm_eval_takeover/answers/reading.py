@@ -29,7 +29,7 @@ from lm_eval_takeover.answers.sentences import (
 )
 
 _MARKER = re.compile(
-    r"[aA#](?:(?<=\b[aA])(?i:(?<!if the .)(?<!suppose the .)ns(?:wers?)?\b"
+    r"[aA#](?=[nN][sS]|##)(?:(?<=\b[aA])(?i:(?<!if the .)(?<!suppose the .)ns(?:wers?)?\b"
     r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
     r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
     r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|))"

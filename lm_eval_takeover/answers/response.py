@@ -34,7 +34,7 @@ _FIRST_STEP = re.compile(r"(?im)^[ \t*#]*+(?:step[ -]1\b|step[ -]by[ -]step\b|1\
 _FINISHED = re.compile(r"[.!?。\d)\]}$*`>|][\s\\]*+\Z")
 # What begins a check, a second way or an explanation; what concludes.
 _CHECK = re.compile(
-    r"(?i)(?:(?<=\n)|(?<=[.!$)]\s))[*# ]*+(?:(?>step \d++:? |)(?>to |let(?:'s| us) |we can |)(?>double[ -]?|)"
+    r"(?i)[\n.!$)](?:(?<=\n)|\s)[*# ]*+(?:(?>step \d++:? |)(?>to |let(?:'s| us) |we can |)(?>double[ -]?|)"
     r"(?:check|verif[iy]|confirm)|explanation|alternatively|this (?:includes|is because))"
 )
 _CONCLUDED = re.compile(r"\b(?:therefore|thus|hence|so|answer|total|final)\b|conclu", re.IGNORECASE)
@@ -94,5 +94,5 @@ def drop_second_round(text: str, problem: str) -> str:
             text = text[:place]
     check = _CHECK.search(text, max(0, len(text) - TAIL))
     if check and _CONCLUDED.search(text, 0, check.start()) and not _CONCLUDED.search(text, check.end()):
-        return text[: check.start()]
+        return text[: check.start() + 1]
     return text

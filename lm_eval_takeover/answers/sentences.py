@@ -18,8 +18,6 @@ _STOP = r"(?<!\\.)(?<!approx.)(?<!\bca.)(?<!i\.e.)(?<!\b[MD][rs].)(?<!\bMrs.)(?=
 _SENTENCE_END = re.compile(rf"\.{_STOP}|\?{_STOP}|。{_STOP}|!(?!\s*+[-+=*/^<>×·]){_STOP}|\n")  # by first characters: fast
 MATHEMATICAL = re.compile(r"[\d$\\]")
 WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
-MATHEMATICAL = re.compile(r"[\d$\\]")
-WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
 _ENVIRONMENT = r"\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
 # Between two dollar signs stands no word, as the angle ABC, and no space only at the end: `$20 - $8` and `$5 and $6` are prices.
