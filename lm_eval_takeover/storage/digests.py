@@ -3,7 +3,8 @@
 A file counts by all its bytes. Those of a large one are read once: its digest is kept in the user's cache folder, under its path,
 size, times and inode, as long as none of them changes. Code reaches:
 
-    imports        wherever they stand in a file, found without running it; of an installed package the version
+    imports        wherever they stand in a file, found without running it; of an installed package the version, of a large one
+                   that lies elsewhere (a checkout on PYTHONPATH) the bytes, and not what these import
     files          that a constant of the code names, or that it has opened for reading
     environment    the variables that a constant names, where the code asks for the environment
 
@@ -15,6 +16,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -95,6 +97,7 @@ _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE")
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/run/", "/usr/lib", "/usr/share/")
 _LIBRARIES = tuple(realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = str(Path(__file__).parents[1]) + os.sep
+_LIBRARY = 300  # modules of a package that counts as a whole
 _TASKS = f"{os.sep}lm_eval{os.sep}tasks{os.sep}"  # task files of lm-eval count by their bytes, as anyone's
 _WRITING = ("write", "to_", "save", "mkdir", "unlink")  # how functions that write begin
 _MODES = {"w", "a", "x", "wb", "ab", "xb", "w+", "a+", "wt", "at"}
@@ -119,9 +122,21 @@ def describe_code(roots: Iterable[str]) -> list[tuple[str, str]]:
     found = set[tuple[str, str]]()
     for file, packages, variables in _follow(roots):
         found.add((Path(file).name, digest_path(Path(file))))
-        found |= {(name, "" if name in _TOLD else find_version(name) or "") for name in packages}
+        found |= {_identify(package) for package in packages}
         found |= {(f"${name}", os.environ[name]) for name in variables if name in os.environ}
     return sorted(found)
+
+
+def _identify(package: str) -> tuple[str, str]:
+    """An installed package with its version, a library in a folder with its digest."""
+    if os.sep in package:
+        return Path(package).name, _digest_library(package)
+    return package, "" if package in _TOLD else find_version(package) or ""
+
+
+@functools.cache
+def _digest_library(folder: str) -> str:
+    return digest_path(Path(folder))
 
 
 def list_files(roots: Iterable[str]) -> list[str]:
@@ -219,9 +234,24 @@ def _resolve(file: str) -> tuple[set[str], set[str], set[str]]:
             continue
         origins = [] if top == PACKAGE else list(_find_module(name, [*folders[:2], *folders[3:], *sys.path]))
         inside = {realpath(origin) for origin in origins if origin.endswith(".py") and not is_installed(origin)}
-        files |= inside
-        packages |= {top} if top and not inside and (origins or top == PACKAGE) else set()
+        libraries = {library for origin in inside if (library := _find_library(os.path.dirname(origin)))}
+        if libraries:
+            packages |= libraries
+        elif inside:
+            files |= inside
+        elif top and (origins or top == PACKAGE):
+            packages.add(top)
     return files, packages, {text for text in code.texts if text.isidentifier()} - PLACES if code.asks else set()
+
+
+@functools.lru_cache(maxsize=10_000)
+def _find_library(folder: str) -> str | None:
+    """The outermost package around a folder, if it has more modules than anybody writes for a task."""
+    package = None
+    while isfile(join(folder, "__init__.py")):
+        package, folder = folder, os.path.dirname(folder)
+    modules = Path(package).rglob("*.py") if package and not is_installed(package) else ()
+    return package if len(list(itertools.islice(modules, _LIBRARY))) == _LIBRARY else None
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -241,6 +241,20 @@ def test_what_code_opens_by_a_name_that_it_makes_counts_once_it_is_open(world):
     assert digests.digest_code([str(world / "main.py")]) != before
 
 
+def test_a_library_outside_of_site_packages_is_one_entry_by_its_bytes(tmp_path, monkeypatch):
+    (library := tmp_path / "checkout" / "large_library").mkdir(parents=True)
+    for number in range(300):
+        (library / f"module_{number}.py").write_text(f"import module_{number + 1}\n")
+    (library / "__init__.py").write_text("from large_library import module_7\n")
+    (task := tmp_path / "task.py").write_text("from large_library.module_1 import x\n")
+    monkeypatch.syspath_prepend(library.parent)
+    before = digests.describe_code([str(task)])
+    assert [name for name, _ in before] == ["large_library", "task.py"]
+    (library / "module_299.py").write_text("changed = True\n")
+    digests._digest_library.cache_clear()  # which another process computes anew
+    assert digests.describe_code([str(task)])[0][1] != before[0][1]
+
+
 def test_a_large_file_is_read_once_until_its_size_times_or_inode_change(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("lm_eval_takeover.storage.digests._KEPT", 4)
