@@ -39,7 +39,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import TRACES
-from lm_eval_takeover.vllm.block_rule import CONCURRENCY, choose_drafts
+from lm_eval_takeover.vllm.block_rule import choose_drafts
 
 ROWS = (1, 4, 8, 16, 64)
 VOCAB = 151_936
@@ -316,7 +316,7 @@ def report_by_load(texts: Sequence[Sequence[Position]]) -> None:
     for context in (4000, 1000):
         served = Served(RANGE["middle"], context=context)
         rows_of = (*ROWS, count_capacity(("base", "guide")) * CONTEXT // context)
-        choice = choose_drafts(replace(served.costs, ends=share), CONCURRENCY["cuda"])
+        choice = choose_drafts(replace(served.costs, ends=share), 1024)  # requests at a time: vLLM's default on large GPUs
         chosen = [next((length for _, end, length in choice.ranges if rows <= end), None) for rows in rows_of]
         print(f"\n|tokens/s, {context:,} tokens in each context; requests" + "".join(f"|{rows}" for rows in rows_of) + "|")
         print("|---" + "|--:" * len(rows_of) + "|")

@@ -23,6 +23,7 @@ import functools
 import inspect
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -149,9 +150,10 @@ def digest_task_code(task: Any, verifier: "Verifier" = "takeover") -> str:
     """All code that prompts and judges by a task: its class, the functions that its file names, and what these reach."""
     from lm_eval_takeover.tasks.verdicts import identify_scorer  # with `answers`, which readers do not need
 
-    functions: list[Any] = [type(task)]
-    _name_functions(task.config.to_dict(keep_callable=True), functions)
-    files = {file: each for each in functions if (file := inspect.getsourcefile(inspect.unwrap(each)))}
+    named: list[Any] = [type(task)]
+    _name_functions(task.config.to_dict(keep_callable=True), named)
+    files: dict[str, Any] = dict.fromkeys(_list_named_files(task))
+    files |= {file: each for each in named if (file := _find_source(each))}
     libraries = {each.__module__.partition(".")[0] for file, each in files.items() if digests.is_installed(file)}
     found = digests.describe_code(file for file in files if not digests.is_installed(file) and not digests.is_ours(file))
     found += [(name, digests.find_version(name) or "") for name in sorted(libraries)]
@@ -160,18 +162,37 @@ def digest_task_code(task: Any, verifier: "Verifier" = "takeover") -> str:
     return digest_of(found)
 
 
+def _list_named_files(task: Any) -> list[str]:
+    """The files that a task file names by `!function`, whatever made the functions there."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    source = Path((task.config.metadata or {}).get("config_source") or "inline")
+    text = json.dumps(load_yaml(source, resolve_func=False), default=str) if source.is_file() else ""
+    named = (f"{folder}/{name.replace('.', '/')}.py" for folder, name in re.findall(r'"(/[^"]*)/([\w.]+)\.\w+"', text))
+    return [file for file in named if Path(file).is_file()]
+
+
+def _find_source(value: Any) -> str | None:
+    """The file of a function, a class or an object's class; None of what is built in."""
+    value = inspect.unwrap(value) if inspect.isroutine(value) or inspect.isclass(value) else type(value)
+    try:
+        return inspect.getsourcefile(value)
+    except TypeError:
+        return None
+
+
 def _name_functions(value: Any, found: list[Any]) -> Any:
-    """JSON values in which functions are their names; `found` collects them, as their code is digested apart."""
+    """JSON values in which functions are their names; `found` collects what can be called, as its code is digested apart."""
+    if callable(value) and getattr(value, "__module__", None) != "builtins":
+        found.append(value)
     if isinstance(value, functools.partial):
         return [_name_functions(each, found) for each in (value.func, value.args, value.keywords)]
     if isinstance(value, Mapping):
         return {str(name): _name_functions(each, found) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_name_functions(each, found) for each in value]
-    if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ != "builtins":
-        found.append(value)
-    elif callable(value):  # an object of a class of its own
-        found.append(value := type(value))
+    if callable(value) and not hasattr(value, "__qualname__"):  # an object of a class of its own
+        value = type(value)
     return getattr(value, "__qualname__", value)
 
 

@@ -62,6 +62,7 @@ class ServedEngine:
     def __init__(self, client: Any) -> None:
         self.settings = EngineSettings.of(client.model_config)
         self.length: int = client.model_config.max_model_len
+        self.dtype = str(client.model_config.dtype).removeprefix("torch.")
         self._client = client
         self._lock = asyncio.Lock()
         self._waiting: list[Wish] = []  # for the next call of the workers

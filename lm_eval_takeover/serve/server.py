@@ -190,7 +190,7 @@ def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]
     values = {
         "host": host,
         "donor": donor,
-        "summary": f"policy={policy.name}{gated}. Prompt and answer have up to {engine.length} tokens.",
+        "summary": f"policy={policy.name}{gated}, {engine.dtype}. Prompt and answer have up to {engine.length} tokens.",
         "length": engine.length,
         "tokens": min(_TOKENS, engine.length),
         "tau": f"{gate.tau:g}" if gate is not None else "",

@@ -17,7 +17,6 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 LONGEST = 16
-CONCURRENCY = {"cuda": 1024, "cpu": 256}  # vLLM's own on large GPUs, and on CPUs
 LEAST_GAIN = 0.9  # of the fused pair's time with one request; above that, the more robust engine
 MOST_LOSS = 1.1  # of its time with any number of requests
 LAUNCH = {"cuda": (1.2e-5, 8.6e-5), "cpu": (6e-4, 6e-4)}  # seconds a layer, in CUDA graphs and without; see docs/gpu.md
@@ -28,12 +27,10 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
     """Of a pair that may draft."""
     engine_arguments = arguments.engine_arguments
     drafting, verifying = (pair.member(role) for role in DIRECTIONS[policy.direction])
-    graphs, eager = LAUNCH.get(pair.member("guide").device.type, LAUNCH["cpu"])
-    if engine_arguments.get("enforce_eager"):
-        graphs = eager
+    launch = LAUNCH.get(pair.member("guide").device.type, LAUNCH["cpu"])[bool(engine_arguments.get("enforce_eager"))]
     ranks = int(engine_arguments.get("tensor_parallel_size", 1))
 
-    def find_cost(member: Member, launch: float) -> PassCost:
+    def find_cost(member: Member) -> PassCost:
         model = member.outline
         machine = find_machine(member.device, model.dtype)
         speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
@@ -42,14 +39,11 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
         return PassCost.of_model(model, replace(machine, launch=launch, **speeds), padded=False)
 
     length = int(arguments.max_length or engine_arguments.get("max_model_len") or pair.max_length or 4 * _COLUMNS)
-    alone = policy.host is None
-    fused = find_cost(drafting, graphs)
-    # vLLM's own engines that share requests have no graphs of the drafter.
-    drafter = find_cost(drafting, eager) if int(engine_arguments.get("data_parallel_size", 1)) > 1 else fused
+    alone, drafter = policy.host is None, find_cost(drafting)
     return StepCosts(
         drafter=drafter,
-        target=find_cost(verifying, graphs),
-        fused=None if alone else fused,
+        target=find_cost(verifying),
+        fused=None if alone else drafter,
         ends=_guess_ends(arguments, policy),
         columns=min(length // 4, _COLUMNS),
         bonus=alone,

@@ -19,7 +19,7 @@ from lm_eval_takeover.forward.caches import list_layer_kinds
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.block_rule import CONCURRENCY, Choice, choose_drafts, describe_costs
+from lm_eval_takeover.vllm.block_rule import Choice, choose_drafts, describe_costs
 from lm_eval_takeover.vllm.plugin import ARCHITECTURE, register
 from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
@@ -68,8 +68,7 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
     """
     check_architectures(pair, policy)
     engine_arguments, block_size = arguments.engine_arguments, arguments.block_size
-    usual = CONCURRENCY.get(pair.members[-1].device.type, CONCURRENCY["cpu"])
-    most = int(engine_arguments.get("max_num_seqs", usual))
+    most = int(engine_arguments.get("max_num_seqs") or count_requests(count_engines(arguments)[1]))
     if pair.base is None or pair.guide is None or "guide" not in policy.roles:
         obstacle = f"policy={policy.name} has no base to draft and a guide to verify"
         if block_size not in ("auto", 1):
@@ -90,10 +89,17 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
     return choice
 
 
+def count_requests(ranks: int) -> int:
+    """How many requests an engine of so many ranks has at a time by default: vLLM's own number for this device."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    return int(EngineArgs.get_batch_defaults(ranks)[1][UsageContext.LLM_CLASS])
+
+
 def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, drafts: Choice) -> dict[str, Any]:
     """vLLM's `EngineArgs`, with drafts of these lengths. Raises ArgumentError for arguments or pairs that it cannot have."""
     refuse_others(arguments)
-    _check_dtypes(arguments, pair, policy)
     engine_options = _check_names(arguments.engine_arguments)
     block, (drafting, verifying) = drafts.longest, DIRECTIONS[policy.direction]
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
@@ -121,7 +127,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "revision": target.revision,
         "tokenizer": pair.members[-1].path,
         "tokenizer_revision": pair.members[-1].revision,
-        "dtype": arguments.dtype.removeprefix("torch."),
+        "dtype": _choose_dtype(arguments, pair, policy),
         "max_model_len": _choose_length(arguments, pair, engine_options),
         "trust_remote_code": arguments.trust_remote_code,
         "generation_config": "vllm",
@@ -172,19 +178,25 @@ def refuse_others(arguments: ModelArguments) -> None:
             raise ArgumentError(f"{name}={value} is read by backend=hf; backend=vllm has {VLLM_INSTEAD[name]} instead")
 
 
-def _check_dtypes(arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
-    """Raises ArgumentError if `hf` would compute the two models in different dtypes."""
+def _choose_dtype(arguments: ModelArguments, pair: Pair, policy: Policy) -> str:
+    """The one dtype of both models: `auto` is the checkpoints' own, which vLLM would change (float32 to bfloat16).
+
+    Raises ArgumentError if `hf` would compute the two models in different dtypes.
+    """
     if arguments.guide_dtype not in (None, arguments.dtype):
         raise ArgumentError(
             f"guide_dtype={arguments.guide_dtype} beside dtype={arguments.dtype}: backend=vllm has one dtype for both models; "
             f"leave guide_dtype out"
         )
-    own = {role: str(pair.member(role).config.get_text_config().dtype).removeprefix("torch.") for role in policy.roles}
-    if arguments.dtype == "auto" and len(set(own.values())) > 1:
+    if arguments.dtype != "auto":
+        return arguments.dtype.removeprefix("torch.")
+    own = {role: pair.member(role).weights.dtype.removeprefix("torch.") for role in policy.roles}
+    if len(set(own.values())) > 1:
         raise ArgumentError(
             f"dtype=auto: the checkpoints have different dtypes (base {own['base']}, guide {own['guide']}), and backend=vllm has "
             f"one for both models; give dtype={own['guide']} or another"
         )
+    return own[policy.roles[0]]
 
 
 def _check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -272,7 +272,7 @@ class Slots:
     ) -> Emitted:
         """`emit` for rows of one kind. slots `[rows]`; places: positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
-        cuts = kernels.Rules.find_cuts(astuple(track.settings.sampling) for track in tracks)
+        cuts = kernels.Rules.find_cuts(map(astuple, {track.settings.sampling for track in tracks}))  # mostly one
         block = Block(
             places,
             places.new_zeros(places.shape, dtype=torch.float32),

@@ -304,3 +304,44 @@ def test_tasks_count_by_their_file_code_and_documents(tmp_path):
         (tmp_path / name).write_text(files[name])
         assert digest() == before
     sys.path[:] = paths
+
+
+GRADERS = {
+    "a factory of another file": "from making import make\njudge = make(1.0)\n",
+    "a wrapped one": "from functools import partial\nfrom making import grade\njudge = partial(grade, value=1.0)\n",
+    "a bound method": "from making import Judge\njudge = Judge().judge\n",
+    "vectorized": "import numpy as np\nfrom making import grade\njudge = np.vectorize(grade)\n",
+}
+
+
+@pytest.mark.parametrize("judging", GRADERS.values(), ids=GRADERS)
+def test_the_file_that_a_task_names_counts_whatever_made_its_function(tmp_path, monkeypatch, judging):
+    from lm_eval_takeover.runs.identity import digest_task_code
+    from lm_eval_takeover.tasks.sampled import load_named_tasks
+
+    files = {
+        "mine.yaml": f"task: mine\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path / 'docs.jsonl'}}}}}\n"
+        "test_split: test\noutput_type: generate_until\ndoc_to_text: a\ndoc_to_target: b\n"
+        "process_results: !function judging.judge\nmetric_list: [{metric: acc}]\n",
+        "judging.py": judging,
+        "making.py": "def grade(doc, results, value=0.0):\n    return {'acc': value}\n\n\ndef make(value):\n"
+        "    return lambda doc, results: {'acc': value}\n\n\nclass Judge:\n    def judge(self, doc, results):\n"
+        "        return {'acc': 0.0}\n",
+        "docs.jsonl": json.dumps({"problem": "3 + 4", "answer": "7"}) + "\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest():
+        sys.modules.pop("making", None)
+        (task,) = load_named_tasks(["mine"], tmp_path).values()
+        return digest_task_code(task)
+
+    before = digest()
+    for name in ("judging.py", "making.py"):
+        (tmp_path / name).write_text(files[name] + "# changed\n")
+        assert digest() != before, name
+        (tmp_path / name).write_text(files[name])
+        assert digest() == before, name
+    sys.modules.pop("making", None)

@@ -77,6 +77,11 @@ def test_equal_configurations_share_no_compiled_code(plan, wide_folders):
     assert keys[0] == keys[1] != keys[2]
 
 
+def test_dtype_auto_is_the_checkpoints_own(plan):
+    assert plan()["dtype"] == "float32"  # vLLM's own `auto` is bfloat16 then
+    assert plan(dtype="bfloat16")["dtype"] == "bfloat16"
+
+
 def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, monkeypatch, caplog):
     monkeypatch.setenv(RUNNER, "1")
     from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
