@@ -27,12 +27,12 @@ from lm_eval_takeover.answers.samples import Question
 logging.disable(logging.WARNING)
 with Judge(time_limit=60.0) as judge, open(sys.argv[1], encoding="utf-8") as rows:
     def read(row):
-        text, gold, kind, tolerance = row
-        return judge.judge_samples(Question(gold, [text], [False], kind, tolerance)).samples[0]
+        text, gold, kind, tolerance, problem = row
+        return judge.judge_samples(Question(gold, [text], [False], kind, tolerance, problem=problem)).samples[0]
     print(json.dumps(list(judge.map(read, map(json.loads, rows)))))
 """
 
-Row = tuple[str, str, str, float]  # text, gold answer, kind, tolerance
+Row = tuple[str, str, str, float, str]  # text, gold answer, kind, tolerance, problem
 
 
 def list_rows() -> list[Row]:
@@ -41,13 +41,13 @@ def list_rows() -> list[Row]:
     import reading_answers
     from helpers.tables import read_table  # type: ignore[import-not-found]
 
-    loaders = (getattr(reading_answers, f"load_{name}") for name in ("texts", "math", "reports", "table", "golds"))
+    loaders = (getattr(reading_answers, f"load_{name}") for name in ("bases", "texts", "math", "reports", "table", "golds"))
     texts = [text for load in loaders for text in load("all")]
-    rows: list[Row] = [(text.text, text.gold, text.kind, text.tolerance) for text in texts]
+    rows: list[Row] = [(text.text, text.gold, text.kind, text.tolerance, text.problem) for text in texts]
     for table, kind in (("extracted", "math"), ("letters", "letters")):
-        rows += [(response, answer or "none", kind, 0.0) for response, answer in read_table(table)]
-    rows += [(response, gold, "math", 0.0) for gold, response, _ in read_table("judged_responses")]
-    rows += [(text, gold, "math", 0.0) for gold, *pair in read_table("run_on_texts") for text in pair]
+        rows += [(response, answer or "none", kind, 0.0, "") for response, answer in read_table(table)]
+    rows += [(response, gold, "math", 0.0, "") for gold, response, _ in read_table("judged_responses")]
+    rows += [(text, gold, "math", 0.0, "") for gold, *pair in read_table("run_on_texts") for text in pair]
     return list(dict.fromkeys(rows))
 
 
