@@ -29,6 +29,9 @@ from lm_eval_takeover.answers.response import TAIL
 
 # Modules whose patterns see a whole response, and its last 2 TAIL characters; the others see one answer.
 RESPONSES, TAILS = {"prompts", "response", "boxes"}, {"reading", "sentences", "letters"}
+# Patterns that see no more characters than these, and patterns that are tried at one place alone, by `match`.
+SEEN = {"boxes._BETWEEN": 60, "boxes._HAS_SEPARATOR": 60, "response._BEFORE_RESTATED": 300}
+ANCHORED = {"letters._SECOND", "letters._DENIED_BEHIND", "reading._REFUSED", "reading._DIRECT"}
 LIMIT = 1.0  # seconds for one pattern on one text; a tail or an answer is far shorter
 LINE_LIMIT = 0.05  # seconds for the reading of one line
 TRAINING = Path(__file__).parents[2] / "shared/hub/datasets/openai/gsm8k/main/train-00000-of-00001.parquet"
@@ -73,7 +76,7 @@ def list_patterns() -> dict[str, tuple[re.Pattern[str], int]]:
                 pattern = entry[0] if isinstance(entry, tuple) and entry else entry
                 if isinstance(pattern, re.Pattern):
                     label = f"{info.name}.{name}" + (f"[{number}]" if isinstance(value, list) else "")
-                    found[label] = (pattern, most)
+                    found[label] = (pattern, SEEN.get(label, most))
     return found
 
 
@@ -129,7 +132,7 @@ def main() -> int:
         "read_letter": (read_letter, sys.maxsize),
     }
     for name, (pattern, most) in list_patterns().items():
-        calls[name] = (partial(apply, pattern), most)
+        calls[name] = (pattern.match if name in ANCHORED else partial(apply, pattern), most)
     signal.signal(signal.SIGPROF, _stop)
     rows = []
     for name, (call, most) in calls.items():

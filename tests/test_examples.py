@@ -226,3 +226,19 @@ def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_anot
     assert kinds == {"train": (old := set(made.KINDS) - {*made.NEW_KINDS}), "calibration": old, "test": set(made.KINDS)}
     numbers = [(row["kind"], *re.findall(r"\d+", row["problem"])) for row in rows["test"]]
     assert len(set(numbers)) == len(numbers) == 80
+
+
+def test_the_template_says_what_stands_at_each_token_of_an_answer():
+    label = load_real_model("labels").label_token
+    answer = "Alice has 11 + 12 = 23 keys. Together they have 11 + 23 = 34 keys. The answer is \\boxed{34}."
+    spans = {
+        "decision": ("Alice", "11", "+", "12", "Together", "The"),
+        "result": ("23 keys", "34 keys", "34}"),
+        "form": (" has", " they", " keys", ". ", " answer", "boxed"),
+    }
+    for expected, parts in spans.items():
+        for part in parts:
+            place = answer.index(part)
+            token = re.match(r"\d|\W?\w*|\W", part)[0]
+            assert label(answer[:place], token, token) == expected, part
+    assert label("Alice has 11 ", "=", "+") == "decision" and label("Alice has 11 + 12 = 2", "3", "4") == "result"

@@ -40,7 +40,11 @@ class ScriptedVllm:
         tokenizer.all_special_ids = [ENDS]
         engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
         config = SimpleNamespace(
-            hf_overrides={"takeover": asdict(engine)}, hf_config=SimpleNamespace(), model=model, max_model_len=512
+            hf_overrides={"takeover": asdict(engine)},
+            hf_config=SimpleNamespace(),
+            model=model,
+            max_model_len=512,
+            dtype="float32",
         )
         core = SimpleNamespace(call_utility_all_async=self.ask_engines)
         processor = SimpleNamespace(_validate_params=lambda params, tasks: check_params(params))
