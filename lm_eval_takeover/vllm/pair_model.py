@@ -2,19 +2,12 @@
 
 vLLM sees the guide. `compute_logits` returns the guide's logits, so log-probabilities that a client asks for are the guide's. It
 keeps the base's logits of the same rows for the gate. A single model runs in this class, too.
-
-vLLM on a CPU has few sizes of heads: a Qwen3 model of another size is widened as it loads. A head of `d` places becomes one of
-`D`. Its two rotary halves move to the start of the wider halves; the rest is 0. Rotary frequencies stay the same (theta becomes
-theta^(D/d)). The weights of the query and key norms take up the scale 1/sqrt(d) and the mean over fewer places. Only the eps of
-these norms changes: it counts D/d.
 """
 
-import math
 from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 from vllm.compilation.backends import set_model_tag
@@ -23,32 +16,8 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, init_vllm_registered_model, maybe_prefix
 
 from lm_eval_takeover.pair.member import refuse_unread
-from lm_eval_takeover.vllm.launch import list_sizes, widen_heads
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.slots import pairs
-
-
-def widen_weight(name: str, weight: Tensor, size: int, config: Any) -> Tensor:
-    """A weight of a model with heads of `size`, for its widened configuration."""
-    wide, heads, groups = list_sizes(config)[-1], config.num_attention_heads, config.num_key_value_heads
-    part = name.split(".")[-2]
-    if size == wide:
-        return weight
-    if part in ("q_norm", "k_norm"):
-        # The mean over `wide` places is smaller; the queries' share of that goes into the scale of the scores.
-        scale = 1.0 if part == "q_norm" else math.sqrt(size / wide)
-        return _widen(weight[:, None], 1, size, wide)[:, 0] * scale
-    if part in ("q_proj", "k_proj", "v_proj"):
-        return _widen(weight, heads if part == "q_proj" else groups, size, wide)
-    return _widen(weight.T, heads, size, wide).T.contiguous() if part == "o_proj" else weight
-
-
-def _widen(weight: Tensor, heads: int, size: int, wide: int) -> Tensor:
-    """Rows `[heads * size, n]` to `[heads * wide, n]`: each half of a head to the start of a wider half."""
-    halves = weight.reshape(heads, 2, size // 2, -1)
-    padded = torch.zeros(heads, 2, wide // 2, halves.shape[-1], dtype=weight.dtype)
-    padded[:, :, : size // 2] = halves
-    return padded.view(heads * wide, -1)
 
 
 class TakeoverPairForCausalLM(nn.Module):
@@ -69,8 +38,6 @@ class TakeoverPairForCausalLM(nn.Module):
         )
         self.drafted_for, self.load_format = settings.block > 1, vllm_config.load_config.load_format
         self.checked = {} if vllm_config.quant_config else {"guide": self.guide}  # quantized weights have numbers of their own
-        # By model: its checkpoint's head size, and its widened configuration.
-        self.loaded = {"guide": (settings.guide_head or list_sizes(guide_config)[-1], guide_config)}
         self.base: Any = None
         self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
@@ -79,8 +46,7 @@ class TakeoverPairForCausalLM(nn.Module):
         pairs[settings.key] = self
 
     def _add_base(self, vllm_config: VllmConfig, prefix: str, settings: EngineSettings) -> None:
-        base_config, size = read_base(settings)
-        self.loaded["base"] = size, base_config
+        base_config = read_base(settings)
         config = _configure_base(vllm_config, settings, base_config)
         with set_model_tag("takeover_base"):  # a compile cache of its own
             self.base = init_vllm_registered_model(
@@ -131,23 +97,19 @@ class TakeoverPairForCausalLM(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         named = ((name if name.startswith("base.") else f"guide.{name}", weight) for name, weight in weights)
         with refuse_unread(self.checked):
-            loaded: set[str] = AutoWeightsLoader(self).load_weights(
-                (name, widen_weight(name, weight, *self.loaded[name.partition(".")[0]])) for name, weight in named
-            )
+            loaded: set[str] = AutoWeightsLoader(self).load_weights(named)
             if self.base is not None and not any(name.startswith("base.") for name in loaded):
                 raise ValueError(f"load_format={self.load_format} reads one checkpoint, and a fused pair has two; leave it out")
         return loaded
 
 
-def read_base(settings: EngineSettings) -> tuple[Any, int]:
-    """The base's configuration, with wider heads where it needs them, and the head size of its checkpoint."""
+def read_base(settings: EngineSettings) -> Any:
+    """The base's configuration. vLLM's key of compiled code is the configuration: equal ones would share it."""
     config = AutoConfig.from_pretrained(
         settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
     )
-    size = list_sizes(config)[-1]
-    # vLLM's key of compiled code is the configuration: equal ones would share it.
-    config.update(widen_heads(config, f"base='{settings.base}'") | {"takeover_role": "base"})
-    return config, size
+    config.update({"takeover_role": "base"})
+    return config
 
 
 def _configure_base(config: VllmConfig, settings: EngineSettings, base_config: object) -> VllmConfig:

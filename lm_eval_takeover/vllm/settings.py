@@ -29,7 +29,7 @@ class EngineSettings:
 
     policy: as `describe_policy` has it. vocab: ids that are written. ends: ids that end a text. key: the engine's own, in
     all its processes. block: length of a draft, 1 without drafts. base: None if the model class holds no base. guide_rows: the
-    guide's padded vocabulary, if vLLM was told another size. guide_head: the size of its checkpoint's heads.
+    guide's padded vocabulary, if vLLM was told another size.
     """
 
     policy: str
@@ -43,7 +43,6 @@ class EngineSettings:
     base_revision: str | None = None
     guide_architectures: list[str] | None = None
     guide_rows: int = 0
-    guide_head: int = 0
     trust_remote_code: bool = False
 
     @classmethod

@@ -51,9 +51,12 @@ def nothing_is_collected_by_hand():
 
 
 @pytest.fixture(scope="session")
-def demo_folders():
-    """The bundled pair, whose heads vLLM has in no size on a CPU."""
-    return {role: str(path) for role, path in DEMO.items()}
+def demo_folders(tmp_path_factory):
+    """The bundled pair with wider heads: vLLM has its own in no size on a CPU."""
+    from padded_heads import write_padded
+
+    folder = tmp_path_factory.mktemp("demo")
+    return {role: str(write_padded(path, folder / path.name)) for role, path in DEMO.items()}
 
 
 def open_with(engine, usual, opened):

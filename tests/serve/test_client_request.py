@@ -3,9 +3,7 @@
 import json
 import re
 import socket
-import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +12,7 @@ from helpers.pairs import METHODS, POLICIES, ROOT
 from lm_eval_takeover import cli
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.serve.client_request import DEEPEST, MOST_ITEMS, MOST_SAMPLES, Repeats, parse_body, split_request
-from lm_eval_takeover.serve.command import CPU_HEADS, check_address, check_rest
+from lm_eval_takeover.serve.command import check_address, check_rest
 from lm_eval_takeover.vllm.launch import list_words
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, change_policy, check_params, describe_policy
 
@@ -186,16 +184,3 @@ def test_an_option_of_vllm_in_the_wrong_place_is_told_the_right_one(capsys):
 def test_a_bos_that_the_server_would_not_add_is_refused():
     with pytest.raises(ArgumentError, match="guide_add_bos_token=True: the server encodes prompts by its tokenizer"):
         cli.main(["serve", "--port", "18181", "--model_args", "guide_add_bos_token=True"])
-
-
-@pytest.mark.parametrize("config", [{"head_dim": 24}, {"hidden_size": 96, "num_attention_heads": 4}])
-def test_heads_that_vllm_has_not_on_a_cpu_are_refused_before_it_is_imported(tmp_path, monkeypatch, config):
-    monkeypatch.setattr("lm_eval_takeover.serve.command.version", lambda name: "0.32.0")
-    monkeypatch.setitem(sys.modules, "lm_eval_takeover.pair.loading", None)  # which imports torch
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
-    with pytest.raises(ArgumentError, match=r"guide='.*' has heads of 24, and vLLM computes with 32, .*; run it on a GPU, or"):
-        cli.main(["serve", "--port", "18181", "--model_args", f"guide={tmp_path}"])
-    if find_spec("vllm.v1"):
-        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-        assert list(CPU_HEADS) == CPUAttentionBackend.get_supported_head_sizes()

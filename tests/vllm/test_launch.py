@@ -15,7 +15,6 @@ from helpers.pairs import save_random_model
 from transformers import AutoConfig
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.serve import server
@@ -72,7 +71,7 @@ def test_equal_configurations_share_no_compiled_code(plan, wide_folders):
 
     engine = EngineArgs(**plan(base=wide_folders["guide"], block_size=1)).create_engine_config()
     settings = EngineSettings.of(engine.model_config)
-    guide, (base, _) = engine.model_config.hf_config, read_base(settings)
+    guide, base = engine.model_config.hf_config, read_base(settings)
     keys = [aot_compile_hash_factors(engine.with_hf_config(one, settings.guide_architectures)) for one in (guide, guide, base)]
     assert keys[0] == keys[1] != keys[2]
 
@@ -187,11 +186,7 @@ def test_each_model_has_the_quantization_of_its_own_checkpoint(plan, wide_folder
     assert ("speculative_config" in plan(**pair, block_size=4)) == (quantized == "guide")
 
 
-def test_heads_that_vllm_has_not_on_a_cpu_are_widened_or_named(plan, monkeypatch, tmp_path, caplog):
-    monkeypatch.setenv(RUNNER, "1")
-    options = plan(**{role: str(path) for role, path in DEMO.items()}, block_size=4)
-    assert options["hf_overrides"]["head_dim"] == 64 and options["hf_overrides"]["takeover"]["guide_head"] == 40
-    assert "block_size=4: fused, since vLLM's draft models have few sizes of heads on a CPU" in caplog.text
+def test_heads_that_vllm_has_not_on_a_cpu_are_named(plan, tmp_path):
     odd = save_random_model(tmp_path / "odd", vocab_size=512, seed=1, kind="llama", head_dim=48)
     with pytest.raises(ArgumentError, match=r"base='odd' has heads of 48, and vLLM computes with 32, 64"):
         plan(base=str(odd))
