@@ -194,7 +194,7 @@ def test_heads_that_vllm_has_not_on_a_cpu_are_named(plan, tmp_path):
 
 def test_too_little_memory_is_one_line_that_says_what_to_set(tight):
     values = tight | {"num_gpu_blocks_override": 3}
-    message = r"guide='demo-guide': To serve .* maximum model length is \d+; give a smaller max_model_len=… or another gpu"
+    message = r"guide='guide': To serve .* maximum model length is \d+; give a smaller max_model_len=… or another gpu"
     with pytest.raises(ArgumentError, match=message) as raised:
         start_engine(_plan(values), load_pair(ModelArguments.parse(values)))
     assert "\n" not in str(raised.value) and "Try" not in str(raised.value)
