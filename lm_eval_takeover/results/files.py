@@ -20,6 +20,7 @@ from lm_eval_takeover.results.documents import (
 from lm_eval_takeover.results.problems import (
     ACC,
     NO_METRICS,
+    NO_PROBLEMS,
     WRITER,
     NotCorrect,
     Problems,
@@ -84,11 +85,17 @@ class TaskResult:
     count: int  # problems
     samples: int | None  # of each problem
     settings: Settings
-    problems: Problems | None
+    problems: Problems
     counts: Counts
     run_dir: str | None = None
     accuracy: str = ACC
     identity: str | None = None  # of what was asked (`runs.identity`); None for other models
+    no_costs: str = ""  # why what its problems cost is not known (`stored.add_costs`)
+
+    @classmethod
+    def of(cls, task: str, problems: Problems, settings: Settings, counts: Counts = Counts(), **more: Any) -> Self:
+        """From its problems alone."""
+        return cls(task, problems.means(), len(problems), problems.samples, settings, problems, counts, **more)
 
     @property
     def verifier(self) -> str:
@@ -115,7 +122,7 @@ class Run:
     tasks: dict[str, TaskResult]
     seconds: float | None  # of generation, over all attempts; None for models that do not report it
     parameters: dict[str, int] = field(default_factory=dict)  # weights of each model that reads, by role
-    left_out: list[str] = field(default_factory=list)  # why tasks of the file are not there, a line each
+    notes: list[str] = field(default_factory=list)  # what of its files does not count and why, a line each
     given_label: str | None = None  # by `model=` or by `compare`
     seed: Any = None
     row: str = ""  # runs of one row of a table: the digest of settings and seed, or that of the row of `compare`
@@ -165,7 +172,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
         except ResultsError as error:
             unreadable.append(str(error))
             continue
-        notes += new.left_out
+        notes += new.notes
         place = next((place for place, run in enumerate(runs) if _is_same(run, new)), None)
         if place is not None:
             runs[place] = _join(runs[place], new, notes, copies)
@@ -202,7 +209,7 @@ def _is_part(part: TaskResult, whole: TaskResult, *, by_texts: bool) -> bool:
     """
     if name_differences(part.settings, whole.settings, ["limit"]):
         return False
-    if part.problems is None or whole.problems is None:
+    if not (part.problems and whole.problems):
         return part.count == whole.count and (part.means == whole.means or not by_texts)
     asked, of_whole = ({*zip(problems.ids, problems.prompts, strict=True)} for problems in (part.problems, whole.problems))
     if by_texts and not {*part.problems.responses} <= {*whole.problems.responses}:
@@ -248,19 +255,18 @@ def read_run(path: Path, reading: ReadOptions = ReadOptions()) -> Run:
     results = path.with_name(f"results_{file_date(path)}.json")
     if not results.exists():
         problems, of_task = read_samples(path, reading)
-        result = TaskResult(task, problems.means(), len(problems), problems.samples, of_task, problems, Counts())
-        result = replace(result, accuracy=of_task["metric"])
+        result = TaskResult.of(task, problems, of_task, accuracy=of_task["metric"])
         name, missing = f"{path.parent.name} {file_date(path)}", _list_missing(path, result)
         return Run(path, name, "other", {}, {}, {}, {task: result}, None, {}, missing, row=str(path))
     run = _read_results(results, reading)
     if task not in run.tasks:
-        raise ResultsError("; ".join([f"'{path}' is of no task that '{results.name}' has", *run.left_out]))
+        raise ResultsError("; ".join([f"'{path}' is of no task that '{results.name}' has", *run.notes]))
     return replace(run, source=path, tasks={task: run.tasks[task]})
 
 
 def _list_missing(path: Path, result: TaskResult) -> list[str]:
     """A line on problems without a response, if there are any."""
-    missing = result.problems.missing if result.problems else 0
+    missing = result.problems.missing
     total = missing + result.count
     text = f"{result.task} of '{path}': {missing:,} of {total:,} problems have no response, and are in no figure"
     return [text] if missing else []
@@ -344,9 +350,9 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     samples = path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
     better = document.inside_or_empty("higher_is_better").inside_or_empty(task)
     worse = [name for name in better if better.get(name) is False]
-    problems = read_problems(samples, filter_name, accuracy, worse, reading) if samples.exists() else None
+    problems = read_problems(samples, filter_name, accuracy, worse, reading) if samples.exists() else NO_PROBLEMS
     settings = task_settings(document, task)
-    if problems is not None:
+    if problems:
         problems = _check(path, task, samples, problems, count, means, reading)
         count, means = len(problems), problems.means() | ({} if problems.missing else means)
     takeover = document.inside("config").inside_or_empty("takeover")

@@ -26,12 +26,16 @@ REASONS = ("acc_boxed", "unboxed", "truncated", "no_answer", "restated", "unpars
 _ACCURACIES = (ACC, "exact_match", "pass@1")  # which of a task's metrics that share is, if it has one of these
 _BY_NUMBER = re.compile(r"(?P<name>pass|maj)@(?P<number>\d+)")
 WRITER = "`lm_eval … --log_samples`"
+_ID = 16  # digits of a digest that are kept: so a baseline is small
 NO_METRICS = "this run has no metrics; run lm_eval without --predict_only"
 
 
 @dataclass(frozen=True)
 class Problems:
-    """The problems of one task in one run. `ids` are lm-eval's digests of the documents; arrays follow their order."""
+    """The problems of one task in one run. `ids` are lm-eval's digests of the documents; arrays follow their order.
+
+    It is false where no samples were logged.
+    """
 
     ids: tuple[str, ...]
     samples: int  # of each problem
@@ -43,8 +47,6 @@ class Problems:
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
     clusters: tuple[int, ...] = ()  # the number of each problem's cluster; none where every problem stands alone
-    identity: str | None = None  # of what was asked (`runs.identity`); None for other models
-    seed: int | None = None  # that all random numbers follow from; None for other models
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -61,6 +63,9 @@ class Problems:
         known = {name: getattr(self, name) for name in ("doc_ids", "responses", "sample_texts", "prompts", "clusters")}
         ordered: dict[str, Any] = {name: tuple(each[place] for place in order) for name, each in known.items() if each}
         return replace(self, ids=ids, values=values, **ordered)
+
+
+NO_PROBLEMS = Problems((), 0, {})
 
 
 @dataclass(frozen=True)
@@ -191,9 +196,9 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     samples = rows[0].samples
     shared = [metric for metric in rows[0].metrics if all(metric in row.metrics for row in rows)]
     values = {metric: as_values([row.metrics[metric] for row in rows]) for metric in shared}
-    names, doc_ids = tuple(row.name for row in rows), tuple(row.doc_id for row in rows)
+    names, doc_ids = tuple(row.name[:_ID] for row in rows), tuple(row.doc_id for row in rows)
     values = fill_pass_at_k(values, samples)
-    responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
+    responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt[:_ID] for row in rows)
     clusters = join_clusters(prompts, [row.group for row in rows])
     texts, each = digest_of(sorted(responses)), tuple(row.sample_texts for row in rows)
     return Problems(names, samples, values, doc_ids, texts, responses, each, missing, prompts, clusters)

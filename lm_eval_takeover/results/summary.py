@@ -129,9 +129,9 @@ def _share_texts(result: TaskResult, guide: Sequence[Run]) -> float | None:
 
 
 def _compare_texts(row: TaskResult, guide: TaskResult) -> float | None:
-    sides = [result.problems for result in (row, guide) if result.problems and result.problems.sample_texts]
-    ids = common_ids(sides) if len(sides) == 2 else None
-    if ids is None or min(side.samples for side in sides) < 2:
+    sides = [row.problems, guide.problems]
+    ids = common_ids(sides)
+    if ids is None or not all(side.sample_texts and side.samples > 1 for side in sides):
         return None
     own, its = (np.array(side.ordered_as(ids).sample_texts) for side in sides)
     pairs = own[:, :, np.newaxis] == its[:, np.newaxis]
@@ -157,9 +157,8 @@ def _find_donor(run: Run) -> str:
 def _summarize_task(run: Run, result: TaskResult, seconds: float | None, guide: Sequence[Run]) -> Summary:
     scores = {}
     for metric in list_scores(result.means):
-        values = result.problems.values.get(metric) if result.problems else None
         scores[metric] = Figure(result.means[metric])
-        if result.problems and values is not None:
+        if (values := result.problems.values.get(metric)) is not None:
             scores[metric] = Figure.of(mean_interval(values, clusters=result.problems.clusters))
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)

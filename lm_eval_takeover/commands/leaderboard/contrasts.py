@@ -95,14 +95,14 @@ def _measure_recovery(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Fig
     """Measure Recovery over tasks, each given as (guided, base, reference)."""
     if lacking := [task[0].task for task in tasks if any(metric not in result.means for result in task)]:
         return Figure(why=f"{', '.join(lacking)}: no {metric}, since a problem has too few samples")
-    if any(result.problems is None for task in tasks for result in task):
+    if not all(result.problems for task in tasks for result in task):
         guided, base, reference = (sum(task[i].means[metric] for task in tasks) for i in range(3))
         if reference <= base:
             return Figure(why=NOT_ABOVE)
         return Figure((guided - base) / (reference - base), why="no interval without samples; run with --log_samples")
     trios = []
     for task in tasks:
-        problems = [result.problems for result in task if result.problems]
+        problems = [result.problems for result in task]
         ids = common_ids(problems)
         if ids is None or len({p.samples for p in problems}) > 1:
             return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
@@ -168,9 +168,9 @@ def _list_contrasts(row: Run, reference: Run, averaged: Sequence[str], max_missi
 
 def _subtract(new: TaskResult, old: TaskResult, metric: str, max_missing: float) -> tuple[statistics.Difference | None, str]:
     """The difference of two runs of a task, and how it was measured, or why it cannot be."""
-    if new.problems is None or old.problems is None:
+    if not (new.problems and old.problems):
         return None, "no samples; run with --log_samples"
-    if any(metric not in result.problems.values for result in (new, old) if result.problems):
+    if any(metric not in result.problems.values for result in (new, old)):
         return None, f"no {metric}, since a problem has too few samples in one of the rows"
     ids = common_ids([old.problems, new.problems], max_missing)
     if ids is None:

@@ -172,7 +172,7 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     sets = {frozenset(result.problems.ids) for result in having.values() if result.problems}
     if len(sets) > 1 and len({result.count for result in having.values()}) == 1:
         lines.append("rows have the same number of problems, but not the same problems")
-    if without := [name for name, result in having.items() if result.problems is None]:
+    if without := [name for name, result in having.items() if not result.problems]:
         lines.append(
             f"no samples of {', '.join(without)}, so no intervals, no comparisons, and Recovery without interval; run with "
             "--log_samples"

@@ -61,7 +61,7 @@ def list_folder_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Seq
         return [f"tasks: {', '.join(ours.tasks)} -> {', '.join(theirs.tasks)}"]
     differences = ["calibration prompts"] if ours.prompts and theirs.prompts and ours.prompts != theirs.prompts else []
     for task, first, second in ((task, result, theirs.tasks[task]) for task, result in ours.tasks.items()):
-        ids = [set(result.problems.ids) if result.problems else set() for result in (first, second)]
+        ids = [set(result.problems.ids) for result in (first, second)]
         differences += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
         differences += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
         differences += list_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier"))
@@ -103,7 +103,7 @@ def _average(seeds: Sequence[Sequence[Run]]) -> Run:
     tasks, spent = {}, [run.seconds for run in chain(*seeds)]
     for task, first in {task: result for run in seeds[0] for task, result in run.tasks.items()}.items():
         results = [run.tasks[task] for run in chain(*seeds) if task in run.tasks]
-        own = [each.problems.ordered_as(first.problems.ids) for each in results if each.problems and first.problems]
+        own = [each.problems.ordered_as(first.problems.ids) for each in results]
         samples, counts = sum(each.samples for each in own), Counts.add([each.counts for each in results])
         values = {name: np.mean([each.values[name] for each in own], axis=0) for name in own[0].values}
         means = {name: float(np.mean([each.means[name] for each in results])) for name in first.means}
@@ -229,7 +229,7 @@ def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path)
         costs = weights / [float(result.counts.tokens or 1) for _, result in pairs]
         weights /= [result.count * (result.samples or 1) for _, result in pairs]
         room = 1 - (host.summaries[task].acc.value or 0.0)
-        known = [(name, doc_id) for name in part for doc_id in getattr(host.results[name].problems, "doc_ids", ())]
+        known = [(name, doc_id) for name in part for doc_id in host.results[name].problems.doc_ids]
         places = {problem: place for place, problem in enumerate(known)}
         if strange := {(each["task"], each["doc_id"]) for each, _ in pairs} - places.keys():
             raise ResultsError(f"--effects '{folder}' has an effect on {min(strange)}; expected problems that the rows have")
@@ -364,7 +364,7 @@ def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[st
     """By row its problems of each task, in one order for all; None if rows have different ones."""
     aligned: dict[str, list[Problems]] = {point.row.label: [] for point in points}
     for task in averaged:
-        known = [each for p in points if task in p.results and (each := p.results[task].problems) is not None]
+        known = [point.results[task].problems for point in points if task in point.results]
         ids = common_ids(known) if len(known) == len(points) else None
         if ids is None:
             return None
