@@ -15,29 +15,29 @@ from lm_eval_takeover.runs.identity import summarize_samples
 from lm_eval_takeover.storage.digests import digest_of
 
 if TYPE_CHECKING:  # with pyarrow
-    from lm_eval_takeover.runs.run_reader import Answered, RunReader, StoredRun
+    from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
 def tabulate_run(run: "RunReader") -> Run:
     """A run whose samples are all judged. Raises RunDirError for a document that has another number of samples than others."""
-    tasks = {task: tabulate_task(run.folder, [one for one in run.answered if one.task == task]) for task in run.tasks}
+    tasks = {task: tabulate_task(run, task) for task in run.tasks}
     parameters = run.takeover.get("parameters") or {}
     return Run(run.folder, run.label, find_kind(run.policy), {}, run.takeover, {}, tasks, run.seconds, parameters)
 
 
-def tabulate_task(folder: Path, rows: Sequence["Answered"]) -> TaskResult:
-    """One task of a run; `rows` are its samples in the order of its documents. Problems also have `COSTS`, as means."""
-    task = rows[0].task
+def tabulate_task(run: "RunReader", task: str) -> TaskResult:
+    """One task of a run. Problems also have `COSTS`, as means."""
+    rows = [one for one in run.answered if one.task == task]
     measured = [_measure(list(of_document)) for _, of_document in groupby(rows, lambda one: one.doc_id)]
     for one in measured:
         if one.samples != measured[0].samples:
             numbers = f"{one.samples} samples, and others have {measured[0].samples}"
-            raise RunDirError(f"run_dir='{folder}': task {task}, doc {one.doc_id} has {numbers}")
+            raise RunDirError(f"run_dir='{run.folder}': task {task}, doc {one.doc_id} has {numbers}")
     counted = summarize_samples({task: [one.stored for one in rows]})
     counts = Counts(**{field.name: counted[field.name] for field in fields(Counts)})
-    return TaskResult.of(task, collect_problems(measured), {}, counts, run_dir=str(folder))
+    return TaskResult.of(task, collect_problems(measured), {}, counts, run_dir=str(run.folder))
 
 
 def _measure(rows: Sequence["Answered"]) -> Measured:
@@ -52,7 +52,7 @@ def add_costs(run: Run) -> Run:
     """The run with `COSTS` among the values of its problems, or with the reason why there are none. Reads each run_dir once."""
     from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
 
-    read, tasks = cache(lambda run_dir: read_stored_runs(Path(run_dir))[0]), dict[str, TaskResult]()
+    read, tasks = cache(lambda run_dir: read_stored_runs(Path(run_dir))), dict[str, TaskResult]()
     for task, result in run.tasks.items():
         tasks[task] = replace(result, no_costs="the run had no run_dir")
         try:
@@ -64,13 +64,13 @@ def add_costs(run: Run) -> Run:
     return replace(run, tasks=tasks)
 
 
-def _find_costs(runs: "Sequence[StoredRun]", result: TaskResult) -> dict[str, Values]:
+def _find_costs(runs: "Sequence[RunReader]", result: TaskResult) -> dict[str, Values]:
     """From the command that asked for the samples of these results. Raises RunDirError where they are not all there."""
     place, task = f"run_dir='{result.run_dir}'", result.task
     run = next((run for run in reversed(runs) if run.identify(task) == result.identity), None)
     if run is None:
         raise RunDirError(f"{place} holds other samples of {task} than these results")
-    known = tabulate_task(run.folder, run.answer(task, {})) if run.is_finished else None
+    known = tabulate_task(run, task) if run.is_finished else None
     if known is None or {*known.problems.doc_ids} != {*result.problems.doc_ids}:
         raise RunDirError(f"{place} lacks samples of {task}")
     for name in ("tokens", "takeovers", "guide_passes"):

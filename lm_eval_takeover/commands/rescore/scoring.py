@@ -22,16 +22,16 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
 from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
 from lm_eval_takeover.runs.layout import find_run_dir
-from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
+from lm_eval_takeover.runs.run_reader import RunReader, Verdicts, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.context import RunContext
+from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.sampled import find_tasks
 
 Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat
-Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Matched:
 def rescore_all(options: argparse.Namespace) -> int:
     """Judge all commands of a run_dir. Returns the exit status. Raises ArgumentError, RunDirError."""
     run_dir = find_run_dir(options.run_dir)
-    runs, verdicts = read_stored_runs(run_dir)
+    runs = read_stored_runs(run_dir)
     out = options.output_path or run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
     rescored, refusals = [], []
     for stored in runs:
@@ -65,7 +65,7 @@ def rescore_all(options: argparse.Namespace) -> int:
             finished = f"{len(stored.samples):,} of {len({row.key for row in stored.asked}):,} samples are finished"
             print(f"{finished}; documents that lack some of theirs are left out", flush=True)
         try:
-            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, options.verifier)))
+            rescored.append((stored, rescore(stored, options.tasks, options.include_path, options.verifier)))
         except ArgumentError as error:  # a command that was stopped early, or was about other tasks
             refusals.append(error)
     if not rescored:
@@ -100,7 +100,7 @@ def _print_outcome(outcome: Rescored, out: Path) -> None:
 class StoredResponses(LM):  # type: ignore[misc]
     """A model that writes nothing: its answers are those of a run, found by document."""
 
-    def __init__(self, run: StoredRun, matched: _Matched, context: RunContext) -> None:
+    def __init__(self, run: RunReader, matched: _Matched, context: RunContext) -> None:
         super().__init__()
         self.run, self.matched, self.context = run, matched, context
         self.samples: defaultdict[str, list[Sample]] = defaultdict(list)
@@ -125,18 +125,16 @@ class StoredResponses(LM):  # type: ignore[misc]
     loglikelihood_rolling = loglikelihood
 
     def get_model_info(self) -> dict[str, Any]:
-        described = self.run.facts.get("takeover") or {}
         times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
         times["run_dir"] = str(self.run.folder.absolute())
         counts = summarize_samples(self.samples)
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = self.run.identify(task)
-        return {"takeover": described | describe_identity(self.run.facts.get("settings") or {}) | counts | times}
+        return {"takeover": self.run.takeover | describe_identity(self.run.settings) | counts | times}
 
 
 def rescore(
-    run: StoredRun,
-    verdicts: Verdicts,
+    run: RunReader,
     tasks: Sequence[str],
     include: Path | None,
     verifier: Verifier = "takeover",
@@ -169,18 +167,18 @@ def rescore(
     )
     results["config"].setdefault("takeover", {})["verifier"] = verifier
     results["config"] |= {"model": "guided-takeover", "model_args": read_given_arguments(run)}
-    return Rescored(results, *_compare_verdicts(matched, verdicts, results["samples"]), matched.left_out)
+    return Rescored(results, *_compare_verdicts(matched, run.verdicts, results["samples"]), matched.left_out)
 
 
-def read_given_arguments(run: StoredRun) -> dict[str, Any]:
+def read_given_arguments(run: RunReader) -> dict[str, Any]:
     """The model arguments of a run that are not the defaults."""
-    arguments, defaults = dict(run.facts.get("arguments") or {}), asdict(ModelArguments())
+    arguments, defaults = dict(run.arguments), asdict(ModelArguments())
     for collected in ("policy_arguments", "engine_arguments"):
         arguments |= arguments.pop(collected, None) or {}
     return {name: value for name, value in arguments.items() if value != defaults.get(name)}
 
 
-def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
+def _match_responses(run: RunReader, tasks: Mapping[str, Any]) -> _Matched:
     matched = _Matched()
     for name, task in tasks.items():
         by_document: defaultdict[str, list[AskedSample]] = defaultdict(list)
@@ -200,12 +198,13 @@ def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
     return matched
 
 
-def _find_samples(run: StoredRun, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
+def _find_samples(run: RunReader, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
     """The samples of a document by (request, repeat); None where one is missing or ambiguous."""
     keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
     for row in rows:
         keys[row.idx, row.sample].add(row.key)
-    once = run.is_greedy(rows[0].task) and {repeat for _, repeat in keys} == {0}
+    greedy = any(is_greedy(settings) for name, settings in run.facts.get("tasks") or [] if name == rows[0].task)
+    once = greedy and {repeat for _, repeat in keys} == {0}
     samples: dict[tuple[int, int], Sample] = {}
     for place in {(idx, repeat) for idx, _ in keys for repeat in range(repeats)}:
         # Ranks that were asked with another prompt at another time have other keys.
