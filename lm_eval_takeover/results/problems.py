@@ -68,6 +68,14 @@ class Problems:
 NO_PROBLEMS = Problems((), 0, {})
 
 
+def align(sides: Sequence[Problems], missing: float = 0.0) -> list[Problems] | None:
+    """The problems that all sides have, in one order; None if there are none, or one has more than a share `missing` besides."""
+    shared = set(sides[0].ids).intersection(*(side.ids for side in sides))
+    enough = all(len(side) - len(shared) <= missing * len(side) for side in sides)
+    ids = tuple(name for name in sides[0].ids if name in shared)
+    return [side.ordered_as(ids) for side in sides] if enough and shared else None
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """How logs are read: the filter of tasks that have several (None: the first one), and the share that may be missing."""
@@ -121,12 +129,6 @@ def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
 def list_scores(names: Iterable[str]) -> list[str]:
     """List the metrics that are better if higher: the accuracy, Pass@k and Maj@n."""
     return [name for name in names if name == ACC or _BY_NUMBER.fullmatch(name)]
-
-
-def derive_pass_at_k(shares: Values, samples: int | Values, k: int) -> Values:
-    """Pass@k by problem from the share of its samples that are correct; `samples` of all problems, or of each."""
-    drawn = np.broadcast_to(np.asarray(samples, dtype=int), shares.shape)
-    return as_values([pass_at_k(int(n), round(share * n), k) for share, n in zip(shares, drawn, strict=True)])
 
 
 def read_problems(
@@ -208,7 +210,7 @@ def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]
     """The metrics in their order, with each Pass@k made of `acc` that is not there. None is made of grades between 0 and 1."""
     counts = values[ACC] * samples
     ks = list_ks(samples) if np.allclose(counts, np.rint(counts), atol=1e-6) else []
-    values = {f"pass@{k}": derive_pass_at_k(values[ACC], samples, k) for k in ks} | values
+    values = {f"pass@{k}": as_values([pass_at_k(samples, round(count), k) for count in counts]) for k in ks} | values
     return {metric: values[metric] for metric in dict.fromkeys([*list_metrics(values), *values])}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.documents import list_differences, read_document
+from lm_eval_takeover.results.documents import find_differences, read_document
 from lm_eval_takeover.results.files import Run, TaskResult, read_runs
 from lm_eval_takeover.results.problems import ACC, Problems, ReadOptions, fill_pass_at_k
 from lm_eval_takeover.results.statistics import as_values, join_clusters
@@ -52,7 +52,7 @@ def _tell_apart(results: Path, runs: Sequence[Run]) -> str:
         names = ", ".join(f"'{folder.parent}'" for folder in folders)
         raise ArgumentError(f"'{results}' holds the rows of compare, and regress takes one of them: give {names}")
     sources = ", ".join(f"'{run.source}'" for run in runs)
-    differences = "; ".join(list_differences(*(run.settings for run in runs[:2]))) or "the seed"
+    differences = "; ".join(find_differences(runs[0].settings, runs[1].settings).values()) or "the seed"
     return f"give one of {sources}; they differ in {differences}"
 
 

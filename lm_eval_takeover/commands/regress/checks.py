@@ -155,7 +155,7 @@ def _plan(options: argparse.Namespace, chosen: Run) -> int:
 def _compare(options: argparse.Namespace, old: Run, new: Run) -> int:
     limits = _find_limits(options, old, new)
     notes = [*old.notes, *new.notes]
-    old, new = verdicts.align(old, new, options.max_missing)
+    old, new = verdicts.align_runs(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
     checks = [Check(each, most, verdicts.compare(old, new, each, most, options.confidence)) for each, most in limits.items()]
     if options.max_changed is None:

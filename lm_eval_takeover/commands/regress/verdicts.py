@@ -14,9 +14,9 @@ from scipy.special import bdtrc, betaincinv, expit, logit, ndtri
 
 from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
-from lm_eval_takeover.results.documents import Settings, list_differences, name_differences
-from lm_eval_takeover.results.files import Run, TaskResult, common_ids
-from lm_eval_takeover.results.problems import ACC, Problems
+from lm_eval_takeover.results.documents import Settings, find_differences
+from lm_eval_takeover.results.files import Run, TaskResult
+from lm_eval_takeover.results.problems import ACC, Problems, align
 from lm_eval_takeover.results.statistics import (
     Difference,
     Interval,
@@ -207,8 +207,7 @@ def check_settings(old: Run, new: Run, allowed: Sequence[str], where: str) -> li
     names = {"prompts", *(name for _, *both in sides for settings in both for name in settings)}
     found = dict[str, str]()  # by line the name of the setting
     for place, before, now in sides:
-        lines = zip(list_differences(before, now), name_differences(before, now), strict=True)
-        found |= {f"{place}{line}": name for line, name in lines}
+        found |= {f"{place}{line}": name for name, line in find_differences(before, now).items()}
     for task, (one, other) in pairs.items():
         prompts = [dict(zip(side.problems.ids, side.problems.prompts, strict=False)) for side in (one, other)]
         if all(prompts) and prompts[0] != prompts[1] and one.settings == other.settings:
@@ -226,15 +225,15 @@ def check_settings(old: Run, new: Run, allowed: Sequence[str], where: str) -> li
     return list(found)
 
 
-def align(old: Run, new: Run, max_missing: float) -> tuple[Run, Run]:
+def align_runs(old: Run, new: Run, max_missing: float) -> tuple[Run, Run]:
     """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
     for ours, theirs, where in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(ours.tasks.keys() - theirs.tasks.keys()):
             raise ResultsError(f"{', '.join(missing)}: missing in {where}; choose common tasks with --tasks, or --update")
-    kept_old, kept_new = dict[str, TaskResult](), dict[str, TaskResult]()
-    for task, side in old.tasks.items():
-        before, now = side.problems, new.tasks[task].problems
-        if (ids := common_ids([before, now], max_missing)) is None:
+    kept = [dict[str, TaskResult](), dict[str, TaskResult]()]
+    for task, results in {task: (old.tasks[task], new.tasks[task]) for task in old.tasks}.items():
+        before, now = (result.problems for result in results)
+        if (sides := align([before, now], max_missing)) is None:
             lost = {"the run": {*before.ids} - {*now.ids}, "the baseline": {*now.ids} - {*before.ids}}
             where = max(lost, key=lambda name: len(lost[name]))
             raise ResultsError(
@@ -244,9 +243,9 @@ def align(old: Run, new: Run, max_missing: float) -> tuple[Run, Run]:
             )
         if before.samples != now.samples:
             raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
-        for result, kept in ((side, kept_old), (new.tasks[task], kept_new)):
-            kept[task] = replace(result, problems=result.problems.ordered_as(ids))
-    return replace(old, tasks=kept_old), replace(new, tasks=kept_new)
+        for tasks, result, problems in zip(kept, results, sides, strict=True):
+            tasks[task] = replace(result, problems=problems)
+    return replace(old, tasks=kept[0]), replace(new, tasks=kept[1])
 
 
 def _align(task: str, old: TaskResult, new: TaskResult, metric: str, limit: float) -> TaskPair:

@@ -22,7 +22,7 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
 from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
 from lm_eval_takeover.runs.layout import find_run_dir
-from lm_eval_takeover.runs.run_reader import RunReader, Verdicts, read_stored_runs
+from lm_eval_takeover.runs.run_reader import RunReader, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
@@ -48,9 +48,8 @@ class Rescored:
 class _Matched:
     """The stored samples by where a task asks for them, and the documents of each task that have all of theirs."""
 
-    answers: dict[Place, Sample] = field(default_factory=dict)
+    answers: dict[Place, AskedSample] = field(default_factory=dict)
     documents: dict[str, list[int]] = field(default_factory=dict)  # by task: numbers in the task as it is now
-    stored: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)  # (task, number now): digest and number then
     left_out: int = 0
 
 
@@ -113,7 +112,7 @@ class StoredResponses(LM):  # type: ignore[misc]
             repeats[id(instance)] += 1
             task = instance.task_name or "none"
             document = self.matched.documents[task][instance.doc_id]  # lm-eval counts those that it was told to take
-            sample = self.matched.answers[task, document, instance.idx, number]
+            sample = self.run.samples[self.matched.answers[task, document, instance.idx, number].key]
             if number == sample.sample:  # one text of a greedy run stands for all samples of its document
                 self.samples[task].append(sample)
             texts.append(sample.respond(self.context))
@@ -167,7 +166,7 @@ def rescore(
     )
     results["config"].setdefault("takeover", {})["verifier"] = verifier
     results["config"] |= {"model": "guided-takeover", "model_args": read_given_arguments(run)}
-    return Rescored(results, *_compare_verdicts(matched, run.verdicts, results["samples"]), matched.left_out)
+    return Rescored(results, *_compare_verdicts(run, matched, results["samples"]), matched.left_out)
 
 
 def read_given_arguments(run: RunReader) -> dict[str, Any]:
@@ -188,32 +187,30 @@ def _match_responses(run: RunReader, tasks: Mapping[str, Any]) -> _Matched:
         numbers = _match_documents(by_document, list(task.eval_docs))
         matched.left_out += len(by_document.keys() - {then for _, then in numbers})
         for number, then in numbers:
-            samples = _find_samples(run, by_document[then], task.config.repeats or 1)
-            if samples is None:
+            answers = _find_answers(run, by_document[then], task.config.repeats or 1)
+            if answers is None:
                 matched.left_out += 1
                 continue
             matched.documents.setdefault(name, []).append(number)
-            matched.stored[name, number] = then, by_document[then][0].doc_id
-            matched.answers |= {(name, number, *place): sample for place, sample in samples.items()}
+            matched.answers |= {(name, number, *place): row for place, row in answers.items()}
     return matched
 
 
-def _find_samples(run: RunReader, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
+def _find_answers(run: RunReader, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], AskedSample] | None:
     """The samples of a document by (request, repeat); None where one is missing or ambiguous."""
-    keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+    keys: dict[tuple[int, int], dict[bytes, AskedSample]] = defaultdict(dict)
     for row in rows:
-        keys[row.idx, row.sample].add(row.key)
+        keys[row.idx, row.sample].setdefault(row.key, row)
     greedy = any(is_greedy(settings) for name, settings in run.facts.get("tasks") or [] if name == rows[0].task)
     once = greedy and {repeat for _, repeat in keys} == {0}
-    samples: dict[tuple[int, int], Sample] = {}
+    answers: dict[tuple[int, int], AskedSample] = {}
     for place in {(idx, repeat) for idx, _ in keys for repeat in range(repeats)}:
         # Ranks that were asked with another prompt at another time have other keys.
-        answers = keys[place[0], 0 if once else place[1]]
-        sample = run.samples.get(min(answers)) if len(answers) == 1 else None
-        if sample is None:
+        known = keys[place[0], 0 if once else place[1]]
+        if len(known) != 1 or not known.keys() <= run.samples.keys():
             return None
-        samples[place] = sample
-    return samples
+        (answers[place],) = known.values()
+    return answers
 
 
 def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequence[Any]) -> list[tuple[int, str]]:
@@ -228,7 +225,7 @@ def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequenc
 
 
 def _compare_verdicts(
-    matched: _Matched, before: Verdicts, samples: Mapping[str, Sequence[Mapping[str, Any]]]
+    run: RunReader, matched: _Matched, samples: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
     """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
     after = {
@@ -239,13 +236,13 @@ def _compare_verdicts(
         for repeat, verdict in enumerate(record)
     }
     changes, compared = [], 0
-    for (task, number, _, repeat), sample in matched.answers.items():
-        then, doc_id = matched.stored[task, number]
-        if (response := (then, digest_of_text(sample.text))) in before and (task, number, repeat) in after:
+    for (task, number, _, repeat), row in matched.answers.items():
+        before = run.verdicts.get((row.doc, digest_of_text(run.samples[row.key].text)))
+        if before is not None and (task, number, repeat) in after:
             compared += 1
-            (old, was), (new, is_now) = before[response], after[task, number, repeat]
+            (old, was), (new, is_now) = before, after[task, number, repeat]
             if was != is_now:
-                changes.append((task, doc_id, repeat, was, is_now, old or "", new or ""))
+                changes.append((task, row.doc_id, repeat, was, is_now, old or "", new or ""))
     return changes, compared
 
 

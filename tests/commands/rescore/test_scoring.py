@@ -281,4 +281,4 @@ def test_what_is_not_there_is_said(demo_runs, options, message):
     with pytest.raises(ArgumentError, match=re.escape(message)):
         main(["show", str(demo_runs["guided"]), *options])
     with pytest.raises(ArgumentError, match="takeover_demo has no finished sample"):
-        find_sample(replace(read_run_folder(demo_runs["guided"]), asked=[]), None, 0, 0)
+        find_sample(replace(read_run_folder(demo_runs["guided"]), samples={}), None, 0, 0)
