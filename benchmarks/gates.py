@@ -188,7 +188,7 @@ def main() -> None:
     }
     fixed_limits = {f"regress, limit {limit:g}": limit for limit in (0.0, 0.02)}
     for name, limit in fixed_limits.items():
-        runs = (judge_fixed("", as_values(np.arange(250) < x), 0.756, limit, CONFIDENCE) for x in right)
+        runs = (judge_fixed("", as_values(np.arange(250) < x), 0.756, limit, CONFIDENCE, ()) for x in right)
         rules[name] = as_values([run.verdict == "regressed" for run in runs])
     for name, fails in rules.items():
         found = (float(stats.binom.pmf(right, 250, 0.756 - drop) @ np.asarray(fails)) for drop in (0.0, *DROPS))

@@ -16,7 +16,7 @@ from difficulties import Array, Beta, draw_together, joint_outcomes, table3
 from scipy import stats
 from scipy.special import expit, logit
 
-from lm_eval_takeover.results.statistics import Trio, add_unseen, bounds_of, errors_of, measure_recovery
+from lm_eval_takeover.results.statistics import add_unseen, bounds_of, errors_of, measure_recovery
 
 SIZES = (15, 30, 40, 100, 500)
 SAMPLES = (1, 8, 32, 64)
@@ -101,7 +101,7 @@ def cover_recovery(
     for counts in generator.multinomial(problems, chances.ravel() / chances.sum(), draws):
         places = np.unravel_index(np.repeat(np.arange(chances.size), counts), chances.shape)
         b, g, r = (values[place] for place in places)
-        found = measure_recovery([Trio(g, b, r)])
+        found = measure_recovery([np.array([g, b, r])])
         if found is not None:
             given += 1
             hits += found.low <= true <= found.high

@@ -14,14 +14,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.regress.baseline import Scores, read_single_run
+from lm_eval_takeover.commands.regress.baseline import read_single_run
 from lm_eval_takeover.commands.regress.verdicts import compare
+from lm_eval_takeover.results.files import Run
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 TASK = "takeover_demo"
 
 
-def run_seed(policy: str, seed: int, problems: int, folder: Path) -> Scores:
+def run_seed(policy: str, seed: int, problems: int, folder: Path) -> Run:
     """One run by the stock harness, read as `regress` reads it."""
     from lm_eval import simple_evaluate
     from lm_eval.loggers import EvaluationTracker

@@ -8,14 +8,15 @@ runs without a change: a baseline is frozen, so its own luck is in every compari
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from difficulties import Beta, table3
 
-from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, Design, draw_scores, lower, plan, weigh
+from lm_eval_takeover.results.files import Run, TaskResult
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.statistics import Values, as_values, average_differences, holm
 
@@ -29,12 +30,18 @@ RUNS = 30  # against one baseline
 PLANS = 5  # baselines that a plan is averaged over
 
 
-def measure(generator: np.random.Generator, probabilities: Values, name: str, task: str) -> Scores:
+def make_run(tasks: Mapping[str, Problems]) -> Run:
+    """A run of these problems by task."""
+    results = {task: TaskResult.of(task, problems, {}) for task, problems in tasks.items()}
+    return Run(Path(), "simulated", "other", {}, {}, {}, results, None)
+
+
+def measure(generator: np.random.Generator, probabilities: Values, name: str, task: str) -> Run:
     """A run on problems of these probabilities."""
     correct = generator.binomial(SAMPLES, probabilities)
     values = {"acc": correct / SAMPLES, "pass@8": as_values(correct > 0), "maj@8": as_values(correct > SAMPLES / 2)}
     ids = tuple(map(str, range(len(correct))))
-    return Scores("simulated", {}, {}, {task: TaskScores(Problems(ids, SAMPLES, values, texts=name), {})})
+    return make_run({task: Problems(ids, SAMPLES, values, texts=name)})
 
 
 def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problems: int) -> Values:
@@ -76,7 +83,7 @@ def find_one_drop(
     groups = [*(name for name, *_ in tasks), AVERAGE]
     for _ in range(PLANS):
         measured = [measure(generator, draw_chances(generator, beta, 1, n)[0], "", name) for name, beta, n in tasks]
-        baseline.append(Scores("simulated", {}, {}, {name: side for one in measured for name, side in one.tasks.items()}))
+        baseline.append(make_run({name: side.problems for one in measured for name, side in one.tasks.items()}))
     planned = [row.power for one in baseline for row in plan(one, design, [drop]) if row.task == task]
     for _ in range(runs):
         margins = []

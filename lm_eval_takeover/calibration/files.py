@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
@@ -373,10 +373,10 @@ def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None
     return {"methods": [f"{name_method(method)}@{rate:g}"], "plugins": plugins}
 
 
-def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:
-    """The calibrations among `files` that are for this pair and direction."""
-    calibrations = map(read_calibration, files)
-    return [c for c in calibrations if is_for_pair(c, base, guide) and c.direction == direction]
+def find_packaged(base: ModelId, guide: ModelId, direction: str) -> Calibration | None:
+    """The packaged calibration of this pair and direction."""
+    packaged = map(read_calibration, packaged_calibrations().values())
+    return next((each for each in packaged if is_for_pair(each, base, guide) and each.direction == direction), None)
 
 
 def is_for_pair(calibration: Calibration, base: ModelId, guide: ModelId) -> bool:

@@ -29,26 +29,20 @@ _PROBE = "How many?"
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p")  # of decoding; greedy reads the first alone
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRequest:
-    """How a run asks. `sampling` is None if nothing is drawn, `chat_template` if the template adds nothing to a question."""
-
-    task: str
-    chat_template: bool | None
-    sampling: Sampling | None
-
-
 @dataclass(slots=True)
 class CalibrationFit:
-    """A calibration against what a run asks. `command(task=…, options=…)` makes one; `allowed`: differences are only notices."""
+    """A calibration against what a run asks. `command(task=…, options=…)` makes one; `allowed`: differences are only notices.
+
+    `chat` says whether a prompt is in the chat template, None where that adds nothing to a question. `sampling` is None if
+    nothing is drawn.
+    """
 
     calibration: Calibration
     pair: Pair
     enable_thinking: bool | None
     allowed: bool
     command: Callable[..., str]
-    template_differs: bool = False  # known once the run has asked
-    _said: set[str] = field(default_factory=set)
+    _said: dict[str, str] = field(default_factory=dict)  # notices, and how results name them
 
     def check(self, requests: Iterable[tuple[str, str, Sampling | None]]) -> None:
         """Compare with the `(task, prompt, sampling)` of each request. Raises CalibrationError that names both sides."""
@@ -59,21 +53,21 @@ class CalibrationFit:
             )
             return
         forms: dict[str, bool | None] = {}
-        by_form: dict[tuple[bool | None, Sampling | None], TaskRequest] = {}
+        by_form: dict[tuple[bool | None, Sampling | None], str] = {}  # the first task
         for task, prompt, sampling in requests:
             if prompt not in forms:
                 forms[prompt] = self.pair.is_chat_prompt(prompt)
-            by_form.setdefault((forms[prompt], sampling), TaskRequest(task, forms[prompt], sampling))
-        for form in by_form.values():
-            if differences := self.list_differences(form):
+            by_form.setdefault((forms[prompt], sampling), task)
+        for form, task in by_form.items():
+            if differences := self.list_differences(*form):
                 measured, current = (" and ".join(side) for side in zip(*differences, strict=True))
                 named = f"calibration '{self.calibration.name}' was measured with {measured}"
-                command = self.command(task=form.task, options=self._options(form), known=self.calibration)
-                self.refuse(f"{named}, and task {form.task} asks with {current}", f"make one that fits with `{command}`")
+                command = self.command(task=task, options=self._options(*form), known=self.calibration)
+                self.refuse(f"{named}, and task {task} asks with {current}", f"make one that fits with `{command}`")
 
-    def list_differences(self, request: TaskRequest) -> list[tuple[str, str]]:
+    def list_differences(self, chat: bool | None, sampling: Sampling | None) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""
-        return [*self._compare_prompts(request), *self._compare_decoding(request.sampling)]
+        return [*self._compare_prompts(chat), *self._compare_decoding(sampling)]
 
     def refuse(self, text: str, advice: str = "give one that was measured on others, such as a train split") -> None:
         """Raise CalibrationError with this text and advice; a notice where a mismatch is allowed."""
@@ -81,16 +75,16 @@ class CalibrationFit:
             raise CalibrationError(f"{text}; {advice}, or pass allow_calibration_mismatch=True")
         self._say_once(f"{text}; used anyway")
 
-    def _compare_prompts(self, request: TaskRequest) -> list[tuple[str, str]]:
+    def _compare_prompts(self, chat: bool | None) -> list[tuple[str, str]]:
         prompts = self.calibration.prompts
-        chat, thinking = prompts["chat_template"], prompts["enable_thinking"]
-        if request.chat_template is not None and chat != request.chat_template:
+        measured, thinking = prompts["chat_template"], prompts["enable_thinking"]
+        if chat is not None and measured != chat:
             names = {False: "raw prompts", True: "prompts in the chat template"}
-            return [(names[chat], names[request.chat_template])]
+            return [(names[measured], names[chat])]
         # A template's own default is one of the two modes, or it reads neither.
         message = [{"role": "user", "content": _PROBE}]
         rendered = (self.pair.chat_prompt(message, enable_thinking=each) for each in (thinking, self.enable_thinking))
-        if not chat or thinking == self.enable_thinking or next(rendered) == next(rendered):
+        if not measured or thinking == self.enable_thinking or next(rendered) == next(rendered):
             return []
         return [(_describe_thinking(thinking), _describe_thinking(self.enable_thinking))]
 
@@ -105,9 +99,7 @@ class CalibrationFit:
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:
         """Differences of a run (of so many tokens and samples) from the calibration that are no error."""
-        listed = sorted(self._said)
-        if self.template_differs:
-            listed.append("its prompts are in another template")
+        listed = sorted(self._said.values())
         written, measured = self.calibration.tokens or 0, self.calibration.rollouts or 0
         if written and samples and not 0.5 <= (ratio := tokens * measured / (samples * written)) <= 2:
             shorter = "shorter" if ratio < 1 else "longer"
@@ -115,9 +107,9 @@ class CalibrationFit:
         return listed
 
     def compare_template(self, differs: bool) -> None:
-        if differs and not self.template_differs:
-            logger.warning("calibration '%s' differs from this run: its prompts are in another template", self.calibration.name)
-        self.template_differs |= differs
+        if differs:
+            told = "its prompts are in another template"
+            self._say_once(f"calibration '{self.calibration.name}' differs from this run: {told}", told)
 
     def compare_dtypes(self) -> None:
         for role, measured in self.calibration.dtypes.items():
@@ -127,18 +119,18 @@ class CalibrationFit:
                     f"{now}; its thresholds may be a little off"
                 )
 
-    def _say_once(self, text: str) -> None:
+    def _say_once(self, text: str, name: str = "") -> None:
         if text not in self._said:
-            self._said.add(text)
+            self._said[text] = name or text
             logger.warning("%s", text)
 
-    def _options(self, request: TaskRequest) -> dict[str, Any]:
+    def _options(self, chat: bool | None, sampling: Sampling | None) -> dict[str, Any]:
         """Those of `calibrate` that make its prompts and its decoding the run's."""
-        options = {"apply_chat_template": True, "enable_thinking": self.enable_thinking} if request.chat_template else {}
-        if request.sampling is None:
+        options = {"apply_chat_template": True, "enable_thinking": self.enable_thinking} if chat else {}
+        if sampling is None:
             return options
-        names = _SETTINGS[:1] if request.sampling.temperature == 0 else _SETTINGS
-        values = {name: getattr(request.sampling, name) for name in names}
+        names = _SETTINGS[:1] if sampling.temperature == 0 else _SETTINGS
+        values = {name: getattr(sampling, name) for name in names}
         return options | {name: value for name, value in values.items() if value != getattr(TASK_SAMPLING, name)}
 
 
@@ -236,14 +228,14 @@ def find_fitting_calibration(
     base, guide = pair.member("base").id, pair.member("guide").id
     policy = method.policy
     if arguments.calibration is None:
-        packaged = files.matching_calibrations(files.packaged_calibrations().values(), base, guide, policy.direction)
-        if not packaged:
+        packaged = files.find_packaged(base, guide, policy.direction)
+        if packaged is None:
             raise CalibrationError(
                 f"no packaged calibration for base={base.id} and guide={guide.id} with direction={policy.direction}; "
                 f"make one with `{command()}` (and --apply_chat_template where the run has it) and pass "
                 f"that file as calibration=…"
             )
-        return packaged[0], None
+        return packaged, None
     calibration, column = files.find_calibration(arguments.calibration)
     problems = []
     if not files.is_for_pair(calibration, base, guide):

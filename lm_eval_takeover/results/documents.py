@@ -197,15 +197,10 @@ def name_model(config: Fields, takeover: Fields, kind: str) -> str:
     return str(name or config.require("model", str)).rstrip("/").rpartition("/")[2]
 
 
-def list_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
-    """`name: old -> new` of every setting that differs, in the order of names."""
-    pairs = ((name, _show(old.get(name)), _show(new.get(name))) for name in name_differences(old, new, ignored))
-    return [f"{name}{_MEANINGS.get(name, '')}: {before} -> {now}" for name, before, now in pairs]
-
-
-def name_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
-    """The names of the settings that differ, in order."""
-    return [name for name in sorted((old.keys() | new.keys()) - set(ignored)) if old.get(name) != new.get(name)]
+def find_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> dict[str, str]:
+    """`name: old -> new` of every setting that differs, by its name and in the order of names."""
+    names = [name for name in sorted((old.keys() | new.keys()) - set(ignored)) if old.get(name) != new.get(name)]
+    return {name: f"{name}{_MEANINGS.get(name, '')}: {_show(old.get(name))} -> {_show(new.get(name))}" for name in names}
 
 
 def describe_varying(settings: Mapping[str, Settings]) -> list[str]:

@@ -11,8 +11,8 @@ from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.documents import (
     Fields,
     Settings,
+    find_differences,
     model_settings,
-    name_differences,
     name_model,
     read_document,
     task_settings,
@@ -20,6 +20,7 @@ from lm_eval_takeover.results.documents import (
 from lm_eval_takeover.results.problems import (
     ACC,
     NO_METRICS,
+    NO_PROBLEMS,
     WRITER,
     NotCorrect,
     Problems,
@@ -77,18 +78,28 @@ class Counts:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task of a run: lm-eval's `means` by metric. `accuracy` is the task's own name for `acc`."""
+    """One task of a run: lm-eval's `means` by metric."""
 
     task: str
     means: dict[str, float]
     count: int  # problems
     samples: int | None  # of each problem
     settings: Settings
-    problems: Problems | None
+    problems: Problems
     counts: Counts
     run_dir: str | None = None
-    accuracy: str = ACC
     identity: str | None = None  # of what was asked (`runs.identity`); None for other models
+    no_costs: str = ""  # why what its problems cost is not known (`stored.add_costs`)
+
+    @classmethod
+    def of(cls, task: str, problems: Problems, settings: Settings, counts: Counts = Counts(), **more: Any) -> Self:
+        """From its problems alone."""
+        return cls(task, problems.means(), len(problems), problems.samples, settings, problems, counts, **more)
+
+    @property
+    def accuracy(self) -> str:
+        """The task's own name for `acc`."""
+        return str(self.settings.get("metric", ACC))
 
     @property
     def verifier(self) -> str:
@@ -115,11 +126,12 @@ class Run:
     tasks: dict[str, TaskResult]
     seconds: float | None  # of generation, over all attempts; None for models that do not report it
     parameters: dict[str, int] = field(default_factory=dict)  # weights of each model that reads, by role
-    left_out: list[str] = field(default_factory=list)  # why tasks of the file are not there, a line each
+    notes: list[str] = field(default_factory=list)  # what of its files does not count and why, a line each
     given_label: str | None = None  # by `model=` or by `compare`
     seed: Any = None
-    row: str = ""  # runs of one row of a table: the digest of settings and seed, or that of the row of `compare`
+    row: str = ""  # runs of one row of a table: the digest of settings, seed and verifiers, or that of the row of `compare`
     name: str = ""  # in a table
+    comparison: Path | None = None  # the folder of `compare` that it is a row of, where a table says
 
     @property
     def label(self) -> str:
@@ -165,7 +177,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
         except ResultsError as error:
             unreadable.append(str(error))
             continue
-        notes += new.left_out
+        notes += new.notes
         place = next((place for place, run in enumerate(runs) if _is_same(run, new)), None)
         if place is not None:
             runs[place] = _join(runs[place], new, notes, copies)
@@ -180,8 +192,7 @@ def read_runs(paths: Iterable[Path], reading: ReadOptions = ReadOptions()) -> tu
 
 def _is_same(old: Run, new: Run) -> bool:
     """Whether two files are of one run or one row of `compare`: what both have of a task is the same, or a part of it."""
-    verifiers = ({result.verifier for result in run.tasks.values()} for run in (old, new))
-    if old.row != new.row or len({frozenset(each) for each in verifiers}) > 1:
+    if old.row != new.row:
         return False
     pairs = [(result, new.tasks[task]) for task, result in old.tasks.items() if task in new.tasks]
     if _is_judged_again(old, new):
@@ -200,9 +211,9 @@ def _is_part(part: TaskResult, whole: TaskResult, *, by_texts: bool) -> bool:
 
     Texts of ours are told by their identity, those of other models by their digests.
     """
-    if name_differences(part.settings, whole.settings, ["limit"]):
+    if find_differences(part.settings, whole.settings, ["limit"]):
         return False
-    if part.problems is None or whole.problems is None:
+    if not (part.problems and whole.problems):
         return part.count == whole.count and (part.means == whole.means or not by_texts)
     asked, of_whole = ({*zip(problems.ids, problems.prompts, strict=True)} for problems in (part.problems, whole.problems))
     if by_texts and not {*part.problems.responses} <= {*whole.problems.responses}:
@@ -225,15 +236,20 @@ def _join(old: Run, new: Run, notes: list[str], copies: list[str]) -> Run:
         else:
             more = "has more problems" if before.count < now.count else "has a newer run"
             copies.append(f"{task} of '{old.source}' is left out: '{new.source}' {more} of it")
-    if _is_judged_again(old, new):
-        return replace(old, tasks=tasks)
-    if not any(tasks[task] is result for task, result in new.tasks.items()):
-        return old
-    spent = [run.seconds for run in (old, new) if any(tasks[task] is result for task, result in run.tasks.items())]
-    seconds = None if None in spent else sum(each or 0.0 for each in spent)
-    rate = new.takeover.get("rate")  # none where each task has its own
-    takeover = new.takeover | ({"rate": None} if old.takeover.get("rate") != rate else {})
-    return replace(new, tasks=tasks, seconds=seconds, takeover=takeover)
+    counting = [run for run in (old, new) if any(tasks[task] is result for task, result in run.tasks.items())]
+    return replace(old if _is_judged_again(old, new) else join_calls(counting), tasks=tasks)
+
+
+def join_calls(runs: Sequence[Run]) -> Run:
+    """One run of several calls, each of tasks of its own; the newest is the last."""
+    spent = [run.seconds for run in runs if run.seconds is not None]
+    rates = {run.takeover.get("rate") for run in runs}  # each task may have its own
+    return replace(
+        runs[-1],
+        tasks={task: result for run in runs for task, result in run.tasks.items()},
+        seconds=sum(spent) if len(spent) == len(runs) else None,
+        takeover=runs[-1].takeover | ({"rate": None} if len(rates) > 1 else {}),
+    )
 
 
 def file_date(path: Path) -> str:
@@ -248,19 +264,18 @@ def read_run(path: Path, reading: ReadOptions = ReadOptions()) -> Run:
     results = path.with_name(f"results_{file_date(path)}.json")
     if not results.exists():
         problems, of_task = read_samples(path, reading)
-        result = TaskResult(task, problems.means(), len(problems), problems.samples, of_task, problems, Counts())
-        result = replace(result, accuracy=of_task["metric"])
+        result = TaskResult.of(task, problems, of_task)
         name, missing = f"{path.parent.name} {file_date(path)}", _list_missing(path, result)
         return Run(path, name, "other", {}, {}, {}, {task: result}, None, {}, missing, row=str(path))
     run = _read_results(results, reading)
     if task not in run.tasks:
-        raise ResultsError("; ".join([f"'{path}' is of no task that '{results.name}' has", *run.left_out]))
+        raise ResultsError("; ".join([f"'{path}' is of no task that '{results.name}' has", *run.notes]))
     return replace(run, source=path, tasks={task: run.tasks[task]})
 
 
 def _list_missing(path: Path, result: TaskResult) -> list[str]:
     """A line on problems without a response, if there are any."""
-    missing = result.problems.missing if result.problems else 0
+    missing = result.problems.missing
     total = missing + result.count
     text = f"{result.task} of '{path}': {missing:,} of {total:,} problems have no response, and are in no figure"
     return [text] if missing else []
@@ -297,13 +312,14 @@ def _read_results(path: Path, reading: ReadOptions) -> Run:
     left_out = left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"])
     model, settings = name_model(config, takeover, kind), model_settings(document)
     seed = takeover.get("seed", config.get("torch_seed"))
-    row = find_row(path, {task: result.identity for task, result in tasks.items()}) or digest_of(
-        [takeover.get("identity"), settings, seed]
-    )
+    identities, verifiers = {task: each.identity for task, each in tasks.items()}, {each.verifier for each in tasks.values()}
+    of_row = find_row(path, identities) or [takeover.get("identity"), settings, seed]
     counted, count = takeover.inside_or_empty("parameters"), config.get("model_num_parameters")
     parameters = {"model": int(count)} if count else {role: counted.require(role, int) for role in counted}
     measured = described, versions, tasks, seconds, parameters, left_out
-    return Run(path, model, kind, settings, *measured, _find_given_label(takeover), seed, row)
+    return Run(
+        path, model, kind, settings, *measured, _find_given_label(takeover), seed, digest_of([of_row, sorted(verifiers)])
+    )
 
 
 def find_kind(policy: str | None) -> str:
@@ -344,9 +360,9 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     samples = path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
     better = document.inside_or_empty("higher_is_better").inside_or_empty(task)
     worse = [name for name in better if better.get(name) is False]
-    problems = read_problems(samples, filter_name, accuracy, worse, reading) if samples.exists() else None
+    problems = read_problems(samples, filter_name, accuracy, worse, reading) if samples.exists() else NO_PROBLEMS
     settings = task_settings(document, task)
-    if problems is not None:
+    if problems:
         problems = _check(path, task, samples, problems, count, means, reading)
         count, means = len(problems), problems.means() | ({} if problems.missing else means)
     takeover = document.inside("config").inside_or_empty("takeover")
@@ -354,7 +370,7 @@ def _read_task(path: Path, document: Fields, task: str, reading: ReadOptions) ->
     counted = takeover.inside_or_empty("per_task").inside_or_empty(task)
     identity, run_dir = counted.require("identity", str, None), takeover.require("run_dir", str | None, None)
     settings |= {"metric": accuracy, "filter": filter_name}
-    return TaskResult(task, means, count, each, settings, problems, Counts.read(counted), run_dir, accuracy, identity)
+    return TaskResult(task, means, count, each, settings, problems, Counts.read(counted), run_dir, identity)
 
 
 def _check(
@@ -374,10 +390,3 @@ def _check(
                 f"'{path.name}' is {means[metric]:.6f}; the files are of different runs"
             )
     return replace(problems, missing=missing)
-
-
-def common_ids(problems: Sequence[Problems], missing: float = 0.0) -> tuple[str, ...] | None:
-    """The ids that all have, in the order of the first; None if one has more than a share `missing` of others."""
-    shared = set(problems[0].ids).intersection(*(other.ids for other in problems))
-    enough = all(len(other) - len(shared) <= missing * len(other) for other in problems)
-    return tuple(name for name in problems[0].ids if name in shared) if enough and shared else None

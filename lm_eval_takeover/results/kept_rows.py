@@ -1,13 +1,13 @@
 """The rows that `compare` left in its folder: their names, their order, and where the results of each are."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.documents import read_rows
-from lm_eval_takeover.results.files import Run, find_results, read_run
+from lm_eval_takeover.results.files import Run, find_results, join_calls, read_run
 from lm_eval_takeover.runs.layout import ROWS
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside
@@ -34,7 +34,7 @@ class ComparedRow:
     host: str | None = None
     donor: str | None = None
     mixes: bool = False  # the policy writes no token alone
-    results: list[str] = field(default_factory=list)  # folders in that of the comparison, in ROWS alone
+    results: list[str] = field(default_factory=list)  # of each call the folder, in that of the comparison; none before it ran
 
     @property
     def family(self) -> str:
@@ -56,17 +56,15 @@ def list_kept_rows(folder: Path) -> list[ComparedRow]:
     return rows
 
 
-def read_kept_rows(folder: Path) -> dict[ComparedRow, list[Run]]:
-    """The rows of this folder with the runs of their calls. Raises ResultsError, ArgumentError."""
+def read_kept_rows(folder: Path) -> dict[ComparedRow, Run]:
+    """The rows of this folder with their runs. Raises ResultsError, ArgumentError."""
     rows = list_kept_rows(folder)
     if not rows:
         raise ArgumentError(f"'{folder}' has no {ROWS}, which `compare --run_dir` writes as it ends; expected such a folder")
-    return {row: [read_run(find_results(folder / path)[-1]) for path in row.results] for row in rows}
+    return {row: join_calls([read_run(find_results(folder / path)[-1]) for path in row.results]) for row in rows}
 
 
-def write_kept_rows(folder: Path, rows: Mapping[ComparedRow, Sequence[Run]]) -> None:
-    """Write ROWS. The runs of a row are those of its calls."""
-    places = {row: [str(run.source.parent.relative_to(folder)) for run in runs] for row, runs in rows.items()}
-    names = [each.name for each in fields(ComparedRow)]
-    kept = [{name: getattr(row, name) for name in names} | {"results": own} for row, own in places.items()]
+def write_kept_rows(folder: Path, rows: Iterable[ComparedRow]) -> None:
+    """Write ROWS."""
+    kept = [{each.name: getattr(row, each.name) for each in fields(ComparedRow)} for row in rows]
     write_text(folder / ROWS, json.dumps(kept, indent=2) + "\n")

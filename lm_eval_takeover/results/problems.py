@@ -26,12 +26,16 @@ REASONS = ("acc_boxed", "unboxed", "truncated", "no_answer", "restated", "unpars
 _ACCURACIES = (ACC, "exact_match", "pass@1")  # which of a task's metrics that share is, if it has one of these
 _BY_NUMBER = re.compile(r"(?P<name>pass|maj)@(?P<number>\d+)")
 WRITER = "`lm_eval … --log_samples`"
+_ID = 16  # digits of a digest that are kept: so a baseline is small
 NO_METRICS = "this run has no metrics; run lm_eval without --predict_only"
 
 
 @dataclass(frozen=True)
 class Problems:
-    """The problems of one task in one run. `ids` are lm-eval's digests of the documents; arrays follow their order."""
+    """The problems of one task in one run. `ids` are lm-eval's digests of the documents; arrays follow their order.
+
+    It is false where no samples were logged.
+    """
 
     ids: tuple[str, ...]
     samples: int  # of each problem
@@ -43,8 +47,6 @@ class Problems:
     missing: int = 0  # further problems, which crashed or are not there
     prompts: tuple[str, ...] = ()  # lm-eval's digests of the prompts
     clusters: tuple[int, ...] = ()  # the number of each problem's cluster; none where every problem stands alone
-    identity: str | None = None  # of what was asked (`runs.identity`); None for other models
-    seed: int | None = None  # that all random numbers follow from; None for other models
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -61,6 +63,17 @@ class Problems:
         known = {name: getattr(self, name) for name in ("doc_ids", "responses", "sample_texts", "prompts", "clusters")}
         ordered: dict[str, Any] = {name: tuple(each[place] for place in order) for name, each in known.items() if each}
         return replace(self, ids=ids, values=values, **ordered)
+
+
+NO_PROBLEMS = Problems((), 0, {})
+
+
+def align(sides: Sequence[Problems], missing: float = 0.0) -> list[Problems] | None:
+    """The problems that all sides have, in one order; None if there are none, or one has more than a share `missing` besides."""
+    shared = set(sides[0].ids).intersection(*(side.ids for side in sides))
+    enough = all(len(side) - len(shared) <= missing * len(side) for side in sides)
+    ids = tuple(name for name in sides[0].ids if name in shared)
+    return [side.ordered_as(ids) for side in sides] if enough and shared else None
 
 
 @dataclass(frozen=True)
@@ -116,12 +129,6 @@ def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
 def list_scores(names: Iterable[str]) -> list[str]:
     """List the metrics that are better if higher: the accuracy, Pass@k and Maj@n."""
     return [name for name in names if name == ACC or _BY_NUMBER.fullmatch(name)]
-
-
-def derive_pass_at_k(shares: Values, samples: int | Values, k: int) -> Values:
-    """Pass@k by problem from the share of its samples that are correct; `samples` of all problems, or of each."""
-    drawn = np.broadcast_to(np.asarray(samples, dtype=int), shares.shape)
-    return as_values([pass_at_k(int(n), round(share * n), k) for share, n in zip(shares, drawn, strict=True)])
 
 
 def read_problems(
@@ -191,9 +198,9 @@ def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
     samples = rows[0].samples
     shared = [metric for metric in rows[0].metrics if all(metric in row.metrics for row in rows)]
     values = {metric: as_values([row.metrics[metric] for row in rows]) for metric in shared}
-    names, doc_ids = tuple(row.name for row in rows), tuple(row.doc_id for row in rows)
+    names, doc_ids = tuple(row.name[:_ID] for row in rows), tuple(row.doc_id for row in rows)
     values = fill_pass_at_k(values, samples)
-    responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt for row in rows)
+    responses, prompts = tuple(row.texts for row in rows), tuple(row.prompt[:_ID] for row in rows)
     clusters = join_clusters(prompts, [row.group for row in rows])
     texts, each = digest_of(sorted(responses)), tuple(row.sample_texts for row in rows)
     return Problems(names, samples, values, doc_ids, texts, responses, each, missing, prompts, clusters)
@@ -203,7 +210,7 @@ def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]
     """The metrics in their order, with each Pass@k made of `acc` that is not there. None is made of grades between 0 and 1."""
     counts = values[ACC] * samples
     ks = list_ks(samples) if np.allclose(counts, np.rint(counts), atol=1e-6) else []
-    values = {f"pass@{k}": derive_pass_at_k(values[ACC], samples, k) for k in ks} | values
+    values = {f"pass@{k}": as_values([pass_at_k(samples, round(count), k) for count in counts]) for k in ks} | values
     return {metric: values[metric] for metric in dict.fromkeys([*list_metrics(values), *values])}
 
 

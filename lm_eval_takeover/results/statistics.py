@@ -254,40 +254,27 @@ def as_values(values: Any) -> Values:
 NOT_ABOVE = "the reference is not above the base beyond noise"
 
 
-@dataclass(frozen=True)
-class Trio:
-    """Values per problem of one task, in one order of problems."""
+def measure_recovery(tasks: Sequence[Values]) -> Interval | None:
+    """Recovery of the unweighted means over tasks, each the values `[3, problems]` of guided row, base and reference.
 
-    guided: Values
-    base: Values
-    reference: Values
-
-
-def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
-    """Recovery of the unweighted means over tasks, paired by problem; None if the reference is within noise of the base."""
-    pairs = [np.stack([task.guided - task.base, task.reference - task.base]) for task in tasks]
-    return measure_ratio(pairs, confidence)
-
-
-def measure_ratio(tasks: Sequence[Values], confidence: float = CONFIDENCE) -> Interval | None:
-    """The ratio of two means over tasks, each [2, problems] of differences; None unless the second is above 0 beyond noise.
-
-    The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
-    the mean of `second` differs from 0, so both answers come from one test.
+    None unless the gap, from the base to the reference, is above 0 beyond noise. The interval is Fieller's: all R for which the
+    mean of `gain - R gap` does not differ from 0. It is bounded exactly where the mean gap differs from 0, so both answers come
+    from one test.
     """
-    means = np.mean([pairs.mean(axis=1) for pairs in tasks], axis=0)
-    if means[1] <= 0 or any(pairs.shape[1] < 2 for pairs in tasks):
+    gains = [task[[0, 2]] - task[1] for task in tasks]  # of the guided row, and of the reference
+    means = np.mean([pairs.mean(axis=1) for pairs in gains], axis=0)
+    if means[1] <= 0 or any(pairs.shape[1] < 2 for pairs in gains):
         return None
     ratio, covariance, parts = means[0] / means[1], np.zeros((2, 2)), []
     line = np.array([1, -ratio])
-    for pairs in tasks:
+    for pairs in gains:
         part = covariance_of_means(pairs)
         # Problems that were not drawn may leave the ratio, too, even where all of these lie on it.
         part[0, 0] += max(paired_difference(line @ pairs).error ** 2 - line @ part @ line, 0)
         covariance += part / len(tasks) ** 2
         parts.append((part[1, 1] / len(tasks) ** 2, pairs.shape[1] - 1))
     freedom = covariance[1, 1] ** 2 / sum(variance**2 / free for variance, free in parts)
-    t2 = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2
+    t2 = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) ** 2
     a = means[1] ** 2 - t2 * covariance[1, 1]
     if a <= 0:
         return None

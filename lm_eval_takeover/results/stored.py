@@ -1,7 +1,7 @@
 """Reads a run_dir as results: a run, its tasks and their problems as `files` reads them from lm-eval's, with what each cost."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -15,30 +15,29 @@ from lm_eval_takeover.runs.identity import summarize_samples
 from lm_eval_takeover.storage.digests import digest_of
 
 if TYPE_CHECKING:  # with pyarrow
-    from lm_eval_takeover.runs.run_reader import Answered, RunReader, StoredRun
+    from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
 def tabulate_run(run: "RunReader") -> Run:
     """A run whose samples are all judged. Raises RunDirError for a document that has another number of samples than others."""
-    tasks = {task: tabulate_task(run.folder, [one for one in run.answered if one.task == task]) for task in run.tasks}
+    tasks = {task: tabulate_task(run, task) for task in run.tasks}
     parameters = run.takeover.get("parameters") or {}
     return Run(run.folder, run.label, find_kind(run.policy), {}, run.takeover, {}, tasks, run.seconds, parameters)
 
 
-def tabulate_task(folder: Path, rows: Sequence["Answered"]) -> TaskResult:
-    """One task of a run; `rows` are its samples in the order of its documents. Problems also have `COSTS`, as means."""
-    task = rows[0].task
+def tabulate_task(run: "RunReader", task: str) -> TaskResult:
+    """One task of a run. Problems also have `COSTS`, as means."""
+    rows = [one for one in run.answered if one.task == task]
     measured = [_measure(list(of_document)) for _, of_document in groupby(rows, lambda one: one.doc_id)]
     for one in measured:
         if one.samples != measured[0].samples:
             numbers = f"{one.samples} samples, and others have {measured[0].samples}"
-            raise RunDirError(f"run_dir='{folder}': task {task}, doc {one.doc_id} has {numbers}")
-    problems = collect_problems(measured)
+            raise RunDirError(f"run_dir='{run.folder}': task {task}, doc {one.doc_id} has {numbers}")
     counted = summarize_samples({task: [one.stored for one in rows]})
     counts = Counts(**{field.name: counted[field.name] for field in fields(Counts)})
-    return TaskResult(task, problems.means(), len(problems), problems.samples, {}, problems, counts, str(folder))
+    return TaskResult.of(task, collect_problems(measured), {}, counts, run_dir=str(run.folder))
 
 
 def _measure(rows: Sequence["Answered"]) -> Measured:
@@ -49,30 +48,30 @@ def _measure(rows: Sequence["Answered"]) -> Measured:
     return Measured(first.doc, first.doc_id, metrics, count, responses, prompt, sample_texts=texts)
 
 
-def read_costs(results: Iterable[TaskResult]) -> dict[str, tuple[dict[str, Values], str]]:
-    """By task the `COSTS` of its problems, and why there are none. Reads each run_dir once."""
+def add_costs(run: Run) -> Run:
+    """The run with `COSTS` among the values of its problems, or with the reason why there are none. Reads each run_dir once."""
     from lm_eval_takeover.runs.run_reader import read_stored_runs  # with pyarrow
 
-    read = cache(lambda run_dir: read_stored_runs(Path(run_dir))[0])
-    costs = dict[str, tuple[dict[str, Values], str]]()
-    for result in results:
-        costs[result.task] = {}, "the run had no run_dir"
+    read, tasks = cache(lambda run_dir: read_stored_runs(Path(run_dir))), dict[str, TaskResult]()
+    for task, result in run.tasks.items():
+        tasks[task] = replace(result, no_costs="the run had no run_dir")
         try:
             if result.run_dir:
-                costs[result.task] = _find_costs(read(result.run_dir), result), ""
+                values = _find_costs(read(result.run_dir), result) | result.problems.values
+                tasks[task] = replace(result, problems=replace(result.problems, values=values))
         except (RunDirError, OSError) as error:
-            costs[result.task] = {}, str(error)
-    return costs
+            tasks[task] = replace(result, no_costs=str(error))
+    return replace(run, tasks=tasks)
 
 
-def _find_costs(runs: "Sequence[StoredRun]", result: TaskResult) -> dict[str, Values]:
+def _find_costs(runs: "Sequence[RunReader]", result: TaskResult) -> dict[str, Values]:
     """From the command that asked for the samples of these results. Raises RunDirError where they are not all there."""
     place, task = f"run_dir='{result.run_dir}'", result.task
     run = next((run for run in reversed(runs) if run.identify(task) == result.identity), None)
-    if run is None or result.problems is None:
+    if run is None:
         raise RunDirError(f"{place} holds other samples of {task} than these results")
-    known = tabulate_task(run.folder, run.answer(task, {})) if run.is_finished else None
-    if known is None or known.problems is None or {*known.problems.doc_ids} != {*result.problems.doc_ids}:
+    known = tabulate_task(run, task) if run.is_finished else None
+    if known is None or {*known.problems.doc_ids} != {*result.problems.doc_ids}:
         raise RunDirError(f"{place} lacks samples of {task}")
     for name in ("tokens", "takeovers", "guide_passes"):
         if getattr(known.counts, name) != getattr(result.counts, name):

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.problems import ACC, list_scores
+from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult
+from lm_eval_takeover.results.problems import ACC, align, list_scores
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
     Interval,
-    Trio,
+    Values,
     average_interval,
     mean_interval,
     measure_recovery,
@@ -70,15 +70,17 @@ class Rates:
     same_as_guide: float | None = None  # pairs of a sample and another one of the guide's that have one text
 
     @classmethod
-    def of(cls, counts: Counts, parameters: Mapping[str, int], donor: str = "guide", **others: float | None) -> Self:
-        """Compute the rates from counts, and from the parameters of each model by role."""
-        passes = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}
+    def of(cls, run: Run, counts: Counts, **others: float | None) -> Self:
+        """The rates of a run from these counts, of one task or of all. Seconds are those of all its problems together."""
+        problems = sum(result.count for result in run.tasks.values())
+        others["seconds_per_problem"] = run.seconds / problems if problems and run.seconds is not None else None
         if not counts.tokens:  # a model that counts nothing writes a token in each pass
-            weights = parameters.get("model")
+            weights = run.parameters.get("model")
             return cls(realized_rate=counts.realized_rate, weights_per_token=weights, **others)
-        weights = sum(passes[role] * count for role, count in parameters.items() if role in passes)
-        totals = {f"{role}_passes": count for role, count in {**passes, "donor": passes[donor]}.items()}
-        totals |= {"weights": weights} if weights else {}
+        passes = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}
+        weights = sum(passes[role] * count for role, count in run.parameters.items() if role in passes)
+        passes["donor"] = passes["base" if run.takeover.get("direction") == "reverse" else "guide"]
+        totals = {f"{role}_passes": count for role, count in passes.items()} | ({"weights": weights} if weights else {})
         known = {f"{name}_per_token": total / counts.tokens for name, total in totals.items()}
         shares = {"changed_rate": counts.changed, "asked_rate": counts.asked}
         known |= {name: count / counts.tokens for name, count in shares.items() if count is not None}
@@ -110,62 +112,39 @@ class Summary:
         return self.score(f"pass@{self.k}")
 
 
-def summarize_tasks(runs: Sequence[Run], guide: Sequence[Run] = ()) -> dict[str, Summary]:
-    """Summarize the tasks of one row, which may have a run for each. Seconds are those of all its problems together.
-
-    `guide` has the runs of the guide alone, whose texts the row's are compared with, its own too.
-    """
-    seconds = _divide_seconds(runs)
-    return {task: _summarize_task(run, result, seconds, guide) for run in runs for task, result in run.tasks.items()}
+def summarize_tasks(run: Run, guide: Run | None = None) -> dict[str, Summary]:
+    """Summarize the tasks of a run; `guide` is that of the guide alone, whose texts the run's are compared with, its own too."""
+    return {task: _summarize_task(run, result, guide) for task, result in run.tasks.items()}
 
 
-def _share_texts(result: TaskResult, guide: Sequence[Run]) -> float | None:
+def _share_texts(result: TaskResult, guide: Run | None) -> float | None:
     """How often a sample has the text of another sample of the guide, of the same problem and another place.
 
     So shared random numbers do not count. None where the guide itself never does so: then no row can tell.
     """
-    own = next((run.tasks[result.task] for run in guide if result.task in run.tasks), None)
+    own = guide.tasks.get(result.task) if guide else None
     return _compare_texts(result, own) if own and _compare_texts(own, own) else None
 
 
 def _compare_texts(row: TaskResult, guide: TaskResult) -> float | None:
-    sides = [result.problems for result in (row, guide) if result.problems and result.problems.sample_texts]
-    ids = common_ids(sides) if len(sides) == 2 else None
-    if ids is None or min(side.samples for side in sides) < 2:
+    sides = align([row.problems, guide.problems])
+    if sides is None or not all(side.sample_texts and side.samples > 1 for side in sides):
         return None
-    own, its = (np.array(side.ordered_as(ids).sample_texts) for side in sides)
+    own, its = (np.array(side.sample_texts) for side in sides)
     pairs = own[:, :, np.newaxis] == its[:, np.newaxis]
     return float(pairs[:, np.eye(*pairs.shape[1:]) == 0].mean())
 
 
-def measure_rates(run: Run) -> Rates:
-    """The rates over all tasks of a run together."""
-    return Rates.of(run.counts, run.parameters, _find_donor(run), seconds_per_problem=_divide_seconds([run]))
-
-
-def _divide_seconds(runs: Sequence[Run]) -> float | None:
-    """Seconds of one problem; None if a run does not report its seconds."""
-    problems = sum(result.count for run in runs for result in run.tasks.values())
-    spent = [run.seconds for run in runs if run.seconds is not None]
-    return sum(spent) / problems if problems and len(spent) == len(runs) else None
-
-
-def _find_donor(run: Run) -> str:
-    return "base" if run.takeover.get("direction") == "reverse" else "guide"
-
-
-def _summarize_task(run: Run, result: TaskResult, seconds: float | None, guide: Sequence[Run]) -> Summary:
+def _summarize_task(run: Run, result: TaskResult, guide: Run | None) -> Summary:
     scores = {}
     for metric in list_scores(result.means):
-        values = result.problems.values.get(metric) if result.problems else None
         scores[metric] = Figure(result.means[metric])
-        if result.problems and values is not None:
+        if (values := result.problems.values.get(metric)) is not None:
             scores[metric] = Figure.of(mean_interval(values, clusters=result.problems.clusters))
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
     shares["same_as_guide"] = _share_texts(result, guide)
-    rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)
-    return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy)
+    return Summary(scores, Rates.of(run, result.counts, **shares), result.count, result.samples, result.k, result.accuracy)
 
 
 def average(parts: Sequence[Summary]) -> Summary:
@@ -213,8 +192,8 @@ def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
     return next((float(value) for value in rates if value is not None), None)
 
 
-def recover(trios: Sequence[Trio]) -> Figure:
+def recover(tasks: Sequence[Values]) -> Figure:
     """Recovery of the unweighted means over tasks; empty, with the reason, where the gap itself may be 0."""
-    figure = Figure.of(measure_recovery(trios), NOT_ABOVE)
+    figure = Figure.of(measure_recovery(tasks), NOT_ABOVE)
     is_wide = figure.interval is not None and figure.interval.high - figure.interval.low > WIDE
     return replace(figure, why=TOO_WIDE) if is_wide else figure

@@ -24,7 +24,7 @@ from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt,
 from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, tabulate
 from lm_eval_takeover.samples import name_document
-from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+from lm_eval_takeover.storage.digests import digest_of_text
 
 if TYPE_CHECKING:  # with torch
     from lm_eval_takeover.arguments import ModelArguments
@@ -62,26 +62,60 @@ class Answered:
         return self.outcome == "correct"
 
 
-@dataclass
-class StoredRun:
-    """All that the journals of a run_dir hold of one command: what it asked for, and the samples that answer it."""
+@dataclass(eq=False)
+class RunReader:
+    """What a command asked for, and the samples that answer it; or a run, which may be of several commands.
+
+    `facts` are those of its latest attempt (`identity.collect_facts`).
+    """
 
     folder: Path
-    command: str
-    facts: dict[str, Any]
-    attempts: int
-    seconds: float
-    asked: list[AskedSample]
-    samples: dict[bytes, Sample]
-    prompts: dict[str, str]  # by digest, for `read_prompt`
+    facts: dict[str, Any] = field(default_factory=dict)
+    asked: list[AskedSample] = field(default_factory=list)
+    samples: dict[bytes, Sample] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)  # contents by digest, for `read_prompt`
+    verdicts: Verdicts = field(default_factory=dict)
+    attempts: int = 0
+    seconds: float = 0.0  # of all its commands and attempts
+
+    @cached_property
+    def answered(self) -> list[Answered]:
+        """The samples that have a text, in order, with the verdicts on them."""
+        names, firsts, answered = dict[tuple[str, int], str](), dict[tuple[str, bytes], int](), list[Answered]()
+        copies = {task: Counter[str]() for task in self.tasks}
+        for row in sorted(self.asked, key=lambda row: (row.task, row.doc_id, row.sample)):
+            if (row.task, row.doc_id) not in names:
+                names[row.task, row.doc_id] = name_document(row.doc, copies[row.task])
+            if (stored := self.samples.get(row.key)) is not None:
+                answer, outcome = self.verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
+                document = names[row.task, row.doc_id], firsts.setdefault((row.task, row.key), row.doc_id)
+                answered.append(Answered(row.task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, *document))
+        return answered
 
     @property
     def tasks(self) -> list[str]:
         return sorted({row.task for row in self.asked})
 
-    @cached_property
-    def identity(self) -> str:
-        return digest_of(self.facts.get("settings"))
+    @property
+    def takeover(self) -> dict[str, Any]:
+        """What it says of itself (`identity.describe_run`). None where tasks differ, as the rate of `random` in `compare`."""
+        return self.facts.get("takeover") or {}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What it was given."""
+        return self.facts.get("arguments") or {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that its texts depend on beside requests."""
+        return self.facts.get("settings") or {}
+
+    @property
+    def decoding(self) -> dict[str, dict[str, Any]]:
+        """Generation settings of tasks that have one set."""
+        given: list[tuple[str, dict[str, Any]]] = self.facts.get("tasks") or []
+        return {task: own for task, own in given if all(own == other for name, other in given if name == task)}
 
     @property
     def is_finished(self) -> bool:
@@ -89,73 +123,6 @@ class StoredRun:
 
     def identify(self, task: str) -> str:
         return identify_task(row for row in self.asked if row.task == task)
-
-    def answer(self, task: str, verdicts: Verdicts) -> list[Answered]:
-        """The samples of a task that have a text, in order, with the verdicts on them."""
-        rows = sorted((row for row in self.asked if row.task == task), key=lambda row: (row.doc_id, row.sample))
-        copies, names, firsts = Counter[str](), dict[int, str](), dict[bytes, int]()
-        answered = []
-        for row in rows:
-            if row.doc_id not in names:
-                names[row.doc_id] = name_document(row.doc, copies)
-            if (stored := self.samples.get(row.key)) is not None:
-                answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-                document = names[row.doc_id], firsts.setdefault(row.key, row.doc_id)
-                answered.append(Answered(task, row.doc_id, row.sample, row.prompt, stored, answer, outcome, *document))
-        return answered
-
-    def is_greedy(self, task: str) -> bool:
-        """Whether a task's texts were decoded greedily, and so written once each."""
-        from lm_eval_takeover.tasks.instances import is_greedy
-
-        return any(name == task and is_greedy(settings) for name, settings in self.facts.get("tasks") or [])
-
-
-def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
-    """The runs of a run_dir, the latest last, and the verdicts that were given there. Raises RunDirError."""
-    paths = list_journals(folder)
-    if not paths:
-        raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run had as run_dir=…")
-    runs, verdicts, prompts = dict[str, StoredRun](), Verdicts(), dict[str, str]()
-    with contextlib.ExitStack() as stack:
-        opened = []
-        for path in paths:
-            with _reading_journal(path):
-                opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
-        for journal in opened:
-            verdicts |= journal.verdicts()
-            prompts |= journal.prompts()
-            for command in journal.commands():
-                try:
-                    attempts = [(check_facts(facts), seconds) for facts, seconds in journal.attempts(command)]
-                except (ValueError, RecursionError) as error:
-                    text = f"its facts of a command are damaged: {error}"
-                    raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
-                facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
-                run = runs.setdefault(command, StoredRun(folder, command, facts, len(attempts), seconds, [], {}, prompts))
-                run.asked += journal.asked(command)
-        for run in runs.values():
-            run.asked = list(dict.fromkeys(run.asked))  # two ranks may have been asked for one sample, at other times
-            keys = list({row.key for row in run.asked})
-            for journal in opened:
-                run.samples |= journal.find(keys)
-    return list(runs.values()), verdicts
-
-
-@dataclass(frozen=True)
-class RunReader:
-    """One run. `takeover` is what it says of itself (`identity.describe_run`), `arguments` and `settings` what it was given."""
-
-    folder: Path
-    takeover: dict[str, Any]  # None where tasks differ, as the rate of `random` in `compare`
-    arguments: dict[str, Any]
-    settings: dict[str, Any]
-    answered: list[Answered]
-    asked: int
-    tasks: list[str] = field(default_factory=list)
-    seconds: float = 0.0  # of all its commands and attempts
-    decoding: dict[str, dict[str, Any]] = field(default_factory=dict)  # generation settings of tasks that have one set
-    contents: dict[str, str] = field(default_factory=dict)  # of prompts, by digest
 
     @property
     def label(self) -> str:
@@ -203,8 +170,8 @@ class RunReader:
 
     def check_finished(self) -> None:
         """Raises RunDirError for a run that still lacks samples."""
-        if len(self.answered) < self.asked or not self.asked:
-            counts = f"{len(self.answered)} of {self.asked} samples are finished"
+        if len(self.answered) < len(self.asked) or not self.asked:
+            counts = f"{len(self.answered)} of {len(self.asked)} samples are finished"
             raise RunDirError(f"run_dir='{self.folder}': {counts}; wait for it, or run the same command again")
 
     def check_models(self, arguments: "ModelArguments", pair: "Pair", *, allowed: bool) -> None:
@@ -221,13 +188,13 @@ class RunReader:
 
     def find_prompt(self, sample: Answered) -> Prompt:
         """The prompt of a sample. Raises RunDirError where there is none."""
-        if sample.prompt not in self.contents:
+        if sample.prompt not in self.prompts:
             raise RunDirError(
                 f"the prompt of task {sample.task}, doc {sample.doc_id} is not in '{self.folder}'; give the run's command "
                 f"again, which adds it and generates only what is missing"
             )
         with _reading_journal(self.folder):
-            return read_prompt(self.contents[sample.prompt])
+            return read_prompt(self.prompts[sample.prompt])
 
     def stored_samples(self) -> list[Answered]:
         """One for each text, whichever tasks share it."""
@@ -271,6 +238,37 @@ def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
         yield (task, doc_id, sample), start, stop
 
 
+def read_stored_runs(folder: Path) -> list[RunReader]:
+    """By command the runs of a run_dir, the latest last. Raises RunDirError."""
+    paths = list_journals(folder)
+    if not paths:
+        raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run had as run_dir=…")
+    runs, verdicts, prompts = dict[str, RunReader](), Verdicts(), dict[str, str]()
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for path in paths:
+            with _reading_journal(path):
+                opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
+        for journal in opened:
+            verdicts |= journal.verdicts()
+            prompts |= journal.prompts()
+            for command in journal.commands():
+                try:
+                    attempts = [(check_facts(facts), seconds) for facts, seconds in journal.attempts(command)]
+                except (ValueError, RecursionError) as error:
+                    text = f"its facts of a command are damaged: {error}"
+                    raise RunDirError(f"'{journal.path}' cannot be read: {text}") from error
+                facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
+                run = RunReader(folder, facts, [], {}, prompts, verdicts, len(attempts), seconds)
+                runs.setdefault(command, run).asked += journal.asked(command)
+        for run in runs.values():
+            run.asked = list(dict.fromkeys(run.asked))  # two ranks may have been asked for one sample, at other times
+            keys = list({row.key for row in run.asked})
+            for journal in opened:
+                run.samples |= journal.find(keys)
+    return list(runs.values())
+
+
 def read_run_folders(paths: Sequence[Path]) -> list[RunReader]:
     """The runs of these run_dirs, rows of `compare` and folders of it, each once. Raises RunDirError."""
     folders = {folder.absolute(): folder for path in paths for folder in find_run_dirs(path)}
@@ -300,29 +298,25 @@ def read_run_folder(folder: Path) -> RunReader:
     folder = find_run_dir(folder)
     if not folder.is_dir():
         raise RunDirError(f"run_dir='{folder}' is not a folder; expected one that a run had as run_dir=…")
-    runs, verdicts = read_stored_runs(folder)
-    runs = [run for run in runs if run.asked]
+    runs = [run for run in read_stored_runs(folder) if run.asked]
     if not runs:
         raise RunDirError(f"run_dir='{folder}' holds no samples yet; it is still being written, or was stopped at once")
     runs.sort(key=lambda run: run.is_finished)  # stable: the latest one that is finished, else the latest one, is the last
     row = read_row(folder.absolute().parent) if folder.name == SAMPLES else {}
-    by_task = dict[str, StoredRun]()
+    by_task = dict[str, RunReader]()
     for run in runs:
-        if run.identity == runs[-1].identity or row:
+        if run.settings == runs[-1].settings or row:
             by_task |= {task: run for task in run.tasks if not row or row.get(task) == run.identify(task)}
     if not by_task:
         raise RunDirError(f"run_dir='{folder}' lacks what '{ROW}' names; give the command of compare again")
-    answered = [sample for task in sorted(by_task) for sample in by_task[task].answer(task, verdicts)]
-    asked = sum(row.task == task for task, run in by_task.items() for row in run.asked)
-    chosen = list({run.command: run for run in by_task.values()}.values())
-    facts = chosen[-1].facts
-    takeover, arguments, settings = (dict(facts.get(name) or {}) for name in ("takeover", "arguments", "settings"))
-    described = [run.facts.get("takeover") or {} for run in chosen]
-    takeover |= {name: None for name in takeover if any(each.get(name) != takeover[name] for each in described)}
-    decoding = dict[str, dict[str, Any]]()
-    for task, run in by_task.items():
-        own = [decoded for name, decoded in run.facts.get("tasks") or [] if name == task]
-        decoding |= {task: own[-1]} if own and all(decoded == own[0] for decoded in own) else {}
-    seconds = sum(run.seconds for run in chosen)
-    prompts = runs[-1].prompts
-    return RunReader(folder, takeover, arguments, settings, answered, asked, sorted(by_task), seconds, decoding, prompts)
+    chosen = list(dict.fromkeys(by_task.values()))
+    latest, told = chosen[-1], [run.takeover for run in chosen]
+    same = {name: value if all(each.get(name) == value for each in told) else None for name, value in latest.takeover.items()}
+    given = [pair for task, run in by_task.items() for pair in run.facts.get("tasks") or [] if pair[0] == task]
+    return replace(
+        latest,
+        facts=latest.facts | {"takeover": same, "tasks": given},
+        asked=[row for task, run in by_task.items() for row in run.asked if row.task == task],
+        samples={key: sample for run in chosen for key, sample in run.samples.items()},
+        seconds=sum(run.seconds for run in chosen),
+    )

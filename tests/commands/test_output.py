@@ -16,9 +16,8 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._options import LOADING, PAIR, read_loading, read_stored_pair
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare import calibration_plan
-from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.comparison import read_comparison
-from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.rows import plan_calls, plan_rows
 from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
@@ -160,6 +159,6 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, par
     plan = calibration_plan.plan_calibration(asked, [row], loads)
     check(loaded[0], name, value)
     check(read_loading(parse("calibrate", *write_words(plan.options))), name, value)
-    (call,) = plan_calls(asked, row, plan)
+    (call,) = plan_calls(asked, row, plan.calibration)
     given = call.options["model_args"] | {key: each for key, each in call.options.items() if key in LOADING}
     check({key: each for key, each in given.items() if KINDS[key].loads}, name, value)

@@ -245,7 +245,7 @@ def test_pieces_are_those_of_the_model_s_own_class(model_type, name, of_bytes, e
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     words = {"tokenizer_class": name, "eos_token": end, "clean_up_tokenization_spaces": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(words))
-    run = RunReader(tmp_path, {}, {}, {}, [], 0)
+    run = RunReader(tmp_path)
     light, own = run.load_tokenizer(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
     pieces, wanted = Pieces(light), Pieces(own)
     names = wanted.list_names()

@@ -40,7 +40,7 @@ def loaded():
 @pytest.fixture
 def lm(loaded):
     """The demo pair with its calibration, which has said nothing yet."""
-    loaded.gate_origin = replace(loaded.gate_origin, fit=replace(loaded.gate_origin.fit, _said=set()))
+    loaded.gate_origin = replace(loaded.gate_origin, fit=replace(loaded.gate_origin.fit, _said={}))
     origin = loaded.gate_origin
     loaded.samples.clear()
     yield loaded

@@ -73,7 +73,7 @@ def regress(capsys, *words):
 def test_log_likelihoods_are_one_sample_each_and_equal_problems_are_two(logs):
     run = read_run(find(logs / "base", "results_*.json"))
     result, said = run.tasks["choices"], json.loads(run.source.read_text())["results"]["choices"]
-    assert (len(set(result.problems.ids)), result.samples, result.k, run.left_out) == (COUNT, 1, 1, [])
+    assert (len(set(result.problems.ids)), result.samples, result.k, run.notes) == (COUNT, 1, 1, [])
     assert result.means["acc"] == said["acc,none"]
     assert result.problems.values["acc_norm"].mean() == pytest.approx(said["acc_norm,none"])
 
@@ -85,7 +85,7 @@ def test_a_filter_is_chosen_by_name(logs):
     assert means == [said["exact_match,boxed"], said["exact_match,boxed"], said["exact_match,first"]]
     assert means[0] != means[2]
     run = read_run(path, ReadOptions("boxed"))
-    assert list(run.tasks) == ["texts"] and "choices of" in (line := run.left_out[0]) and "no filter 'boxed'" in line
+    assert list(run.tasks) == ["texts"] and "choices of" in (line := run.notes[0]) and "no filter 'boxed'" in line
     with pytest.raises(
         ResultsError, match=r"choices of .* it has none; texts of .* it has no filter 'last' \(--filter\); it has boxed, first"
     ):
@@ -119,7 +119,7 @@ def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path):
     problems = run.tasks["choices"].problems
     assert (len(problems), problems.missing) == (COUNT - 2, 2)
     assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
-    (line,) = run.left_out
+    (line,) = run.notes
     assert "choices of" in line and f"2 of {COUNT} problems have no response, and are in no figure" in line
 
 

@@ -201,11 +201,11 @@ def test_a_task_has_its_rates_and_what_a_task_lacks_is_missing_in_the_average(tm
     write_results(tmp_path / "logged", {"a": [1, 2, 3]}, run=run, samples=3)
     write_results(tmp_path / "means", {"b": [1, 2, 5]}, run=takeover(seed=1), samples=5, logged=False)
     runs, _ = read_runs([tmp_path])
-    tasks = summary.summarize_tasks(runs)
+    tasks = {task: cell for run in runs for task, cell in summary.summarize_tasks(run).items()}
     rates = tasks["a"].rates
     assert (rates.realized_rate, rates.base_passes_per_token, rates.donor_passes_per_token) == (0.04, 1.2, 0.1)
     assert rates.weights_per_token == pytest.approx(1.2 * 10 + 0.1 * 100)
-    assert rates.seconds_per_problem == pytest.approx(120 / 6)  # of both tasks: the runs' seconds are not split
+    assert rates.seconds_per_problem == pytest.approx(60 / 3)  # of all tasks of a run: its seconds are not split
     assert tasks["a"].passed == tasks["a"].score("pass@3") and tasks["a"].acc.interval is not None
     whole = summary.average(list(tasks.values()))
     assert (whole.k, whole.samples, whole.passed) == (None, None, summary.Figure())

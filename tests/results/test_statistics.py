@@ -12,7 +12,7 @@ from scipy import stats
 
 from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.published import read_tables
-from lm_eval_takeover.results.statistics import Trio, measure_recovery
+from lm_eval_takeover.results.statistics import measure_recovery
 
 
 def problems(*counts, samples=8):
@@ -169,7 +169,7 @@ def test_the_interval_is_fiellers_and_holds_the_true_recovery_as_often_as_it_say
     true = (betas[1].mean - betas[0].mean) / (betas[2].mean - betas[0].mean)
     generator = np.random.default_rng(0)
     shares = [generator.binomial(8, chances) / 8 for chances in draw_together(generator, betas, (600, 100))]
-    found = [measure_recovery([Trio(g, b, r)]) for b, g, r in zip(*shares, strict=True)]
+    found = [measure_recovery([np.array([g, b, r])]) for b, g, r in zip(*shares, strict=True)]
     assert all(found)
     assert 0.92 <= np.mean([each.low <= true <= each.high for each in found]) <= 0.98
 
@@ -177,8 +177,8 @@ def test_the_interval_is_fiellers_and_holds_the_true_recovery_as_often_as_it_say
 def test_there_is_none_where_the_reference_is_not_above_the_base_beyond_noise():
     generator = np.random.default_rng(1)
     base, guided, same = (generator.binomial(8, 0.3, 30) / 8 for _ in range(3))
-    assert measure_recovery([Trio(guided, base, same)]) is None
-    assert measure_recovery([Trio(guided, base, np.clip(base - 0.3, 0, 1))]) is None
+    assert measure_recovery([np.array([guided, base, same])]) is None
+    assert measure_recovery([np.array([guided, base, np.clip(base - 0.3, 0, 1)])]) is None
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.02, 0.05])
@@ -189,7 +189,7 @@ def test_recovery_of_a_row_that_equals_the_guide_where_it_was_tried_may_be_less(
         base, guide = random.beta(0.4, 0.6, 50), np.where(random.random(50) < 0.95, 1.0, 0.3)
         drawn, below = random.binomial(8, guide) / 8, random.binomial(8, base) / 8
         row = np.where(random.random(50) < lost, random.binomial(8, base) / 8, drawn)
-        if (interval := measure_recovery([Trio(row, below, drawn)])) is not None:
+        if (interval := measure_recovery([np.array([row, below, drawn])])) is not None:
             told += 1
             covered += interval.low <= 1 - lost <= interval.high
             assert interval.low < interval.value < interval.high

@@ -205,7 +205,7 @@ def test_the_share_is_reported_per_task_and_kept_in_a_run_dir(whole, tmp_path):
     assert first["samples"] == 6
     again, second = answer(limit, prompts=6, run_dir=str(tmp_path))
     assert ([text.truncated for text in again], second["per_task"]) == (cut, first["per_task"])
-    (run,), _ = read_stored_runs(tmp_path)
+    (run,) = read_stored_runs(tmp_path)
     assert sorted(sample.truncated for sample in run.samples.values()) == sorted(cut)
 
 

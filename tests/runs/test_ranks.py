@@ -50,7 +50,7 @@ def write_row(folder, *runs):
         rollouts = {(task, doc, 0): ([1, 2, 3], {1: 5}, True, "1") for doc in range(docs)}
         problems = {(task, doc): ("2 + 2", "4") for doc in range(docs)}
         write_run(folder, "random", rollouts, problems, rate=rate)
-    return [run.identify(run.tasks[0]) for run in read_stored_runs(folder)[0]]
+    return [run.identify(run.tasks[0]) for run in read_stored_runs(folder)]
 
 
 def test_a_row_of_compare_is_what_it_says_with_a_rate_for_each_task(tmp_path):
@@ -58,7 +58,7 @@ def test_a_row_of_compare_is_what_it_says_with_a_rate_for_each_task(tmp_path):
     _, few, demo = write_row(folder, (0.05, "takeover_amc23", 3), (0.04, "takeover_amc23", 2), (0.1, "takeover_demo", 2))
     (folder.parent / ROW).write_text(json.dumps({"takeover_amc23": few, "takeover_demo": demo}))
     run = read_run_folder(folder.parent)
-    assert (run.tasks, run.asked, len(run.answered)) == (["takeover_amc23", "takeover_demo"], 4, 4)
+    assert (run.tasks, len(run.asked), len(run.answered)) == (["takeover_amc23", "takeover_demo"], 4, 4)
     assert [one.stored.text.split()[-1] for one in run.answered] == ["0.04"] * 2 + ["0.1"] * 2
     assert len(list(run.read_traces(["token_id"]))) == 4 and run.takeover["rate"] is None
     (folder.parent / ROW).write_text(json.dumps({"takeover_amc23": "of other texts"}))

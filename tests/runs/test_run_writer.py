@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.results.files import Counts, TaskResult
-from lm_eval_takeover.results.problems import Problems
-from lm_eval_takeover.results.stored import read_costs
+from lm_eval_takeover.results.files import Run, TaskResult
+from lm_eval_takeover.results.problems import NO_PROBLEMS
+from lm_eval_takeover.results.stored import add_costs
 from lm_eval_takeover.runs import run_reader
 from lm_eval_takeover.runs.journal import Damaged, Journal
 from lm_eval_takeover.runs.parquet import TraceHeader
@@ -235,9 +235,9 @@ def test_the_costs_of_several_tasks_read_a_journal_once(folder, monkeypatch):
     open_run(folder).close()
     read, reads = run_reader.read_stored_runs, []
     monkeypatch.setattr(run_reader, "read_stored_runs", lambda path: reads.append(path) or read(path))
-    none = {}, 1, 1, {}, Problems((), 1, {}), Counts()
-    found = read_costs([TaskResult(name, *none, str(folder), identity="another") for name in ("a", "b")])
-    assert reads == [folder] and all(not costs and "holds other samples" in why for costs, why in found.values())
+    tasks = {task: TaskResult.of(task, NO_PROBLEMS, {}, run_dir=str(folder), identity="another") for task in ("a", "b")}
+    found = add_costs(Run(folder, "model", "guided", {}, {}, {}, tasks, None))
+    assert reads == [folder] and all("holds other samples" in result.no_costs for result in found.tasks.values())
 
 
 @pytest.fixture(scope="module")

@@ -10,20 +10,20 @@ from lm_eval_takeover.calibration.commands import RunTask, calibration_command
 from lm_eval_takeover.calibration.files import (
     Calibration,
     Target,
+    find_packaged,
     find_target,
-    matching_calibrations,
-    packaged_calibrations,
     read_calibration,
 )
 from lm_eval_takeover.commands._options import LOADING, PAIR
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
 from lm_eval_takeover.commands.compare.comparison import Comparison
 from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.worker import CALIBRATE, Call
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.demo import prompts_for
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.registry import digest_plugins
-from lm_eval_takeover.pair.gate_choice import CalibrationFit, TaskRequest, make_command
+from lm_eval_takeover.pair.gate_choice import CalibrationFit, make_command
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.identity import describe_member, digest_task
@@ -45,13 +45,16 @@ class CalibrationPlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     rollouts: int = 0  # at most
 
+    @property
+    def call(self) -> Call:
+        return Call("calibration", CALIBRATE, self.options, Path(str(self.calibration)).with_suffix(".log"), alone=True)
+
 
 def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> CalibrationPlan:
     """The calibration of these rows: one for all tasks, in the form of the first."""
     if asked.calibration is not None or not any(row.is_calibrated for row in rows):
         return CalibrationPlan(asked.calibration)
-    pair, direction = load_pair(asked.pair), asked.arguments["direction"]
-    base, guide = pair.member("base").id, pair.member("guide").id
+    pair = load_pair(asked.pair)
 
     def fits(calibration: Calibration) -> bool:
         """Whether it was solved for the rates of these rows, with the same form of prompts and the same decoding."""
@@ -61,11 +64,10 @@ def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Seque
         except CalibrationError:
             return False
         check = CalibrationFit(calibration, pair, asked.arguments.get("enable_thinking"), False, calibration_command)
-        form = TaskRequest(loads[0].task, asked.harness.get("apply_chat_template", False), loads[0].sampling)
-        return not check.list_differences(form)
+        return not check.list_differences(asked.harness.get("apply_chat_template", False), loads[0].sampling)
 
-    packaged = matching_calibrations(packaged_calibrations().values(), base, guide, direction)
-    if packaged and fits(packaged[0]):
+    packaged = find_packaged(pair.member("base").id, pair.member("guide").id, asked.arguments["direction"])
+    if packaged and fits(packaged):
         return CalibrationPlan()
     options = _choose_options(asked, loads)
     out = asked.run_dir / f"calibration-{_digest_calibration(asked, pair, options, loads[0])[:8]}.json"

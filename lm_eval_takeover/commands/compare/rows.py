@@ -1,7 +1,7 @@
-"""The rows of a comparison: each a name, a rate, and the model arguments that `lm_eval` runs it with."""
+"""The rows of a comparison: each a name, a rate, and the model arguments that `lm_eval` runs it with, in one call or several."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lm_eval._cli.utils import handle_cli_value_string
@@ -9,6 +9,7 @@ from lm_eval._cli.utils import handle_cli_value_string
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, TWINS, ModelArguments
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.compare.comparison import ALONE, GUIDED, Comparison
+from lm_eval_takeover.commands.compare.worker import LM_EVAL, Call
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, find_policy
 from lm_eval_takeover.method.policy import policies
@@ -18,6 +19,7 @@ from lm_eval_takeover.storage.paths import make_component
 
 LEADERS = (GUIDED, "ce")  # whose realized rates the rows that follow take
 _OF_ALONE = {DRAFTED: {"block_size"}, THINKING: {"guide"}}  # arguments of rows of one model
+_OF_LM_EVAL = ("batch_size", "device")  # model arguments that are options of its own
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
 
 
@@ -88,3 +90,23 @@ def _parse(asked: Comparison, label: str, shared: Mapping[str, Any], own: Mappin
     """The arguments of a row: of the shared ones those that its policy reads, and its own. Raises ArgumentError."""
     place = {"model": label, "run_dir": asked.run_dir / label / "samples"}
     return parse_arguments({**keep_read(shared, own["policy"]), **own, **place})
+
+
+def plan_calls(
+    asked: Comparison, row: PlannedRow, calibration: str | None, followed: Mapping[str, float] | None = None
+) -> list[Call]:
+    """The calls of one row: one, or for a row that follows one for each task, whose rates `followed` has."""
+    folder, calls = asked.run_dir / row.label, []
+    arguments = replace(row.arguments, calibration=calibration) if row.is_calibrated else row.arguments
+    parts = [(asked.tasks, arguments, "results", "lm_eval.log")]
+    if row.follows:
+        at = {task: replace(arguments, rate=rate) for task, rate in (followed or {}).items()}
+        parts = [([task], at[task], f"results/{task}", f"lm_eval-{task}.log") for task in at]
+    for tasks, given, results, log in parts:
+        values = given.differing()
+        own = {name: values.pop(name) for name in _OF_LM_EVAL if name in values}
+        options = {"model": "guided-takeover", "model_args": values, "tasks": tasks, **asked.harness, **own}
+        options |= {"output_path": str(folder / results), "log_samples": True}
+        alone = row.name == THINKING or given.backend != "hf"
+        calls.append(Call(row.label, LM_EVAL, options, folder / log, alone))
+    return calls

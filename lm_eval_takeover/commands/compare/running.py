@@ -14,9 +14,8 @@ from lm_eval_takeover.commands._options import PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, write_json
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
 from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan, find_row_target, plan_calibration
-from lm_eval_takeover.commands.compare.calls import plan_calibrate_call, plan_calls
 from lm_eval_takeover.commands.compare.comparison import Comparison
-from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_calls, plan_rows
 from lm_eval_takeover.commands.compare.worker import Call, CallFailed, run_apart, run_batch
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
@@ -27,7 +26,7 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.results.files import Counts, Run, file_date, find_results, read_run
+from lm_eval_takeover.results.files import Run, file_date, find_results, join_calls, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.runs.identity import COUNTS
@@ -35,7 +34,7 @@ from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
 
 _ROWS_OF_AUTO = 64
-Done = dict[ComparedRow, list[Run]]  # by row the runs of its calls
+Done = dict[ComparedRow, Run]
 
 
 def run_comparison(asked: Comparison) -> int:
@@ -88,11 +87,11 @@ def check_rows(asked: Comparison) -> list[PlannedRow]:
 def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> Done:
     """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
     if plan.options:
-        run_calls(asked, [plan_calibrate_call(plan)])
+        run_calls(asked, [plan.call])
     kept = _drop_repeated(asked, rows, plan)
-    done, rates = Done(), dict[str, float]()
+    done, rates = dict[ComparedRow, list[Run]](), dict[str, float]()
     for late in (False, True):
-        calls: dict[ComparedRow, list[Call]] = {row: plan_calls(asked, row, plan, rates) for row in kept if row.follows is late}
+        calls = {row: plan_calls(asked, row, plan.calibration, rates) for row in kept if row.follows is late}
         run_calls(asked, [call for of_row in calls.values() for call in of_row])
         for row, of_row in calls.items():
             done[row] = [read_run(max(find_results(Path(call.options["output_path"])), key=file_date)) for call in of_row]
@@ -107,7 +106,8 @@ def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPla
         for file in [*(asked.run_dir / row.label / "results").rglob("*.json*")]:
             if (file.parent, file_date(file)) not in newest:  # of an earlier command: its samples are in the journal
                 file.unlink()
-    return {row: done[row] for row in kept if done[row]}
+    places = {row: [str(run.source.parent.relative_to(asked.run_dir)) for run in runs] for row, runs in done.items()}
+    return {replace(row, results=places[row]): join_calls(done[row]) for row in kept if done[row]}
 
 
 def _drop_repeated(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> list[PlannedRow]:
@@ -145,15 +145,10 @@ def _say(asked: Comparison, text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def describe_costs(runs: Mapping[ComparedRow, Sequence[Run]]) -> list[dict[str, Any]]:
-    """By row, over all its calls: tokens, takeovers and passes, null for other model types, and seconds of generation."""
-    costs = []
-    for row, of_row in runs.items():
-        counts = Counts.add([run.counts for run in of_row])
-        spent = [run.seconds for run in of_row if run.seconds is not None]
-        seconds = sum(spent) if len(spent) == len(of_row) else None
-        costs.append({"row": row.label, **{name: getattr(counts, name) for name in COUNTS}, "seconds": seconds})
-    return costs
+def describe_costs(runs: Mapping[ComparedRow, Run]) -> list[dict[str, Any]]:
+    """By row: tokens, takeovers and passes, null for other model types, and seconds of generation."""
+    counted = {row: {name: getattr(run.counts, name) for name in COUNTS} for row, run in runs.items()}
+    return [{"row": row.label, **counts, "seconds": runs[row].seconds} for row, counts in counted.items()]
 
 
 def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
@@ -175,11 +170,11 @@ def print_estimate(asked: Comparison) -> int:
     rows = check_rows(asked)
     loads = read_workload(asked)
     plan = plan_calibration(asked, rows, loads)
-    lines = [str(plan_calibrate_call(plan))] if plan.options else []
+    lines = [str(plan.call)] if plan.options else []
     rates = {load.task: asked.target_rate for load in loads}
     for row in rows:
         late = "  # with the rate that the guided row realizes" if row.follows else ""
-        lines += [f"{call}{late}" for call in plan_calls(asked, row, plan, rates)]
+        lines += [f"{call}{late}" for call in plan_calls(asked, row, plan.calibration, rates)]
     tables = [_lay_out_tasks(loads, plan), _lay_out_memory(asked, rows, loads)]
     sys.stdout.write("\n".join([*map(WRITERS[asked.format], tables), *lines, ""]))
     return 0

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+
+import numpy as np
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
-from lm_eval_takeover.results.documents import name_differences
-from lm_eval_takeover.results.files import PAIRS, Run, TaskResult, common_ids, find_all_results
+from lm_eval_takeover.results.documents import find_differences
+from lm_eval_takeover.results.files import PAIRS, Run, TaskResult, find_all_results
+from lm_eval_takeover.results.problems import align
 from lm_eval_takeover.results.ruler import measure_boxed
-from lm_eval_takeover.results.statistics import NOT_ABOVE, Trio
+from lm_eval_takeover.results.statistics import NOT_ABOVE
 from lm_eval_takeover.results.summary import Figure, mean_of, recover
 
 AVERAGE = "average"
@@ -18,31 +20,22 @@ BOXED = "acc_of_boxes"  # Recovery of the samples alone that have a box
 PAIR = ("base", "guide")
 
 
-class Members(NamedTuple):
-    """A row with the rows that its Recovery is measured between, and its guide alone."""
-
-    row: Run
-    base: Run | None = None
-    reference: Run | None = None
-    guide: Run | None = None
-
-
-def find_members(row: Run, rows: Sequence[Run]) -> Members:
-    """The base and the reference of a row among others: a thinking model if there is one, else the guide alone.
+def find_members(row: Run, rows: Sequence[Run]) -> tuple[Run | None, Run | None, Run | None]:
+    """The base and the reference of a row among others, a thinking model if there is one, else the guide alone; and this guide.
 
     Of several thinking models it is the one whose name begins the base's. Rows of no pair have neither, but a base has a guide.
     """
     base, guide = ([r for r in rows if r.kind == role and r.settings.get(role) == row.settings.get(role)] for role in PAIR)
     if row.kind == "base":
         alone = [other for other in rows if other.kind == "guide"]
-        return Members(row, guide=alone[0] if len(alone) == 1 else None)
+        return None, None, alone[0] if len(alone) == 1 else None
     if row.kind not in PAIRS:
-        return Members(row, guide=row if row.kind == "guide" else None)
+        return None, None, row if row.kind == "guide" else None
     thinking = [other for other in rows if other.kind == "thinking"]
     if len(thinking) > 1:
         thinking = [other for other in thinking if row.model.startswith(other.model)]
     nearest = _choose_nearest(row, guide)
-    return Members(row, _choose_nearest(row, base), _choose_nearest(row, thinking) or nearest, nearest)
+    return _choose_nearest(row, base), _choose_nearest(row, thinking) or nearest, nearest
 
 
 def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
@@ -50,15 +43,14 @@ def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
 
     def distance(other: Run) -> tuple[int, bool]:
         shared = row.tasks.keys() & other.tasks.keys()
-        differing = [name_differences(row.tasks[t].settings, other.tasks[t].settings) for t in shared]
+        differing = [find_differences(row.tasks[t].settings, other.tasks[t].settings) for t in shared]
         return sum(map(len, differing)), row.seed != other.seed
 
     return min(others, key=distance, default=None)
 
 
-def measure_recoveries(members: Members, averaged: Sequence[str]) -> dict[str, Figure]:
+def measure_recoveries(row: Run, base: Run | None, reference: Run | None, averaged: Sequence[str]) -> dict[str, Figure]:
     """Measure Recovery of Acc, Pass@8 and the Pass@k that tables show."""
-    row, base, reference, _ = members
     why = _find_obstacle(row, base, reference, averaged)
     shown = {row.tasks[task].k or 8 for task in averaged if task in row.tasks}
     metrics = ["acc", *dict.fromkeys(f"pass@{k}" for k in (8, *(shown if len(shown) == 1 else ())))]
@@ -95,19 +87,17 @@ def _measure_recovery(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Fig
     """Measure Recovery over tasks, each given as (guided, base, reference)."""
     if lacking := [task[0].task for task in tasks if any(metric not in result.means for result in task)]:
         return Figure(why=f"{', '.join(lacking)}: no {metric}, since a problem has too few samples")
-    if any(result.problems is None for task in tasks for result in task):
+    if not all(result.problems for task in tasks for result in task):
         guided, base, reference = (sum(task[i].means[metric] for task in tasks) for i in range(3))
         if reference <= base:
             return Figure(why=NOT_ABOVE)
         return Figure((guided - base) / (reference - base), why="no interval without samples; run with --log_samples")
     trios = []
     for task in tasks:
-        problems = [result.problems for result in task if result.problems]
-        ids = common_ids(problems)
-        if ids is None or len({p.samples for p in problems}) > 1:
+        sides = align([result.problems for result in task])
+        if sides is None or len({side.samples for side in sides}) > 1:
             return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
-        ordered = [p.ordered_as(ids) for p in problems]
-        trios.append(Trio(*(statistics.by_cluster(p.values[metric], ordered[0].clusters) for p in ordered)))
+        trios.append(np.stack([statistics.by_cluster(side.values[metric], sides[0].clusters) for side in sides]))
     return recover(trios)
 
 
@@ -168,15 +158,15 @@ def _list_contrasts(row: Run, reference: Run, averaged: Sequence[str], max_missi
 
 def _subtract(new: TaskResult, old: TaskResult, metric: str, max_missing: float) -> tuple[statistics.Difference | None, str]:
     """The difference of two runs of a task, and how it was measured, or why it cannot be."""
-    if new.problems is None or old.problems is None:
+    if not (new.problems and old.problems):
         return None, "no samples; run with --log_samples"
-    if any(metric not in result.problems.values for result in (new, old) if result.problems):
+    if any(metric not in result.problems.values for result in (new, old)):
         return None, f"no {metric}, since a problem has too few samples in one of the rows"
-    ids = common_ids([old.problems, new.problems], max_missing)
-    if ids is None:
+    sides = align([old.problems, new.problems], max_missing)
+    if sides is None:
         values = (statistics.by_cluster(p.values[metric], p.clusters) for p in (new.problems, old.problems))
         return statistics.independent_difference(*values), "other problems: not paired"
-    after, before = new.problems.ordered_as(ids), old.problems.ordered_as(ids)
+    before, after = sides
     differences = statistics.by_cluster(after.values[metric] - before.values[metric], after.clusters)
     return statistics.paired_difference(differences), "paired by problem"
 

@@ -6,7 +6,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lm_eval_takeover.commands.leaderboard.contrasts import Contrast, Members, find_members, measure_recoveries, subtract_row
+from lm_eval_takeover.commands.leaderboard.contrasts import Contrast, find_members, measure_recoveries, subtract_row
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
@@ -80,7 +80,7 @@ def build_board(
         paths = ", ".join(f"'{path}'" for path in [*results, *thinking])
         raise ArgumentError(f"nothing can be shown of {paths}: {reasons}")
     averaged = summary.choose_averaged(sorted({task for row in named for task in row.tasks}))
-    rows = [_describe_row(row, find_members(row, _list_peers(row, named, places)), averaged) for row in named]
+    rows = [_describe_row(row, named, averaged) for row in named]
     missed = [
         f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
         for row in rows
@@ -119,31 +119,23 @@ def _open_comparison(path: Path, places: Mapping[Path, Place]) -> list[Path]:
     return [find_results(path / each)[-1] for place in inside for each in place.row.results] + rescored or [path]
 
 
-def _find_place(run: Run, places: Mapping[Path, Place]) -> Place | None:
-    return next((places[parent] for parent in run.source.parents if parent in places), None)
-
-
-def _list_peers(run: Run, rows: Sequence[Run], places: Mapping[Path, Place]) -> list[Run]:
-    """The rows that may be a row's base and reference: of a row of `compare` those of its folder, and those of no other one."""
-    if (own := _find_place(run, places)) is None:
-        return list(rows)
-    return [row for row in rows if (place := _find_place(row, places)) is None or place.folder == own.folder]
-
-
-def _describe_row(run: Run, members: Members, averaged: Sequence[str]) -> BoardRow:
-    tasks = summary.summarize_tasks([run], [members.guide] if members.guide else [])
+def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> BoardRow:
+    """A row among all rows. Base and reference of a row of `compare` are of its folder, or of no other one."""
+    folder = run.comparison
+    base, reference, guide = find_members(run, [row for row in rows if folder is None or row.comparison in (None, folder)])
+    tasks = summary.summarize_tasks(run, guide)
     missing = [task for task in averaged if task not in tasks]
     return BoardRow(
         run.name,
         run.kind,
         MEASURED,
         summary.find_nominal_rate(run.takeover),
-        summary.measure_rates(run),
+        summary.Rates.of(run, run.counts),
         tasks,
         None if missing else summary.average([tasks[task] for task in averaged]),
         f"without {', '.join(missing)}" if missing else None,
-        measure_recoveries(members, averaged),
-        members.reference.name if members.reference else None,
+        measure_recoveries(run, base, reference, averaged),
+        reference.name if reference else None,
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
     )
@@ -172,7 +164,7 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     sets = {frozenset(result.problems.ids) for result in having.values() if result.problems}
     if len(sets) > 1 and len({result.count for result in having.values()}) == 1:
         lines.append("rows have the same number of problems, but not the same problems")
-    if without := [name for name, result in having.items() if result.problems is None]:
+    if without := [name for name, result in having.items() if not result.problems]:
         lines.append(
             f"no samples of {', '.join(without)}, so no intervals, no comparisons, and Recovery without interval; run with "
             "--log_samples"
@@ -192,7 +184,7 @@ def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> list[Run]:
     verdicts of math_verify      NAME, math_verify
     several runs of one name     NAME (rate 0.02), NAME (seed 1, tau 3.0): the settings that tell them apart, else dates
     """
-    by_run = {run.source: _find_place(run, places) for run in runs}
+    by_run = {run.source: next((places[folder] for folder in run.source.parents if folder in places), None) for run in runs}
 
     def order(run: Run) -> tuple[Any, ...]:
         if (place := by_run[run.source]) is not None:
@@ -206,7 +198,7 @@ def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> list[Run]:
         kind = "thinking" if place and place.row.name == THINKING else run.kind
         verifiers = sorted({result.verifier for result in run.tasks.values()} - {"takeover"})
         label = place.row.label if place else run.given_label or _name_method(run)
-        rows.append(replace(run, kind=kind, name=", ".join([label, *verifiers])))
+        rows.append(replace(run, kind=kind, name=", ".join([label, *verifiers]), comparison=place.folder if place else None))
     names = [row.name for row in rows]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:

@@ -1,150 +1,110 @@
-"""A baseline: what a run scored on each problem, with all that texts depend on, as small JSON."""
+"""A baseline: what a run scored on each problem, with all that texts depend on, as small JSON. It is read as a run."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.documents import Settings, list_differences, read_document
-from lm_eval_takeover.results.files import Run, read_runs
+from lm_eval_takeover.results.documents import find_differences, read_document
+from lm_eval_takeover.results.files import Run, TaskResult, read_runs
 from lm_eval_takeover.results.problems import ACC, Problems, ReadOptions, fill_pass_at_k
-from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
-from lm_eval_takeover.results.stored import COSTS, read_costs
+from lm_eval_takeover.results.statistics import as_values, join_clusters
+from lm_eval_takeover.results.stored import COSTS, add_costs
 from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between, check
 
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
-_ID = 16  # digits of a problem's digest that are kept
 _DERIVED = "pass@"  # Pass@k comes from the correct samples
 _Counts = list[Annotated[float, Between(0, 2**53)]]  # of a metric with grades between 0 and 1 they are not whole
 
 
-@dataclass(frozen=True)
-class TaskScores:
-    """One task of a run, or of a baseline. `no_costs`: why what its problems cost is not known.
-
-    Values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir.
-    """
-
-    problems: Problems
-    settings: Settings
-    no_costs: str = "the baseline was written without them"
-
-    def ordered_as(self, ids: tuple[str, ...]) -> Self:
-        return replace(self, problems=self.problems.ordered_as(ids))
-
-
-@dataclass(frozen=True)
-class Scores:
-    """A run, or a baseline."""
-
-    model: str
-    settings: Settings
-    versions: dict[str, Any]
-    tasks: dict[str, TaskScores]
-    label: str = ""  # what the run is called
-    notes: tuple[str, ...] = ()  # which of its results files count
-
-
-def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Scores:
-    """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
+def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Run:
+    """The one run of a results folder, with its samples and what they cost. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results], reading)
-    if len(runs) == 1:
-        run = runs[0]
-        costs = read_costs(run.tasks.values())
-        tasks = {task: _read_task(run, task, *costs[task]) for task in sorted(run.tasks)}
-        ran = {task: side.no_costs for task, side in tasks.items() if run.tasks[task].run_dir is not None and side.no_costs}
-        notes += [f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items()]
-        notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
-        return Scores(run.model, run.settings, run.versions, tasks, run.label, tuple(notes))
-    reasons = notes
-    if runs:
-        folders = find_run_dirs(results)
-        if len(folders) > 1:
-            names = ", ".join(f"'{folder.parent}'" for folder in folders)
-            raise ArgumentError(f"'{results}' holds the rows of compare, and regress takes one of them: give {names}")
-        sources = ", ".join(f"'{run.source}'" for run in runs)
-        differences = "; ".join(list_differences(runs[0].settings, runs[1].settings)) or "the seed"
-        reasons = [f"give one of {sources}; they differ in {differences}"]
-    raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
-
-
-def _read_task(run: Run, task: str, costs: dict[str, Values], no_costs: str) -> TaskScores:
-    result = run.tasks[task]
-    if result.problems is None:
+    if len(runs) != 1:
+        reasons = [_tell_apart(results, runs)] if runs else notes
+        raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
+    run = add_costs(runs[0])
+    tasks = dict(sorted(run.tasks.items()))
+    if without := [task for task, result in tasks.items() if not result.problems]:
         raise ResultsError(
-            f"'{run.source}' has no samples_{task}_*.jsonl beside it; an interval is over problems, so run with --log_samples"
+            f"'{run.source}' has no samples_{without[0]}_*.jsonl beside it; an interval is over problems, so run with "
+            f"--log_samples"
         )
-    ids, values = tuple(name[:_ID] for name in result.problems.ids), costs | result.problems.values
-    prompts = tuple(name[:_ID] for name in result.problems.prompts)
-    seed = run.seed if run.takeover and isinstance(run.seed, int) else None
-    problems = replace(result.problems, ids=ids, values=values, prompts=prompts, identity=result.identity, seed=seed)
-    return TaskScores(problems, result.settings, no_costs)
+    ran = {task: result.no_costs for task, result in tasks.items() if result.run_dir is not None and result.no_costs}
+    notes += [f"{task}: tokens and takeovers by problem are not known: {why}" for task, why in ran.items()]
+    notes += [f"{task}: acc is its {result.accuracy}" for task, result in run.tasks.items() if result.accuracy != ACC]
+    seed = run.seed if run.takeover and isinstance(run.seed, int) else None  # other models' draw nothing alike
+    return replace(run, tasks=tasks, notes=notes, seed=seed)
+
+
+def _tell_apart(results: Path, runs: Sequence[Run]) -> str:
+    """What to give instead of several runs. Raises ArgumentError for a folder of `compare`."""
+    folders = find_run_dirs(results)
+    if len(folders) > 1:
+        names = ", ".join(f"'{folder.parent}'" for folder in folders)
+        raise ArgumentError(f"'{results}' holds the rows of compare, and regress takes one of them: give {names}")
+    sources = ", ".join(f"'{run.source}'" for run in runs)
+    differences = "; ".join(find_differences(runs[0].settings, runs[1].settings).values()) or "the seed"
+    return f"give one of {sources}; they differ in {differences}"
 
 
 # The file. Counts are sums over the samples of each problem.
 
 
-@dataclass(frozen=True)
-class _BaselineRun:
+class _StoredRun(TypedDict):
     identity: str | None
     texts: str
     counts: dict[str, _Counts]
-    seed: int | None = None
+    seed: NotRequired[int | None]
 
 
-@dataclass(frozen=True)
-class _StoredTask:
+class _StoredTask(TypedDict):
     settings: dict[str, Any]
     samples: Annotated[int, Between(1, 4096)]
     ids: list[str]
     prompts: list[str]
-    runs: list[_BaselineRun]  # one
-    anchors: None = None  # of earlier versions
+    runs: list[_StoredRun]  # one
+    anchors: NotRequired[None]  # of earlier versions
 
 
-@dataclass(frozen=True)
-class _Stored:
-    written_by: str
-    label: str
+class _Stored(TypedDict):
     model: str
     settings: dict[str, Any]
     versions: dict[str, Any]
     tasks: dict[str, _StoredTask]
-    checksum: str
-    schema: Literal[2] = 2
 
 
-def write_baseline(path: Path, measured: Scores) -> None:
+def write_baseline(path: Path, run: Run) -> None:
     """Write the file whole. Raises ArgumentError."""
     content = {
-        "schema": _Stored.schema,
+        "schema": 2,
         "written_by": f"lm-eval-takeover {__version__}",
-        "label": measured.label,
-        "model": measured.model,
-        "settings": measured.settings,
-        "versions": measured.versions,
-        "tasks": {task: _pack(side.settings, side.problems) for task, side in measured.tasks.items()},
+        **{name: getattr(run, name) for name in ("label", "model", "settings", "versions")},
+        "tasks": {task: _pack(result, run.seed) for task, result in run.tasks.items()},
     }
     content = json.loads(json.dumps(content, default=str)) | {"checksum": ""}
     write_file("baseline", path, json.dumps(content | {"checksum": digest_of(content)}) + "\n")
 
 
-def _pack(settings: Settings, run: Problems) -> dict[str, Any]:
-    kept = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
-    sums = {name: np.round(each * run.samples, 9).tolist() for name, each in kept.items()}
+def _pack(result: TaskResult, seed: int | None) -> dict[str, Any]:
+    problems = result.problems
+    kept = {name: each for name, each in problems.values.items() if not name.startswith(_DERIVED)}
+    sums = {name: np.round(each * problems.samples, 9).tolist() for name, each in kept.items()}
     counts = {name: [int(x) if x.is_integer() else x for x in each] for name, each in sums.items()}
-    packed = {"identity": run.identity, "texts": run.texts, "counts": counts, "seed": run.seed}
-    return {"settings": settings, "samples": run.samples, "ids": run.ids, "prompts": run.prompts, "runs": [packed]}
+    packed = {"identity": result.identity, "texts": problems.texts, "counts": counts, "seed": seed}
+    about = {name: getattr(problems, name) for name in ("samples", "ids", "prompts")}
+    return {"settings": result.settings, **about, "runs": [packed]}
 
 
-def read_baseline(path: Path) -> Scores:
+def read_baseline(path: Path) -> Run:
     """A baseline that `write_baseline` wrote. Raises ResultsError with file and field."""
     if not path.exists():
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
@@ -155,23 +115,25 @@ def read_baseline(path: Path) -> Scores:
         document.fail("checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}")
     try:
         stored: _Stored = check(content, _Stored)
-        tasks = {task: _unpack(side) for task, side in stored.tasks.items()}
+        tasks = {task: _unpack(task, side) for task, side in stored["tasks"].items()}
     except ValueError as error:
         raise ResultsError(f"'{path}': {error}; write it again with {WRITER}") from None
-    return Scores(stored.model, stored.settings, stored.versions, tasks, stored.label)
+    seed = next((side["runs"][0].get("seed") for side in stored["tasks"].values()), None)
+    return Run(path, stored["model"], "other", stored["settings"], {}, stored["versions"], tasks, None, seed=seed)
 
 
-def _unpack(side: _StoredTask) -> TaskScores:
+def _unpack(task: str, side: _StoredTask) -> TaskResult:
     """Raises ValueError for counts that do not fit the problems and samples."""
-    if len(side.runs) != 1 or ACC not in side.runs[0].counts:
+    samples, ids, prompts = side["samples"], side["ids"], side["prompts"]
+    if len(side["runs"]) != 1 or ACC not in (run := side["runs"][0])["counts"]:
         raise ValueError("field 'runs' is not one run with 'counts.acc'")
-    run = side.runs[0]
-    values = {name: as_values(each) / side.samples for name, each in run.counts.items()}
+    values = {name: as_values(each) / samples for name, each in run["counts"].items()}
     for name, each in values.items():
-        if len(each) != len(side.ids):
-            raise ValueError(f"field {name!r} has {len(each)} problems, 'ids' has {len(side.ids)}")
+        if len(each) != len(ids):
+            raise ValueError(f"field {name!r} has {len(each)} problems, 'ids' has {len(ids)}")
         if name not in COSTS and (each > 1).any():
-            raise ValueError(f"field {name!r} holds more than {side.samples} samples")
-    problems = Problems(tuple(side.ids), side.samples, fill_pass_at_k(values, side.samples), prompts=tuple(side.prompts))
-    problems = replace(problems, clusters=join_clusters(side.prompts), texts=run.texts, identity=run.identity, seed=run.seed)
-    return TaskScores(problems, side.settings)
+            raise ValueError(f"field {name!r} holds more than {samples} samples")
+    no_costs = "" if {*COSTS} <= values.keys() else "the baseline was written without them"
+    problems = Problems(tuple(ids), samples, fill_pass_at_k(values, samples), texts=run["texts"], prompts=tuple(prompts))
+    problems = replace(problems, clusters=join_clusters(prompts))
+    return TaskResult.of(task, problems, side["settings"], identity=run["identity"], no_costs=no_costs)

@@ -18,10 +18,11 @@ import yaml  # type: ignore[import-untyped]
 
 from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p_value, write_file, write_json
 from lm_eval_takeover.commands.regress import verdicts
-from lm_eval_takeover.commands.regress.baseline import Scores, read_baseline, read_single_run, write_baseline
+from lm_eval_takeover.commands.regress.baseline import read_baseline, read_single_run, write_baseline
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.results.files import Run
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.stored import COSTS
 from lm_eval_takeover.storage import schema
@@ -57,13 +58,13 @@ def regress(options: argparse.Namespace) -> int:
     return _compare(options, _choose(_read_baseline(options.baseline, reading), options.tasks), new)
 
 
-def _read_baseline(path: Path, reading: ReadOptions) -> Scores:
+def _read_baseline(path: Path, reading: ReadOptions) -> Run:
     """A baseline file, or another run's log. Raises ResultsError."""
     is_log = path.is_dir() or path.suffix == ".jsonl" or path.name.startswith("results_")
     return read_single_run(path, reading) if is_log else read_baseline(path)
 
 
-def _choose(measured: Scores, tasks: list[str]) -> Scores:
+def _choose(measured: Run, tasks: list[str]) -> Run:
     """Keep only these tasks, if any are named. Raises ArgumentError for one that is not there."""
     if not tasks:
         return measured
@@ -72,7 +73,7 @@ def _choose(measured: Scores, tasks: list[str]) -> Scores:
     return replace(measured, tasks={task: measured.tasks[task] for task in tasks})
 
 
-def _find_limits(options: argparse.Namespace, *runs: Scores) -> dict[str, float]:
+def _find_limits(options: argparse.Namespace, *runs: Run) -> dict[str, float]:
     """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
     sides = [side for run in runs for side in run.tasks.values()]
     own = {metric for side in sides for metric in side.problems.values if metric not in COSTS}
@@ -89,7 +90,7 @@ def _find_limits(options: argparse.Namespace, *runs: Scores) -> dict[str, float]
     return limits
 
 
-def _update(options: argparse.Namespace, new: Scores) -> int:
+def _update(options: argparse.Namespace, new: Run) -> int:
     path = options.baseline
     check_replaceable("baseline", path, "a baseline")
     write_baseline(path, new)
@@ -137,7 +138,7 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
     return _report(options, checks, run, [], notes)
 
 
-def _plan(options: argparse.Namespace, chosen: Scores) -> int:
+def _plan(options: argparse.Namespace, chosen: Run) -> int:
     if set(options.metric or [ACC]) != {ACC}:
         raise ArgumentError(f"--metric {' '.join(options.metric)}: --plan is of acc alone")
     if not all(0 < drop < 1 for drop in options.drop):
@@ -151,15 +152,15 @@ def _plan(options: argparse.Namespace, chosen: Scores) -> int:
     return 0
 
 
-def _compare(options: argparse.Namespace, old: Scores, new: Scores) -> int:
+def _compare(options: argparse.Namespace, old: Run, new: Run) -> int:
     limits = _find_limits(options, old, new)
-    notes = (*old.notes, *new.notes)
-    old, new = verdicts.align(old, new, options.max_missing)
+    notes = [*old.notes, *new.notes]
+    old, new = verdicts.align_runs(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
     checks = [Check(each, most, verdicts.compare(old, new, each, most, options.confidence)) for each, most in limits.items()]
     if options.max_changed is None:
-        told = {task: verdicts.find_changed(side, new.tasks[task]) for task, side in old.tasks.items()}
-        notes += tuple(f"{task}: {changed.describe()}" for task, changed in told.items() if changed and changed.worse)
+        told = {task: verdicts.find_changed(old, new, task) for task in old.tasks}
+        notes += [f"{task}: {changed.describe()}" for task, changed in told.items() if changed and changed.worse]
     else:
         changed = verdicts.judge_changed(old, new, options.max_changed, options.confidence)
         checks.append(Check(verdicts.CHANGED, options.max_changed, changed))
@@ -167,7 +168,7 @@ def _compare(options: argparse.Namespace, old: Scores, new: Scores) -> int:
 
 
 def _report(
-    options: argparse.Namespace, checks: Sequence[Check], old: Scores, allowed: Sequence[str], notes: Sequence[str]
+    options: argparse.Namespace, checks: Sequence[Check], old: Run, allowed: Sequence[str], notes: Sequence[str]
 ) -> int:
     """Print the verdicts and write the files that were asked for. Returns the exit status."""
     for note in dict.fromkeys(notes):
@@ -195,7 +196,7 @@ def _report(
     return int(verdict in failing)
 
 
-def _describe(verdict: str, checks: Sequence[Check], old: Scores, confidence: float, allowed: Sequence[str]) -> dict[str, Any]:
+def _describe(verdict: str, checks: Sequence[Check], old: Run, confidence: float, allowed: Sequence[str]) -> dict[str, Any]:
     """The verdicts for `--format json`: `tasks` and `average` of the first metric, and of each below `metrics`."""
     metrics: dict[str, dict[str, Any]] = {}
     for check in checks:

@@ -13,11 +13,10 @@ import numpy as np
 from scipy.special import bdtrc, betaincinv, expit, logit, ndtri
 
 from lm_eval_takeover.commands._output import show_p_value
-from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
-from lm_eval_takeover.results.documents import Settings, list_differences, name_differences
-from lm_eval_takeover.results.files import common_ids
-from lm_eval_takeover.results.problems import ACC, Problems
+from lm_eval_takeover.results.documents import Settings, find_differences
+from lm_eval_takeover.results.files import Run, TaskResult
+from lm_eval_takeover.results.problems import ACC, Problems, align
 from lm_eval_takeover.results.statistics import (
     Difference,
     Interval,
@@ -90,7 +89,7 @@ class TaskPair:
         return max((found.of_sizes(each) for each in self.tokens), key=lambda one: one.reach(), default=found)
 
 
-def compare(old: Scores, new: Scores, metric: str, limit: float, confidence: float) -> dict[str, TaskVerdict]:
+def compare(old: Run, new: Run, metric: str, limit: float, confidence: float) -> dict[str, TaskVerdict]:
     """Judge each task, and the average over several tasks. Raises ResultsError for other problems.
 
     Holm's correction is over tasks and average, which alone may use half of the error rate.
@@ -143,13 +142,12 @@ class Changed:
         return f"{count} of {self.answers:,} problems changed their verdict{test}"
 
 
-def find_changed(old: TaskScores, new: TaskScores) -> Changed | None:
+def find_changed(old: Run, new: Run, task: str) -> Changed | None:
     """The answers that differ from the baseline's; None where it drew with other random numbers."""
-    problems = new.problems
-    if not (is_greedy(new.settings) or old.problems.seed == problems.seed is not None):
+    before, now = (run.tasks[task].problems for run in (old, new))
+    if not (is_greedy(new.tasks[task].settings) or old.seed == new.seed is not None):
         return None
-    differences = problems.values[ACC] - old.problems.values[ACC]
-    differences = sum_clusters(differences, problems.clusters)
+    differences = sum_clusters(now.values[ACC] - before.values[ACC], now.clusters)
     return Changed(int((differences < -1e-9).sum()), int((differences > 1e-9).sum()), len(differences))
 
 
@@ -159,15 +157,15 @@ def is_greedy(settings: Settings) -> bool:
     return float(temperature) == 0 if temperature is not None else not settings.get("do_sample")
 
 
-def judge_changed(old: Scores, new: Scores, most: float, confidence: float) -> dict[str, TaskVerdict]:
+def judge_changed(old: Run, new: Run, most: float, confidence: float) -> dict[str, TaskVerdict]:
     """Judge by task the answers that changed their verdict: `pass` where they are at most so many, or such a share of all.
 
     Else the exact sign test judges, one-sided at `1 - confidence`: it looks for answers that got worse alone. Raises
     ArgumentError where the runs have other random numbers.
     """
     verdicts = {}
-    for task, side in old.tasks.items():
-        changed = find_changed(side, new.tasks[task])
+    for task in old.tasks:
+        changed = find_changed(old, new, task)
         if changed is None:
             raise ArgumentError(
                 f"--max_changed: {task} is sampled, and the baseline has another seed; compare greedy runs, or "
@@ -185,7 +183,7 @@ def judge_changed(old: Scores, new: Scores, most: float, confidence: float) -> d
 
 
 def judge_fixed(
-    name: str, by_problem: Values, value: float, limit: float, confidence: float, clusters: Sequence[int] = ()
+    name: str, by_problem: Values, value: float, limit: float, confidence: float, clusters: Sequence[int]
 ) -> TaskVerdict:
     """Judge one task by a value that is known without its problems: the interval is that of the run alone."""
     values = by_cluster(by_problem, clusters)
@@ -201,7 +199,7 @@ def judge_fixed(
     return TaskVerdict(name, *figures, verdict, note)
 
 
-def check_settings(old: Scores, new: Scores, allowed: Sequence[str], where: str) -> list[str]:
+def check_settings(old: Run, new: Run, allowed: Sequence[str], where: str) -> list[str]:
     """List what differs, all of it allowed, in runs of the same problems. Raises ArgumentError that lists all else."""
     pairs = {task: (side, new.tasks[task]) for task, side in sorted(old.tasks.items())}
     sides = [("", old.settings, new.settings)]
@@ -209,8 +207,7 @@ def check_settings(old: Scores, new: Scores, allowed: Sequence[str], where: str)
     names = {"prompts", *(name for _, *both in sides for settings in both for name in settings)}
     found = dict[str, str]()  # by line the name of the setting
     for place, before, now in sides:
-        lines = zip(list_differences(before, now), name_differences(before, now), strict=True)
-        found |= {f"{place}{line}": name for line, name in lines}
+        found |= {f"{place}{line}": name for name, line in find_differences(before, now).items()}
     for task, (one, other) in pairs.items():
         prompts = [dict(zip(side.problems.ids, side.problems.prompts, strict=False)) for side in (one, other)]
         if all(prompts) and prompts[0] != prompts[1] and one.settings == other.settings:
@@ -228,15 +225,15 @@ def check_settings(old: Scores, new: Scores, allowed: Sequence[str], where: str)
     return list(found)
 
 
-def align(old: Scores, new: Scores, max_missing: float) -> tuple[Scores, Scores]:
+def align_runs(old: Run, new: Run, max_missing: float) -> tuple[Run, Run]:
     """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
     for ours, theirs, where in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(ours.tasks.keys() - theirs.tasks.keys()):
             raise ResultsError(f"{', '.join(missing)}: missing in {where}; choose common tasks with --tasks, or --update")
-    kept_old, kept_new = {}, {}
-    for task, side in old.tasks.items():
-        before, now = side.problems, new.tasks[task].problems
-        if (ids := common_ids([before, now], max_missing)) is None:
+    kept = [dict[str, TaskResult](), dict[str, TaskResult]()]
+    for task, results in {task: (old.tasks[task], new.tasks[task]) for task in old.tasks}.items():
+        before, now = (result.problems for result in results)
+        if (sides := align([before, now], max_missing)) is None:
             lost = {"the run": {*before.ids} - {*now.ids}, "the baseline": {*now.ids} - {*before.ids}}
             where = max(lost, key=lambda name: len(lost[name]))
             raise ResultsError(
@@ -246,11 +243,12 @@ def align(old: Scores, new: Scores, max_missing: float) -> tuple[Scores, Scores]
             )
         if before.samples != now.samples:
             raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
-        kept_old[task], kept_new[task] = side.ordered_as(ids), new.tasks[task].ordered_as(ids)
-    return replace(old, tasks=kept_old), replace(new, tasks=kept_new)
+        for tasks, result, problems in zip(kept, results, sides, strict=True):
+            tasks[task] = replace(result, problems=problems)
+    return replace(old, tasks=kept[0]), replace(new, tasks=kept[1])
 
 
-def _align(task: str, old: TaskScores, new: TaskScores, metric: str, limit: float) -> TaskPair:
+def _align(task: str, old: TaskResult, new: TaskResult, metric: str, limit: float) -> TaskPair:
     metric = find_metric(new.settings, metric)
     before, now = _values(old.problems, metric), _values(new.problems, metric)
     if before is None or now is None:
@@ -343,7 +341,7 @@ class Power:
     problems_for_80: int | None
 
 
-def plan(baseline: Scores, design: Design, drops: Sequence[float], tasks: bool = True) -> list[Power]:
+def plan(baseline: Run, design: Design, drops: Sequence[float], tasks: bool = True) -> list[Power]:
     """Plan by task and drop, and for the average over tasks, if there is one; without `tasks` for this alone.
 
     One task falls at a time, so it must be found at the first step of Holm's correction over all that `compare` judges.
@@ -357,7 +355,7 @@ def plan(baseline: Scores, design: Design, drops: Sequence[float], tasks: bool =
     return [_plan_drop(name, groups[name], designs[name], drop) for name in planned for drop in drops]
 
 
-def _plan_drop(name: str, sides: Sequence[TaskScores], design: Design, drop: float) -> Power:
+def _plan_drop(name: str, sides: Sequence[TaskResult], design: Design, drop: float) -> Power:
     count = sum(len(side.problems) for side in sides)
     samples = design.samples or sides[0].problems.samples
     if drop >= min(float(side.problems.values[ACC].mean()) for side in sides):
@@ -367,7 +365,7 @@ def _plan_drop(name: str, sides: Sequence[TaskScores], design: Design, drop: flo
     return Power(name, count, samples, drop, power, whole, _count_needed(shifted, design, count))
 
 
-def _simulate(sides: Sequence[TaskScores], design: Design, drop: float, whole: bool) -> list[Difference]:
+def _simulate(sides: Sequence[TaskResult], design: Design, drop: float, whole: bool) -> list[Difference]:
     """How far runs with this drop are inside the limit, as differences from a baseline that is drawn, too."""
     generator, parts = np.random.default_rng(0), []
     for side in sides:

@@ -22,16 +22,16 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
 from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
 from lm_eval_takeover.runs.layout import find_run_dir
-from lm_eval_takeover.runs.run_reader import Answer, StoredRun, read_stored_runs
+from lm_eval_takeover.runs.run_reader import RunReader, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import write_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.context import RunContext
+from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.sampled import find_tasks
 
 Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat
-Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,15 @@ class Rescored:
 class _Matched:
     """The stored samples by where a task asks for them, and the documents of each task that have all of theirs."""
 
-    answers: dict[Place, Sample] = field(default_factory=dict)
+    answers: dict[Place, AskedSample] = field(default_factory=dict)
     documents: dict[str, list[int]] = field(default_factory=dict)  # by task: numbers in the task as it is now
-    stored: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)  # (task, number now): digest and number then
     left_out: int = 0
 
 
 def rescore_all(options: argparse.Namespace) -> int:
     """Judge all commands of a run_dir. Returns the exit status. Raises ArgumentError, RunDirError."""
     run_dir = find_run_dir(options.run_dir)
-    runs, verdicts = read_stored_runs(run_dir)
+    runs = read_stored_runs(run_dir)
     out = options.output_path or run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
     rescored, refusals = [], []
     for stored in runs:
@@ -65,7 +64,7 @@ def rescore_all(options: argparse.Namespace) -> int:
             finished = f"{len(stored.samples):,} of {len({row.key for row in stored.asked}):,} samples are finished"
             print(f"{finished}; documents that lack some of theirs are left out", flush=True)
         try:
-            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, options.verifier)))
+            rescored.append((stored, rescore(stored, options.tasks, options.include_path, options.verifier)))
         except ArgumentError as error:  # a command that was stopped early, or was about other tasks
             refusals.append(error)
     if not rescored:
@@ -100,7 +99,7 @@ def _print_outcome(outcome: Rescored, out: Path) -> None:
 class StoredResponses(LM):  # type: ignore[misc]
     """A model that writes nothing: its answers are those of a run, found by document."""
 
-    def __init__(self, run: StoredRun, matched: _Matched, context: RunContext) -> None:
+    def __init__(self, run: RunReader, matched: _Matched, context: RunContext) -> None:
         super().__init__()
         self.run, self.matched, self.context = run, matched, context
         self.samples: defaultdict[str, list[Sample]] = defaultdict(list)
@@ -113,7 +112,7 @@ class StoredResponses(LM):  # type: ignore[misc]
             repeats[id(instance)] += 1
             task = instance.task_name or "none"
             document = self.matched.documents[task][instance.doc_id]  # lm-eval counts those that it was told to take
-            sample = self.matched.answers[task, document, instance.idx, number]
+            sample = self.run.samples[self.matched.answers[task, document, instance.idx, number].key]
             if number == sample.sample:  # one text of a greedy run stands for all samples of its document
                 self.samples[task].append(sample)
             texts.append(sample.respond(self.context))
@@ -125,18 +124,16 @@ class StoredResponses(LM):  # type: ignore[misc]
     loglikelihood_rolling = loglikelihood
 
     def get_model_info(self) -> dict[str, Any]:
-        described = self.run.facts.get("takeover") or {}
         times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
         times["run_dir"] = str(self.run.folder.absolute())
         counts = summarize_samples(self.samples)
         for task, of_task in counts["per_task"].items():
             of_task["identity"] = self.run.identify(task)
-        return {"takeover": described | describe_identity(self.run.facts.get("settings") or {}) | counts | times}
+        return {"takeover": self.run.takeover | describe_identity(self.run.settings) | counts | times}
 
 
 def rescore(
-    run: StoredRun,
-    verdicts: Verdicts,
+    run: RunReader,
     tasks: Sequence[str],
     include: Path | None,
     verifier: Verifier = "takeover",
@@ -169,18 +166,18 @@ def rescore(
     )
     results["config"].setdefault("takeover", {})["verifier"] = verifier
     results["config"] |= {"model": "guided-takeover", "model_args": read_given_arguments(run)}
-    return Rescored(results, *_compare_verdicts(matched, verdicts, results["samples"]), matched.left_out)
+    return Rescored(results, *_compare_verdicts(run, matched, results["samples"]), matched.left_out)
 
 
-def read_given_arguments(run: StoredRun) -> dict[str, Any]:
+def read_given_arguments(run: RunReader) -> dict[str, Any]:
     """The model arguments of a run that are not the defaults."""
-    arguments, defaults = dict(run.facts.get("arguments") or {}), asdict(ModelArguments())
+    arguments, defaults = dict(run.arguments), asdict(ModelArguments())
     for collected in ("policy_arguments", "engine_arguments"):
         arguments |= arguments.pop(collected, None) or {}
     return {name: value for name, value in arguments.items() if value != defaults.get(name)}
 
 
-def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
+def _match_responses(run: RunReader, tasks: Mapping[str, Any]) -> _Matched:
     matched = _Matched()
     for name, task in tasks.items():
         by_document: defaultdict[str, list[AskedSample]] = defaultdict(list)
@@ -190,31 +187,30 @@ def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
         numbers = _match_documents(by_document, list(task.eval_docs))
         matched.left_out += len(by_document.keys() - {then for _, then in numbers})
         for number, then in numbers:
-            samples = _find_samples(run, by_document[then], task.config.repeats or 1)
-            if samples is None:
+            answers = _find_answers(run, by_document[then], task.config.repeats or 1)
+            if answers is None:
                 matched.left_out += 1
                 continue
             matched.documents.setdefault(name, []).append(number)
-            matched.stored[name, number] = then, by_document[then][0].doc_id
-            matched.answers |= {(name, number, *place): sample for place, sample in samples.items()}
+            matched.answers |= {(name, number, *place): row for place, row in answers.items()}
     return matched
 
 
-def _find_samples(run: StoredRun, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], Sample] | None:
+def _find_answers(run: RunReader, rows: Sequence[AskedSample], repeats: int) -> dict[tuple[int, int], AskedSample] | None:
     """The samples of a document by (request, repeat); None where one is missing or ambiguous."""
-    keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+    keys: dict[tuple[int, int], dict[bytes, AskedSample]] = defaultdict(dict)
     for row in rows:
-        keys[row.idx, row.sample].add(row.key)
-    once = run.is_greedy(rows[0].task) and {repeat for _, repeat in keys} == {0}
-    samples: dict[tuple[int, int], Sample] = {}
+        keys[row.idx, row.sample].setdefault(row.key, row)
+    greedy = any(is_greedy(settings) for name, settings in run.facts.get("tasks") or [] if name == rows[0].task)
+    once = greedy and {repeat for _, repeat in keys} == {0}
+    answers: dict[tuple[int, int], AskedSample] = {}
     for place in {(idx, repeat) for idx, _ in keys for repeat in range(repeats)}:
         # Ranks that were asked with another prompt at another time have other keys.
-        answers = keys[place[0], 0 if once else place[1]]
-        sample = run.samples.get(min(answers)) if len(answers) == 1 else None
-        if sample is None:
+        known = keys[place[0], 0 if once else place[1]]
+        if len(known) != 1 or not known.keys() <= run.samples.keys():
             return None
-        samples[place] = sample
-    return samples
+        (answers[place],) = known.values()
+    return answers
 
 
 def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequence[Any]) -> list[tuple[int, str]]:
@@ -229,7 +225,7 @@ def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequenc
 
 
 def _compare_verdicts(
-    matched: _Matched, before: Verdicts, samples: Mapping[str, Sequence[Mapping[str, Any]]]
+    run: RunReader, matched: _Matched, samples: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
     """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
     after = {
@@ -240,13 +236,13 @@ def _compare_verdicts(
         for repeat, verdict in enumerate(record)
     }
     changes, compared = [], 0
-    for (task, number, _, repeat), sample in matched.answers.items():
-        then, doc_id = matched.stored[task, number]
-        if (response := (then, digest_of_text(sample.text))) in before and (task, number, repeat) in after:
+    for (task, number, _, repeat), row in matched.answers.items():
+        before = run.verdicts.get((row.doc, digest_of_text(run.samples[row.key].text)))
+        if before is not None and (task, number, repeat) in after:
             compared += 1
-            (old, was), (new, is_now) = before[response], after[task, number, repeat]
+            (old, was), (new, is_now) = before, after[task, number, repeat]
             if was != is_now:
-                changes.append((task, doc_id, repeat, was, is_now, old or "", new or ""))
+                changes.append((task, row.doc_id, repeat, was, is_now, old or "", new or ""))
     return changes, compared
 
 

@@ -18,12 +18,12 @@ from lm_eval_takeover.calibration.files import packaged_calibrations, read_calib
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.curves import LEAST, Curve, Oracle, compare_areas, find_band, find_cap, find_least_costs
-from lm_eval_takeover.results.documents import list_differences, read_document, read_rows
-from lm_eval_takeover.results.files import Counts, Run, TaskResult, common_ids
+from lm_eval_takeover.results.documents import find_differences, read_document, read_rows
+from lm_eval_takeover.results.files import Counts, Run, TaskResult
 from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, read_kept_rows
-from lm_eval_takeover.results.problems import ACC, Problems
+from lm_eval_takeover.results.problems import ACC, Problems, align
 from lm_eval_takeover.results.statistics import Interval, Values, by_cluster, within_shares
-from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
+from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, mean_of, summarize_tasks
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between
 
@@ -35,7 +35,7 @@ class ComparedFolder:
     """A folder that `compare` wrote. `pair` names base and guide; `prompts` are digests of the problems of calibrations."""
 
     folder: Path
-    rows: Mapping[ComparedRow, Sequence[Run]]
+    rows: Mapping[ComparedRow, Run]
     pair: str
     prompts: frozenset[str]
 
@@ -43,7 +43,7 @@ class ComparedFolder:
     def read(cls, folder: Path) -> "ComparedFolder":
         """Raises ResultsError, ArgumentError."""
         rows = read_kept_rows(folder)
-        runs = list(chain(*rows.values()))
+        runs = list(rows.values())
         pair = [{str(run.settings[role]) for run in runs if run.settings.get(role)} for role in ("base", "guide")]
         names = {name for run in runs if (name := run.takeover.get("calibration"))}
         files = [packaged_calibrations().get(name, folder / f"{name}.json") for name in names]
@@ -52,7 +52,7 @@ class ComparedFolder:
 
     @property
     def tasks(self) -> dict[str, TaskResult]:
-        return {task: result for run in chain(*self.rows.values()) for task, result in run.tasks.items()}
+        return {task: result for run in self.rows.values() for task, result in run.tasks.items()}
 
 
 def list_folder_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Sequence[str]:
@@ -61,32 +61,31 @@ def list_folder_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Seq
         return [f"tasks: {', '.join(ours.tasks)} -> {', '.join(theirs.tasks)}"]
     differences = ["calibration prompts"] if ours.prompts and theirs.prompts and ours.prompts != theirs.prompts else []
     for task, first, second in ((task, result, theirs.tasks[task]) for task, result in ours.tasks.items()):
-        ids = [set(result.problems.ids) if result.problems else set() for result in (first, second)]
+        ids = [set(result.problems.ids) for result in (first, second)]
         differences += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
         differences += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
-        differences += list_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier"))
+        differences += find_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier")).values()
     return list(dict.fromkeys(differences))
 
 
 def merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> "Frontier":
     """The frontier of one pair, with the number of seeds of each row and the spread between them."""
-    by_label: dict[str, dict[Any, tuple[ComparedRow, Sequence[Run]]]] = {}
+    rows: dict[str, ComparedRow] = {}
+    runs: dict[str, dict[Any, Run]] = {}  # by label and seed
     for comparison in comparisons:
-        for row, runs in comparison.rows.items():
-            first_runs = by_label.setdefault(row.label, {}).setdefault(runs[0].seed, (row, runs))[1]
-            if _digest_texts(first_runs) != _digest_texts(runs):
+        for row, run in comparison.rows.items():
+            rows.setdefault(row.label, row)
+            first = runs.setdefault(row.label, {}).setdefault(run.seed, run)
+            if _digest_texts(first) != _digest_texts(run):
                 print(f"{row.label} of '{comparison.folder}' has other texts than before; those before count", file=sys.stderr)
-    own_seeds = (item for item in by_label.items() if all(runs[0].takeover for _, runs in item[1].values()))  # not lm-eval's
-    seeds = {label: sorted(of_seed) for label, of_seed in own_seeds if None not in of_seed}
-    for label, own in seeds.items():
-        if own != (first := next(iter(seeds.values()))):
-            raise ArgumentError(f"rows differ in seeds: {next(iter(seeds))} has {first}, {label} has {own}")
-    rows = {label: list(of_seed.values()) for label, of_seed in by_label.items()}
-    means = {each[0][0]: [_average([r for _, r in each])] if len(each) > 1 else each[0][1] for each in rows.values()}
-    frontier = describe_frontier(means, effects)
-    single = {label: [measure_points({r: runs})[0][0].summaries for r, runs in each] for label, each in rows.items()}
+    ours = {label: own for label, own in runs.items() if None not in own and all(run.takeover for run in own.values())}
+    for label, own in ours.items():  # lm-eval's models have no seeds of their own
+        if sorted(own) != (seeds := sorted(next(iter(ours.values())))):
+            raise ArgumentError(f"rows differ in seeds: {next(iter(ours))} has {seeds}, {label} has {sorted(own)}")
+    frontier = describe_frontier({rows[label]: _average([*own.values()]) for label, own in runs.items()}, effects)
+    single = {label: [measure_points({rows[label]: run})[0][0] for run in own.values()] for label, own in runs.items()}
     for line in frontier.lines:
-        summaries = [of_seed[line["task"]] for of_seed in single.get(line["row"], ())]  # an oracle is of no seed
+        summaries = [point.summaries[line["task"]] for point in single.get(line["row"], ())]  # an oracle is of no seed
         line["seeds"] = len(summaries)
         for metric, figures in (("acc", [s.acc for s in summaries]), ("pass8", [s.passed for s in summaries])):
             values = [figure.value for figure in figures if figure.value is not None]
@@ -94,24 +93,25 @@ def merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> "
     return frontier
 
 
-def _digest_texts(runs: Sequence[Run]) -> list[str]:
-    return sorted(result.problems.texts for run in runs for result in run.tasks.values() if result.problems)
+def _digest_texts(run: Run) -> list[str]:
+    return sorted(result.problems.texts for result in run.tasks.values())
 
 
-def _average(seeds: Sequence[Sequence[Run]]) -> Run:
+def _average(seeds: Sequence[Run]) -> Run:
     """One run of the means over seeds, problem by problem. Its samples are those of all seeds, its seconds those of one."""
-    tasks, spent = {}, [run.seconds for run in chain(*seeds)]
-    for task, first in {task: result for run in seeds[0] for task, result in run.tasks.items()}.items():
-        results = [run.tasks[task] for run in chain(*seeds) if task in run.tasks]
-        own = [each.problems.ordered_as(first.problems.ids) for each in results if each.problems and first.problems]
+    if len(seeds) == 1:
+        return seeds[0]
+    tasks, seconds = {}, mean_of([run.seconds for run in seeds])
+    for task, first in seeds[0].tasks.items():
+        results = [run.tasks[task] for run in seeds if task in run.tasks]
+        own = [each.problems.ordered_as(first.problems.ids) for each in results]
         samples, counts = sum(each.samples for each in own), Counts.add([each.counts for each in results])
         values = {name: np.mean([each.values[name] for each in own], axis=0) for name in own[0].values}
         means = {name: float(np.mean([each.means[name] for each in results])) for name in first.means}
         texts = tuple(tuple(chain(*of_seeds)) for of_seeds in zip(*(each.sample_texts for each in own), strict=True))
         problems = replace(own[0], values=values, samples=samples, sample_texts=texts)
         tasks[task] = replace(first, means=means, problems=problems, samples=samples, counts=counts)
-    seconds = None if None in spent else sum(each or 0.0 for each in spent) / len(seeds)
-    return replace(seeds[0][0], tasks=tasks, seconds=seconds)
+    return replace(seeds[0], tasks=tasks, seconds=seconds)
 
 
 AREA_COLUMNS = (
@@ -139,7 +139,7 @@ class MeasuredEffect(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A row with its results by task (of all its calls), and their summaries, with one of the average."""
+    """A row with its results by task, and their summaries, with one of the average."""
 
     row: ComparedRow
     results: Mapping[str, TaskResult]
@@ -185,19 +185,19 @@ class Frontier:
         return [area for area in self.all_areas if (area["task"], area["metric"]) == (AVERAGE, "acc")]
 
 
-def measure_points(runs: Mapping[ComparedRow, Sequence[Run]]) -> tuple[list[Point], list[str]]:
+def measure_points(runs: Mapping[ComparedRow, Run]) -> tuple[list[Point], list[str]]:
     """The rows with their figures, and the tasks that averages are over."""
-    averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
-    guide = next((of_row for row, of_row in runs.items() if row.name == "guide"), ())
+    averaged = choose_averaged(dict.fromkeys(task for run in runs.values() for task in run.tasks))
+    guide = next((run for row, run in runs.items() if row.name == "guide"), None)
     points = []
-    for row, of_row in runs.items():
-        summaries = summarize_tasks(of_row, guide)
+    for row, run in runs.items():
+        summaries = summarize_tasks(run, guide)
         summaries[AVERAGE] = average([summaries[task] for task in averaged if task in summaries])
-        points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
+        points.append(Point(row, run.tasks, summaries))
     return points, averaged
 
 
-def describe_frontier(runs: Mapping[ComparedRow, Sequence[Run]], effects: Path | None = None) -> Frontier:
+def describe_frontier(runs: Mapping[ComparedRow, Run], effects: Path | None = None) -> Frontier:
     """`effects` is what `lm-eval-takeover effects` wrote of one of these rows. Raises ResultsError."""
     points, averaged = measure_points(runs)
     lines = [line for point in points for line in point.describe()]
@@ -229,7 +229,7 @@ def read_oracles(points: Sequence[Point], averaged: Sequence[str], folder: Path)
         costs = weights / [float(result.counts.tokens or 1) for _, result in pairs]
         weights /= [result.count * (result.samples or 1) for _, result in pairs]
         room = 1 - (host.summaries[task].acc.value or 0.0)
-        known = [(name, doc_id) for name in part for doc_id in getattr(host.results[name].problems, "doc_ids", ())]
+        known = [(name, doc_id) for name in part for doc_id in host.results[name].problems.doc_ids]
         places = {problem: place for place, problem in enumerate(known)}
         if strange := {(each["task"], each["doc_id"]) for each, _ in pairs} - places.keys():
             raise ResultsError(f"--effects '{folder}' has an effect on {min(strange)}; expected problems that the rows have")
@@ -364,10 +364,10 @@ def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[st
     """By row its problems of each task, in one order for all; None if rows have different ones."""
     aligned: dict[str, list[Problems]] = {point.row.label: [] for point in points}
     for task in averaged:
-        known = [each for p in points if task in p.results and (each := p.results[task].problems) is not None]
-        ids = common_ids(known) if len(known) == len(points) else None
-        if ids is None:
+        known = [point.results[task].problems for point in points if task in point.results]
+        sides = align(known) if len(known) == len(points) else None
+        if sides is None:
             return None
-        for point, problems in zip(points, known, strict=True):
-            aligned[point.row.label].append(problems.ordered_as(ids))
+        for point, problems in zip(points, sides, strict=True):
+            aligned[point.row.label].append(problems)
     return aligned

@@ -35,7 +35,7 @@ def tabulate_budget(runs: Mapping[str, Run]) -> pl.DataFrame:
     for name, run in runs.items():
         facts = {"run": name, "policy": run.takeover.get("policy"), "score": run.takeover.get("score")}
         facts["nominal"] = find_nominal_rate(run.takeover)
-        summaries = summarize_tasks([run])
+        summaries = summarize_tasks(run)
         if all(task in summaries for task in tasks):
             summaries[MEAN] = average([summaries[task] for task in tasks])
         for task, summary in summaries.items():

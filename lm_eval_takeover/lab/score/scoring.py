@@ -152,10 +152,10 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool) -> int:
             f"'{files[0]}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it"
         )
     done = find_scored(files, {sample.stored.key for sample in samples})
-    if len(run.answered) < run.asked:
+    if len(run.answered) < len(run.asked):
         logger.warning(
             "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again later",
-            run.folder, len(run.answered), run.asked,
+            run.folder, len(run.answered), len(run.asked),
         )  # fmt: skip
     texts = read_texts(run, [sample for sample in samples if sample.stored.key not in done])
     texts.sort(key=lambda text: (-text.length, text.sample.name))  # the longest first: what does not fit is known at once

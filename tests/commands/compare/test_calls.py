@@ -12,10 +12,9 @@ from helpers.one_line import one_line
 from helpers.stock import parse_stock
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
-from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan, plan_calibration
-from lm_eval_takeover.commands.compare.calls import plan_calls
+from lm_eval_takeover.commands.compare.calibration_plan import plan_calibration
 from lm_eval_takeover.commands.compare.comparison import read_comparison
-from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.rows import plan_calls, plan_rows
 from lm_eval_takeover.commands.compare.running import check_rows
 from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
@@ -53,7 +52,7 @@ def test_rows_that_follow_take_the_guided_rate_of_each_task(ask):
     tasks = {"takeover_amc23": 0.03, "takeover_demo": 0.09}
     for row in plan_rows(asked)[1:]:
         assert row.follows and row.rate is None
-        calls = plan_calls(asked, row, CalibrationPlan(), tasks)
+        calls = plan_calls(asked, row, None, tasks)
         assert [call.options["model_args"]["rate"] for call in calls] == [0.03, 0.09]
         assert [call.options["tasks"] for call in calls] == [[task] for task in tasks]
         assert len({call.options["model_args"]["run_dir"] for call in calls}) == 1
@@ -81,7 +80,7 @@ def test_a_printed_command_is_the_call_that_runs(ask, tmp_path):
     words += ["False", "--model_args", "max_length=99", 'quantization_config={"quant_method": "x,y"}', "--batch_size", "7"]
     asked = ask(*words, "--device", "cpu", "--include_path", str(tmp_path))
     for row in plan_rows(asked):
-        (call,) = plan_calls(asked, row, CalibrationPlan("cal.json"))
+        (call,) = plan_calls(asked, row, "cal.json")
         typed = vars(parse_stock(shlex.split(str(call))))
         values = call.options | {"seed": [3] * 4, "batch_size": "7", "include_path": str(tmp_path)}
         assert {name: typed[name] for name in values.keys() - {"model_args"}}.items() <= values.items()
@@ -130,7 +129,7 @@ def test_a_spike_ratio_is_read_off_the_calibration_that_the_call_measures(plan, 
     assert measured.options["field"] == "question" and ("methods" in measured.options) is bool(more)
     asked = ask(*words)
     for row in plan_rows(asked):
-        (call,) = plan_calls(asked, row, measured)
+        (call,) = plan_calls(asked, row, measured.calibration)
         assert call.options["model_args"].get("calibration") == (None if row.name == "base" else measured.calibration)
 
 

@@ -10,11 +10,11 @@ import pytest
 from difficulties import table3
 from gates import rate_changed
 from helpers.results import TASK, digest, draw_counts, takeover, write_results
-from regression_alarms import PAPER, find_one_drop, rate_alarms
+from regression_alarms import PAPER, find_one_drop, make_run, rate_alarms
 from scipy import stats
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.regress.baseline import Scores, TaskScores, read_baseline
+from lm_eval_takeover.commands.regress.baseline import read_baseline
 from lm_eval_takeover.commands.regress.verdicts import Design, compare, plan
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.problems import Problems
@@ -273,8 +273,8 @@ def test_the_number_of_problems_that_a_plan_asks_for_agrees_with_its_power():
     """A good model on few problems, where a reckoning by standard errors alone says a drop that 95 % of runs find."""
     shares = np.random.default_rng(1).binomial(8, np.random.default_rng(2).beta(0.9, 0.1, 40)) / 8
     problems, design = Problems(tuple(map(str, range(40))), 8, {"acc": shares}), Design(0.02, 0.95)
-    baseline = Scores("model", {}, {}, {"t": TaskScores(problems, {})})
-    solved = Scores("model", {}, {}, {"t": TaskScores(replace(problems, values={"acc": np.ones(40)}), {})})
+    baseline = make_run({"t": problems})
+    solved = make_run({"t": replace(problems, values={"acc": np.ones(40)})})
     for found in [*plan(baseline, design, [0.1, 0.12, 0.15, 0.2]), *plan(solved, design, [0.05, 0.1, 0.2])]:
         assert (found.power >= 0.8) == (found.problems_for_80 <= 40)
 
@@ -286,10 +286,9 @@ def test_a_plan_says_what_the_check_of_several_tasks_finds_and_nothing_of_drops_
     planned, found = find_one_drop(generator, tasks, "AIME24", 0.1, 8, 200)
     assert planned == pytest.approx(found, abs=0.1)
     low = Problems(tuple(map(str, range(40))), 8, {"acc": np.repeat([0.5, 0.0], [12, 28])})  # Acc 0.15
-    sides = {"t": TaskScores(low, {})}
-    possible, not_possible = plan(Scores("model", {}, {}, sides), Design(0.02, 0.95), [0.1, 0.2])
+    possible, not_possible = plan(make_run({"t": low}), Design(0.02, 0.95), [0.1, 0.2])
     assert possible.power > 0 and (not_possible.power, not_possible.power_whole, not_possible.problems_for_80) == (None,) * 3
-    alone, first, _ = plan(Scores("model", {}, {}, sides | {"u": TaskScores(low, {})}), Design(0.02, 0.95), [0.1])
+    alone, first, _ = plan(make_run({"t": low, "u": low}), Design(0.02, 0.95), [0.1])
     assert alone.power == first.power < possible.power
 
 
@@ -305,7 +304,7 @@ def test_a_rate_over_tokens_alarms_seldom_where_few_texts_hold_most_tokens():
                 "takeovers": generator.binomial(tokens, generator.beta(1, 19, 60)).astype(float),
             }
             problems = Problems(tuple(map(str, range(60))), 1, values, texts=str(generator.random()))
-            sides.append(Scores("model", {}, {}, {"t": TaskScores(problems, {})}))
+            sides.append(make_run({"t": problems}))
         alarms += compare(*sides, "realized_rate", 0.0, 0.95)["t"].verdict == "regressed"
     assert alarms <= 0.08 * 400
 
@@ -315,7 +314,7 @@ def test_a_plan_counts_documents_of_one_prompt_as_one():
     found = []
     for copies, clusters in ((1, ()), (3, tuple(np.arange(20).repeat(3).tolist())), (3, ())):
         problems = Problems(tuple(map(str, range(20 * copies))), 8, {"acc": shares.repeat(copies)}, clusters=clusters)
-        found += plan(Scores("model", {}, {}, {"t": TaskScores(problems, {})}), Design(0.02, 0.95), [0.1])
+        found += plan(make_run({"t": problems}), Design(0.02, 0.95), [0.1])
     one, joined, apart = found
     assert joined.power == pytest.approx(one.power, abs=0.03) and apart.power > joined.power + 0.2
     assert joined.problems_for_80 == pytest.approx(3 * one.problems_for_80, rel=0.15)

@@ -43,8 +43,8 @@ def tasks(tmp_path):
 
 def test_the_same_tasks_give_the_same_results(finished):
     folder, original = finished
-    (run,), verdicts = read_stored_runs(folder)
-    done = rescore(run, verdicts, [], None)
+    (run,) = read_stored_runs(folder)
+    done = rescore(run, [], None)
     assert (done.changes, done.compared, done.left_out) == ([], LIMIT * 8, 0)
     of_task, expected = (found["results"]["takeover_demo"] for found in (done.results, original))
     assert of_task.items() >= {key: value for key, value in expected.items() if "stderr" not in key}.items()
@@ -59,9 +59,9 @@ def test_the_same_tasks_give_the_same_results(finished):
 
 def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(tmp_path):
     original = run_demo(tmp_path, 1, {"tau": 1.5}, gen_kwargs="do_sample=false")
-    (run,), verdicts = read_stored_runs(tmp_path)
+    (run,) = read_stored_runs(tmp_path)
     assert (len(run.samples), original["config"]["takeover"]["samples"]) == (1, 1)
-    done = rescore(run, verdicts, [], None)
+    done = rescore(run, [], None)
     assert (done.changes, done.left_out) == ([], 0)
     assert done.results["results"]["takeover_demo"]["pass@8,all"] == original["results"]["takeover_demo"]["acc,all"]
     assert done.results["config"]["takeover"]["tokens"] == original["config"]["takeover"]["tokens"]
@@ -110,8 +110,8 @@ def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, 
     with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
         connection.execute("DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
     connection.close()
-    (run,), verdicts = read_stored_runs(folder)
-    done = rescore(run, verdicts, [], None)
+    (run,) = read_stored_runs(folder)
+    done = rescore(run, [], None)
     assert done.left_out == 1
     assert main(["rescore", str(folder)]) == 0
     first = f"{LIMIT * 8 - 1} of {LIMIT * 8} samples are finished; documents that lack some of theirs are left out"
@@ -120,14 +120,14 @@ def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, 
 
 
 def test_what_cannot_be_rescored_is_one_line(finished, capsys):
-    (run,), verdicts = read_stored_runs(finished[0])
+    (run,) = read_stored_runs(finished[0])
     with pytest.raises(ArgumentError, match="--tasks 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
-        rescore(run, verdicts, ["takeover_dmo"], None)
+        rescore(run, ["takeover_dmo"], None)
     own = replace(run, asked=[replace(row, task="my_sums") for row in run.asked])
     with pytest.raises(
         ArgumentError, match="'my_sums' of the run is not installed; give --include_path, the folder of its task file"
     ):
-        rescore(own, verdicts, [], None)
+        rescore(own, [], None)
     with pytest.raises(SystemExit):
         main(["rescore", str(finished[0]), "--verifier", "last_number"])
     assert "invalid choice: 'last_number'" in capsys.readouterr().err
@@ -135,20 +135,20 @@ def test_what_cannot_be_rescored_is_one_line(finished, capsys):
 
 def test_another_verifier_judges_the_same_texts_and_leaves_the_verdicts_of_the_run(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "run")
-    before = read_stored_runs(folder)[1]  # what analyze, show and report read
+    before = read_stored_runs(folder)[0].verdicts  # what analyze, show and report read
     assert main(["rescore", str(folder), "--verifier", "math_verify"]) == 0
     assert "of 24 verdicts of the run differ from those of math_verify" in capsys.readouterr().out
-    assert read_stored_runs(folder)[1] == before
+    assert read_stored_runs(folder)[0].verdicts == before
 
 
 def test_thinking_ends_where_the_run_says(tmp_path):
     run_demo(tmp_path, 1, {"policy": "base", "think_end_token": "}"})
-    (run,), verdicts = read_stored_runs(tmp_path)
-    done = rescore(run, verdicts, [], None)
+    (run,) = read_stored_runs(tmp_path)
+    done = rescore(run, [], None)
     assert (done.changes, done.compared) == ([], 8)
     run.facts["arguments"]["think_end_token"] = 7
     with pytest.raises(ArgumentError, match="is the token 7, whose text is not known here"):
-        rescore(run, verdicts, [], None)
+        rescore(run, [], None)
 
 
 def test_questions_that_the_run_withheld_stay_withheld(tmp_path):
@@ -281,4 +281,4 @@ def test_what_is_not_there_is_said(demo_runs, options, message):
     with pytest.raises(ArgumentError, match=re.escape(message)):
         main(["show", str(demo_runs["guided"]), *options])
     with pytest.raises(ArgumentError, match="takeover_demo has no finished sample"):
-        find_sample(replace(read_run_folder(demo_runs["guided"]), answered=[]), None, 0, 0)
+        find_sample(replace(read_run_folder(demo_runs["guided"]), samples={}), None, 0, 0)

@@ -22,7 +22,7 @@ from lm_eval_takeover.lab.frontier import AREA_AXES
 from lm_eval_takeover.lab.frontier.curves import Curve, Oracle, compare_areas, find_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.lab.frontier.output import draw_frontier, write_frontier
 from lm_eval_takeover.lab.frontier.study import describe_frontier
-from lm_eval_takeover.results.files import read_run
+from lm_eval_takeover.results.files import join_calls, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.statistics import paired_difference
 
@@ -73,10 +73,11 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
     rates = {"takeover_amc23": 0.02, "takeover_aime24": 0.06}
     results = {}
     for name, raised in (("base", 0), (policy, 1)):
-        results[ComparedRow(name, name, follows=name != "base")] = runs = []
+        runs = []
         for task, correct in counts.items():
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
             runs.append(write_run(tmp_path / name / task, {task: [min(8, one + raised) for one in correct]}, run=run))
+        results[ComparedRow(name, name, follows=name != "base")] = join_calls(runs)
     made = describe_frontier(results)
     assert made.areas == []  # no method has two rates
     lines = {line["task"]: line for line in made.lines if line["row"] == policy}
@@ -101,7 +102,7 @@ def make_runs(tmp_path, counts, tasks=("takeover_demo",), samples=8):
         own = {"rate": None if name == "hand" else rate, "covers": 0.1 if name == "short" else None, "word": name}
         row = ComparedRow(label, name, mixes=name == "mix", **(METHOD | own if at else {}))
         by_task = {task: [count] * 6 for task, count in zip(tasks, np.atleast_1d(correct).tolist(), strict=True)}
-        runs[row] = [write_run(tmp_path / label, by_task, run=run, samples=samples)]
+        runs[row] = write_run(tmp_path / label, by_task, run=run, samples=samples)
     return runs
 
 
@@ -228,7 +229,7 @@ def write_comparison(folder, counts, *, seed=0, pair="acme/Small-Base", calibrat
         run = takeover("random" if at else name, rate=rate, **given)
         method = {"host": "base", "donor": "guide", "word": name, "rate": rate} if at else {}
         results = write_results(folder / label / "results", {"takeover_demo": correct}, run=run, **written)
-        runs[ComparedRow(label, name, **method)] = [read_run(*results.glob("results_*.json"))]
+        runs[ComparedRow(label, name, results=[f"{label}/results"], **method)] = read_run(*results.glob("results_*.json"))
     write_kept_rows(folder, runs)
     return runs
 

@@ -19,7 +19,7 @@ from lm_eval_takeover.lab.measures.planning import EXECUTION, NONE, PLANNING
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.lab.score_files import SampleTokens, ceil_percent
 from lm_eval_takeover.results.stored import tabulate_run
-from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 values = st.lists(st.one_of(st.just(0.0), st.floats(0, 20, width=32)), min_size=1, max_size=300)
@@ -220,10 +220,10 @@ def make_runs(rows, samples=8):
     for run, _, _, _, task, doc, j, correct, tokens, taken in (row for row in rows if row[6] < samples):
         stored = Sample(bytes([doc, j]), task, doc, j, "", tokens, taken, 0, 0, 0, 0, False)
         verdict = None, "correct" if correct else "incorrect"
-        by_run.setdefault(run, []).append(Answered(task, doc, j, "", stored, *verdict, str(doc), doc))
-    facts = {run: {"policy": run, "rate": 0.1} for run in by_run}
-    tasks = {run: [*dict.fromkeys(one.task for one in of)] for run, of in by_run.items()}
-    return {run: tabulate_run(RunReader(Path(run), facts[run], {}, {}, of, len(of), tasks[run])) for run, of in by_run.items()}
+        reader = by_run.setdefault(run, RunReader(Path(run), {"takeover": {"policy": run, "rate": 0.1}}))
+        reader.asked.append(AskedSample(task, "", 0, j, doc, "", b""))
+        vars(reader).setdefault("answered", []).append(Answered(task, doc, j, "", stored, *verdict, str(doc), doc))
+    return {run: tabulate_run(reader) for run, reader in by_run.items()}
 
 
 def test_budget_rates_and_flips_by_hand():
