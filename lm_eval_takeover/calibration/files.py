@@ -224,10 +224,6 @@ class Calibration:
         """Digests of the problems that it was measured on (`tasks.known_problems`); none where they are not known."""
         return list(self.prompts.get("problems", []))
 
-    def plugin(self, score: str) -> PluginSource | None:
-        """The plug-in that this score came from; None for our own."""
-        return self.scores[score].plugin if score in self.scores else None
-
     def score(self, score: str) -> ScoreCalibration:
         if score not in self.scores:
             names = ", ".join(self.scores or self.columns)
@@ -366,11 +362,6 @@ def find_target(
         f"(it holds {names or 'no target'}); solve it with `{command(options=chat, known=calibration, extends=True)}` "
         f"and give that file as calibration, or give {argument}=…"
     )
-
-
-def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> dict[str, Any]:
-    """The options of `calibrate` that solve a method's budget parameter for this rate."""
-    return {"methods": [f"{name_method(method)}@{rate:g}"], "plugins": plugins}
 
 
 def find_packaged(base: ModelId, guide: ModelId, direction: str) -> Calibration | None:

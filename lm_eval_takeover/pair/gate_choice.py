@@ -66,8 +66,17 @@ class CalibrationFit:
                 self.refuse(f"{named}, and task {task} asks with {current}", f"make one that fits with `{command}`")
 
     def list_differences(self, chat: bool | None, sampling: Sampling | None) -> list[tuple[str, str]]:
-        """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""
-        return [*self._compare_prompts(chat), *self._compare_decoding(sampling)]
+        """`(calibration's, run's)` form of prompts and settings of decoding, where they differ.
+
+        What greedy decoding does not read does not count.
+        """
+        differences, decoding = self._compare_prompts(chat), self.calibration.decoding
+        if sampling is None:
+            return differences
+        names = _SETTINGS[:1] if 0 in (decoding["temperature"], sampling.temperature) else _SETTINGS
+        pairs = [(name, decoding.get(name, 0), getattr(sampling, name)) for name in names]
+        changed = [(f"{name}={then:g}", f"{name}={now:g}") for name, then, now in pairs if not math.isclose(then, now)]
+        return differences + changed
 
     def refuse(self, text: str, advice: str = "give one that was measured on others, such as a train split") -> None:
         """Raise CalibrationError with this text and advice; a notice where a mismatch is allowed."""
@@ -87,15 +96,6 @@ class CalibrationFit:
         if not measured or thinking == self.enable_thinking or next(rendered) == next(rendered):
             return []
         return [(_describe_thinking(thinking), _describe_thinking(self.enable_thinking))]
-
-    def _compare_decoding(self, sampling: Sampling | None) -> list[tuple[str, str]]:
-        """`(calibration's, run's)` of each setting that differs; what greedy decoding does not read does not count."""
-        decoding = self.calibration.decoding
-        if sampling is None:
-            return []
-        names = _SETTINGS[:1] if 0 in (decoding["temperature"], sampling.temperature) else _SETTINGS
-        pairs = [(name, decoding.get(name, 0), getattr(sampling, name)) for name in names]
-        return [(f"{name}={first:g}", f"{name}={second:g}") for name, first, second in pairs if not math.isclose(first, second)]
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:
         """Differences of a run (of so many tokens and samples) from the calibration that are no error."""
@@ -216,8 +216,10 @@ def _choose_column(arguments: ModelArguments, table: Calibration, column: int | 
 
 def make_command(arguments: ModelArguments, method: Method, task: RunTask) -> Callable[..., str]:
     """A function that writes the command for the calibration that these arguments need."""
-    rate = arguments.target_rate
-    solving = None if rate is None else files.name_rate(rate, method.settings, arguments.plugins)
+    solving: dict[str, Any] = {}
+    if arguments.target_rate is not None:
+        word = f"{files.name_method(method.settings)}@{arguments.target_rate:g}"
+        solving = {"methods": [word], "plugins": arguments.plugins}
     return partial(calibration_command, arguments, CALIBRATION_PROMPTS, solving=solving, **task._asdict())
 
 
@@ -244,9 +246,9 @@ def find_fitting_calibration(
         problems.append("another shared vocabulary (its digest differs)")
     if calibration.direction != policy.direction:
         problems.append(f"direction={calibration.direction}, not {policy.direction}")
-    score = policy.scorer
-    plugin = calibration.plugin(score.name) if score is not None else None
-    if score is not None and plugin is not None and plugin["digest"] != score.source.digest:
+    held = calibration.scores.get(score.name) if (score := policy.scorer) else None
+    plugin = held.plugin if held else None  # None for our own scores
+    if score and plugin and plugin["digest"] != score.source.digest:
         problems.append(f"score={score.name} of {plugin['source']} as it was then, not as in {score.source.name} now")
     if problems and not arguments.allow_calibration_mismatch:
         raise CalibrationError(

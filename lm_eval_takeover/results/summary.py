@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult
-from lm_eval_takeover.results.problems import ACC, align, list_scores
+from lm_eval_takeover.results.problems import ACC, NO_PROBLEMS, Problems, align, list_scores
 from lm_eval_takeover.results.statistics import (
     NOT_ABOVE,
     Interval,
@@ -117,17 +117,12 @@ def summarize_tasks(run: Run, guide: Run | None = None) -> dict[str, Summary]:
     return {task: _summarize_task(run, result, guide) for task, result in run.tasks.items()}
 
 
-def _share_texts(result: TaskResult, guide: Run | None) -> float | None:
+def _share_texts(row: Problems, guide: Problems) -> float | None:
     """How often a sample has the text of another sample of the guide, of the same problem and another place.
 
-    So shared random numbers do not count. None where the guide itself never does so: then no row can tell.
+    So shared random numbers do not count.
     """
-    own = guide.tasks.get(result.task) if guide else None
-    return _compare_texts(result, own) if own and _compare_texts(own, own) else None
-
-
-def _compare_texts(row: TaskResult, guide: TaskResult) -> float | None:
-    sides = align([row.problems, guide.problems])
+    sides = align([row, guide])
     if sides is None or not all(side.sample_texts and side.samples > 1 for side in sides):
         return None
     own, its = (np.array(side.sample_texts) for side in sides)
@@ -143,7 +138,9 @@ def _summarize_task(run: Run, result: TaskResult, guide: Run | None) -> Summary:
             scores[metric] = Figure.of(mean_interval(values, clusters=result.problems.clusters))
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
-    shares["same_as_guide"] = _share_texts(result, guide)
+    own = guide.tasks[result.task].problems if guide and result.task in guide.tasks else NO_PROBLEMS
+    # Where the guide itself never repeats a text, no row can tell.
+    shares["same_as_guide"] = _share_texts(result.problems, own) if _share_texts(own, own) else None
     return Summary(scores, Rates.of(run, result.counts, **shares), result.count, result.samples, result.k, result.accuracy)
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # with torch
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.pair.pair import Pair
 
-Answer = tuple[str | None, str]  # the extracted answer, and the outcome
-Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
+# By digests of the document and of the response the extracted answer, and the outcome.
+Verdicts = dict[tuple[str, bytes], tuple[str | None, str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from lm_eval_takeover.calibration.files import (
     find_calibration,
     find_target,
     is_for_pair,
-    name_rate,
+    name_method,
     packaged_calibrations,
     read_calibration,
     write_calibration,
@@ -123,13 +123,13 @@ def test_a_target_is_found_by_its_whole_gate(made):
 
     assert find_target(made, 0.08, METHOD, "spike_ratio", command) == TARGET
     for rate, method, word in (
-        (0.05, METHOD, "ce@0.05"),
-        (0.08, METHOD | {"kappa_rule": "tail_to_mean", "window": 5}, "ce:kappa_rule=tail_to_mean:window=5@0.08"),
-        (0.08, METHOD | {"score": "js"}, "js@0.08"),
-        (0.08, {"policy": "random"}, "random@0.08"),
-        (0.08, METHOD | {"policy": "segment", "score": "js", "length": 8}, "segment:score=js:length=8@0.08"),
+        (0.05, METHOD, "ce"),
+        (0.08, METHOD | {"kappa_rule": "tail_to_mean", "window": 5}, "ce:kappa_rule=tail_to_mean:window=5"),
+        (0.08, METHOD | {"score": "js"}, "js"),
+        (0.08, {"policy": "random"}, "random"),
+        (0.08, METHOD | {"policy": "segment", "score": "js", "length": 8}, "segment:score=js:length=8"),
     ):
-        assert name_rate(rate, method)["methods"] == [word]
+        assert name_method(method) == word
         for chat in (False, True):
             told = rf"was not solved for target_rate=.* `calibrate chat {chat}` and give that file .* or give spike_ratio=…"
             of_chat = replace(made, prompts=made.prompts | {"chat_template": chat})

@@ -33,9 +33,6 @@ from lm_eval_takeover.runs.identity import COUNTS
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
 
-_ROWS_OF_AUTO = 64
-Done = dict[ComparedRow, Run]
-
 
 def run_comparison(asked: Comparison) -> int:
     """Run what is not finished, then print and keep the tables. Returns the exit status: 0, or that of a failed process."""
@@ -84,7 +81,7 @@ def check_rows(asked: Comparison) -> list[PlannedRow]:
     return rows
 
 
-def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> Done:
+def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> dict[ComparedRow, Run]:
     """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
     if plan.options:
         run_calls(asked, [plan.call])

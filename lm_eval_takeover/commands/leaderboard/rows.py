@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import realpath
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lm_eval_takeover.commands.leaderboard.contrasts import Contrast, find_members, measure_recoveries, subtract_row
 from lm_eval_takeover.errors import ArgumentError
@@ -54,14 +54,6 @@ class Board:
     versus: str | None = None
 
 
-class Place(NamedTuple):
-    """Where a row of `compare` stands: in which folder of one, and as which of all rows."""
-
-    number: int
-    folder: Path
-    row: ComparedRow
-
-
 def build_board(
     results: Sequence[Path], thinking: Sequence[Path], versus: Path | None, reading: ReadOptions = ReadOptions()
 ) -> Board:
@@ -98,25 +90,25 @@ def build_board(
     return Board([replace(row, contrasts=contrasts.get(row.name, ())) for row in rows], warnings, reference.name)
 
 
-def _find_places(paths: Sequence[Path]) -> dict[Path, Place]:
+def _find_places(paths: Sequence[Path]) -> dict[Path, ComparedRow]:
     """By their folders the rows of `compare` that lie in these paths, or around them."""
-    places: dict[Path, Place] = {}
+    places: dict[Path, ComparedRow] = {}
     for path in map(Path, map(realpath, paths)):
         for folder in (path, *path.parents[:3]):
             rows = list_kept_rows(folder) if folder == path or (folder / "leaderboard.json").is_file() else []
             if folder == path and "guide" in {row.name for row in rows}:
                 rows = [row for row in rows if row.name != DRAFTED]  # which has the text of `guide`
             for row in rows:
-                places.setdefault(folder / row.label, Place(len(places), folder, row))
+                places.setdefault(folder / row.label, row)
     return places
 
 
-def _open_comparison(path: Path, places: Mapping[Path, Place]) -> list[Path]:
+def _open_comparison(path: Path, places: Mapping[Path, ComparedRow]) -> list[Path]:
     """In a folder of `compare` the results of its rows, and what `rescore` wrote of them; any other path as it is."""
-    inside = [place for place in places.values() if place.folder == Path(realpath(path))]
-    rescored = [file for place in inside for file in path.glob(f"{place.row.label}/samples/**/results_*.json")]
+    inside = [row for place, row in places.items() if place.parent == Path(realpath(path))]
+    rescored = [file for row in inside for file in path.glob(f"{row.label}/samples/**/results_*.json")]
     # The last results: before them stand those of another --limit, if a call was stopped.
-    return [find_results(path / each)[-1] for place in inside for each in place.row.results] + rescored or [path]
+    return [find_results(path / each)[-1] for row in inside for each in row.results] + rescored or [path]
 
 
 def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> BoardRow:
@@ -172,7 +164,7 @@ def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     return lines
 
 
-def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> list[Run]:
+def name_runs(runs: Sequence[Run], places: Mapping[Path, ComparedRow]) -> list[Run]:
     """Order the runs and name them. The order is that of `compare`, else of Table 3.
 
     given                        name
@@ -184,21 +176,21 @@ def name_runs(runs: Sequence[Run], places: Mapping[Path, Place]) -> list[Run]:
     verdicts of math_verify      NAME, math_verify
     several runs of one name     NAME (rate 0.02), NAME (seed 1, tau 3.0): the settings that tell them apart, else dates
     """
-    by_run = {run.source: next((places[folder] for folder in run.source.parents if folder in places), None) for run in runs}
+    by_run = {run.source: next((folder for folder in run.source.parents if folder in places), None) for run in runs}
 
     def order(run: Run) -> tuple[Any, ...]:
         if (place := by_run[run.source]) is not None:
-            return 0, place.number, str(run.source)
+            return 0, [*places].index(place), str(run.source)
         family = str(run.settings.get("base")) if run.kind in ("base", *PAIRS) else "~"
         return 1, family, _ORDER.index(run.kind), run.counts.realized_rate or 0, run.model, str(run.source)
 
     rows = []
     for run in sorted(runs, key=order):
         place = by_run[run.source]
-        kind = "thinking" if place and place.row.name == THINKING else run.kind
+        kind = "thinking" if place and places[place].name == THINKING else run.kind
         verifiers = sorted({result.verifier for result in run.tasks.values()} - {"takeover"})
-        label = place.row.label if place else run.given_label or _name_method(run)
-        rows.append(replace(run, kind=kind, name=", ".join([label, *verifiers]), comparison=place.folder if place else None))
+        label = places[place].label if place else run.given_label or _name_method(run)
+        rows.append(replace(run, kind=kind, name=", ".join([label, *verifiers]), comparison=place and place.parent))
     names = [row.name for row in rows]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:

@@ -266,10 +266,8 @@ def _align(task: str, old: TaskResult, new: TaskResult, metric: str, limit: floa
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
-    before, now = (
-        float(np.mean([values.mean() for values in side]))
-        for side in ([part.before for part in parts], [part.now for part in parts])
-    )
+    before = float(np.mean([part.before.mean() for part in parts]))
+    now = float(np.mean([part.now.mean() for part in parts]))
     difference = Difference.average([part.measure(part.now - part.before) for part in parts])
     interval = within_shares(difference.interval(confidence))
     if all(part.same for part in parts):

@@ -76,7 +76,8 @@ def merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> "
         for row, run in comparison.rows.items():
             rows.setdefault(row.label, row)
             first = runs.setdefault(row.label, {}).setdefault(run.seed, run)
-            if _digest_texts(first) != _digest_texts(run):
+            before, now = ({task: result.problems.texts for task, result in each.tasks.items()} for each in (first, run))
+            if before != now:
                 print(f"{row.label} of '{comparison.folder}' has other texts than before; those before count", file=sys.stderr)
     ours = {label: own for label, own in runs.items() if None not in own and all(run.takeover for run in own.values())}
     for label, own in ours.items():  # lm-eval's models have no seeds of their own
@@ -91,10 +92,6 @@ def merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> "
             values = [figure.value for figure in figures if figure.value is not None]
             line[f"{metric}_between_seeds"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return frontier
-
-
-def _digest_texts(run: Run) -> list[str]:
-    return sorted(result.problems.texts for result in run.tasks.values())
 
 
 def _average(seeds: Sequence[Run]) -> Run:

@@ -149,14 +149,18 @@ def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
         measure(demo_runs[run], tmp_path / "out", *more)
 
 
+def change_facts(run, **parts):
+    return replace(run, facts=run.facts | {name: run.facts[name] | part for name, part in parts.items()})
+
+
 def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_cannot_go_on(demo_runs, tmp_path, demo_pair):
     run = read_run_folder(demo_runs["guided"])
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     planted = {"plugins": str(tmp_path / "evil.py"), "policy_arguments": {"plugins": str(tmp_path / "evil.py")}}
     with pytest.raises(ArgumentError, match="which are not taken from a folder; where you trust them, give --plugins"):
-        measuring.load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+        measuring.load_run_policy(change_facts(run, arguments=planted), demo_pair, None)
     del planted["plugins"]
-    measuring.load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+    measuring.load_run_policy(change_facts(run, arguments=planted), demo_pair, None)
     assert not (tmp_path / "ran").exists()
     nothing = dict.fromkeys(("tau", "kappa", "window"))
     for given, resolved, message in (
@@ -165,11 +169,9 @@ def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_can
         ({"policy": "random"}, {**nothing, "method": None}, "each task in '.*' has a budget of its own"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            measuring.load_run_policy(
-                replace(run, arguments=run.arguments | given, takeover=run.takeover | resolved), None, None
-            )
+            measuring.load_run_policy(change_facts(run, arguments=given, takeover=resolved), None, None)
     resolved = {**nothing, "method": {"leniency": 0.9}}  # solved for a target rate
-    solved = replace(run, arguments=run.arguments | {"policy": "lossy"}, takeover=run.takeover | resolved)
+    solved = change_facts(run, arguments={"policy": "lossy"}, takeover=resolved)
     assert measuring.load_run_policy(solved, None, None).leniency == 0.9
 
 
