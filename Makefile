@@ -92,8 +92,8 @@ test-vllm: .venv-vllm/tried
 	mkdir -p .venv-vllm && touch $@
 
 # Not a part of `make test`: each installs 2 GB, and what the newest versions break is not ours alone.
-test-lowest test-newest: test-%:
-	$(PYTHON) scripts/install_versions.py $* .venv-$*
+test-lowest test-newest: test-%: install
+	$(BIN)/python scripts/install_versions.py $* .venv-$*
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest -n 2 --dist worksteal
 
 # The gold answers come from the hub, or from its stand-in where there is one. Not a part of `make test`: some minutes for each Python.
