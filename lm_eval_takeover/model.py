@@ -223,19 +223,19 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         indices = self.ranks.drop_padding(instances, requests)
         recorder = self._make_recorder()
         plan = recorder.plan(instances, requests, indices)
-        if len(recorder.find(plan.by_key)) < len(plan.by_key):
+        if len(plan.stored) < len(plan.by_key):
             _ = self.engine  # whose dtype is in the keys; it may be another than the weights are stored in
-            recorder = self._make_recorder()
-            plan = recorder.plan(instances, requests, indices)
+            if (loaded := self._make_recorder()).identity != recorder.identity:
+                recorder, plan = loaded, loaded.plan(instances, requests, indices)
         return recorder, plan
 
     def _list_samples(
         self, instances: Sequence[Instance], recorder: Recorder, plan: Plan, *, quiet: bool
     ) -> Iterator[tuple[int, Sample]]:
         """`(index of a request, its sample)` of all that the plan asks for: of finished samples, then of those that it writes."""
-        requests, stored = plan.requests, recorder.find(plan.by_key)
+        requests, stored = plan.requests, plan.stored
         identities = {task: identity.identify_task(rows) for task, rows in self._asked.items()}
-        recorder.begin(instances, plan, identities, len(stored))
+        recorder.begin(instances, plan, identities)
         if self.gate_origin.fit is not None:
             self.gate_origin.fit.compare_dtypes()
         yield from ((i, sample) for key, sample in stored.items() for i in plan.by_key[key])

@@ -20,16 +20,17 @@ from lm_eval_takeover.tasks.context import Evaluation
 
 logger = logging.getLogger(__name__)
 
-ByKey = Mapping[bytes, Sequence[int]]  # indices of the requests that one text answers
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for: a request for each of lm-eval's instances, which of them each text answers, and rows of the journal."""
+    """What is asked for: a request for each of lm-eval's instances, which of them each text answers, rows of the journal, and
+    the texts that are finished.
+    """
 
     requests: Sequence[Request]
-    by_key: ByKey
+    by_key: Mapping[bytes, Sequence[int]]  # indices of the requests that one text answers
     asked: Sequence[AskedSample]
+    stored: Mapping[bytes, Sample]
 
 
 class Recorder:
@@ -37,7 +38,7 @@ class Recorder:
 
     def __init__(self, run: RunWriter | None, facts: Mapping[str, Any], policy: Policy, evaluation: Evaluation) -> None:
         self.run, self.policy, self.evaluation = run, policy, evaluation
-        self._identity, self._facts = digest_of(facts["settings"]), facts
+        self.identity, self._facts = digest_of(facts["settings"]), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
 
@@ -45,7 +46,7 @@ class Recorder:
         """The plan for the wanted indices into `requests`, which are in their order."""
         by_key: dict[bytes, list[int]] = {}
         for i in indices:
-            by_key.setdefault(sample_key(self._identity, requests[i]), []).append(i)
+            by_key.setdefault(sample_key(self.identity, requests[i]), []).append(i)
         digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
         asked = []
         for key, i in ((key, i) for key, of_key in by_key.items() for i in of_key):
@@ -55,19 +56,15 @@ class Recorder:
             doc, prompt = digests[id(instance)]
             task, doc_id = instance.task_name or "none", self.evaluation.find_doc_id(instance)
             asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
-        return Plan(requests, by_key, asked)
+        return Plan(requests, by_key, asked, self.run.find(list(by_key)) if self.run else {})
 
-    def find(self, by_key: ByKey) -> dict[bytes, Sample]:
-        """The samples of these keys that are finished."""
-        return self.run.find(list(by_key)) if self.run else {}
-
-    def begin(self, instances: Sequence[Instance], plan: Plan, identities: Mapping[str, str], finished: int) -> None:
+    def begin(self, instances: Sequence[Instance], plan: Plan, identities: Mapping[str, str]) -> None:
         """Enter the command and all that it asks for, and say how much is finished. The identities of its tasks make it."""
         if self.run is None:
             return
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
-        command = digest_of([self._identity, identities])
+        command = digest_of([self.identity, identities])
         firsts = {id(instances[i]): i for indices in plan.by_key.values() for i in indices}
         prompts = [self._make_prompt(instances[i], plan.requests[i]) for i in firsts.values()]
         self.run.begin(command, facts, plan.asked, prompts)
@@ -78,7 +75,7 @@ class Recorder:
                 "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
                 self.run.folder, list_versions(earlier[-1]), list_versions(facts),
             )  # fmt: skip
-        self.run.samples_kept += finished
+        self.run.samples_kept += (finished := len(plan.stored))
         if finished:
             counts = self.run.folder, finished, len(plan.by_key), len(plan.by_key) - finished
             logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
