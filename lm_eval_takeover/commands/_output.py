@@ -68,7 +68,7 @@ def _fit(table: Table, width: int) -> list[list[list[str]]]:
     columns = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
     if _width(columns) <= width:
         return [columns]
-    columns = [[heading.replace(" ", "\n"), *cells] for heading, *cells in columns]
+    columns = [[heading.replace(" / ", "/").replace(" ", "\n"), *cells] for heading, *cells in columns]
     fold = partial(_fold_name, most=max(_NAME, width // 4))
     names = [[heading, *map(fold, cells)] for heading, *cells in columns[: table.names]]
     parts = [[*names]]
