@@ -32,10 +32,7 @@ NO_METRICS = "this run has no metrics; run lm_eval without --predict_only"
 
 @dataclass(frozen=True)
 class Problems:
-    """The problems of one task in one run. `ids` are lm-eval's digests of the documents; arrays follow their order.
-
-    It is false where no samples were logged.
-    """
+    """The problems of one task in one run. `ids` are lm-eval's digests of the documents; arrays follow their order."""
 
     ids: tuple[str, ...]
     samples: int  # of each problem
@@ -65,7 +62,7 @@ class Problems:
         return replace(self, ids=ids, values=values, **ordered)
 
 
-NO_PROBLEMS = Problems((), 0, {})
+NO_PROBLEMS = Problems((), 0, {})  # where no samples were logged; it is false, as its length is 0
 
 
 def align(sides: Sequence[Problems], missing: float = 0.0) -> list[Problems] | None:

@@ -70,8 +70,7 @@ def _find_costs(runs: "Sequence[RunReader]", result: TaskResult) -> dict[str, Va
     run = next((run for run in reversed(runs) if run.identify(task) == result.identity), None)
     if run is None:
         raise RunDirError(f"{place} holds other samples of {task} than these results")
-    known = tabulate_task(run, task) if run.is_finished else None
-    if known is None or {*known.problems.doc_ids} != {*result.problems.doc_ids}:
+    if not run.is_finished or {*(known := tabulate_task(run, task)).problems.doc_ids} != {*result.problems.doc_ids}:
         raise RunDirError(f"{place} lacks samples of {task}")
     for name in ("tokens", "takeovers", "guide_passes"):
         if getattr(known.counts, name) != getattr(result.counts, name):

@@ -111,7 +111,8 @@ class Inputs:
             for name in self.results
             for one in self.runs[name].answered
         ]
-        return pl.DataFrame(rows, schema=_SAMPLES, orient="row")
+        columns = ["run", "task", "doc_id", "sample", "problem", "correct", "tokens", "takeovers"]
+        return pl.DataFrame(rows, schema=columns, orient="row")
 
     @cached_property
     def verdicts(self) -> pl.DataFrame:
@@ -164,6 +165,3 @@ class Inputs:
                     f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {sample.task}, "
                     f"doc {sample.doc_id} has other tokens; give the base run of its own pair"
                 )
-
-
-_SAMPLES = ("run", "task", "doc_id", "sample", "problem", "correct", "tokens", "takeovers")
