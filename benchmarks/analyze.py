@@ -1,9 +1,9 @@
-"""How long does `lm-eval-takeover analyze` take over a large scores file, and in how much memory?
+"""How long does `lm-eval-takeover analyze` take over many scores, and in how much memory?
 
     python benchmarks/analyze.py [--rows 100000000] [--tokens 2000] [--keep FOLDER]
 
-Writes a base run of that many scored tokens (journal, verdicts and scores file; random scores, so nothing compresses), then runs
-the command on it in a process of its own and prints seconds and peak memory. Goal: 10^8 rows in 90 s and 4 GB on two cores.
+Writes a base run of that many scored tokens (random scores, so nothing compresses), then runs the command on it in a process of
+its own and prints seconds and peak memory. Goal: 10^8 rows in 90 s and 4 GB on two cores.
 """
 
 import argparse
@@ -15,14 +15,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from lm_eval_takeover.lab.score_files import SampleTokens, ScoresHeader, list_score_files, make_schema, write_scores
 from lm_eval_takeover.results.files import MATHEMATICAL
+from lm_eval_takeover.runs.evidence import ScoresHeader, list_score_columns, pack_scores
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
-from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
+from lm_eval_takeover.runs.layout import journal_path
 from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of_text
 
@@ -56,27 +56,20 @@ def write_journal(folder: Path, count: int, tokens: int) -> None:
         journal.add_verdicts(verdicts)
 
 
-def write_scores_files(folder: Path, count: int, tokens: int) -> None:
-    """Files of whole samples."""
+def write_scores(folder: Path, count: int, tokens: int) -> None:
+    """Scores of these samples."""
     rng = np.random.default_rng(1)
-    schema, at_once = make_schema(SCORES), max(1, GROUP // tokens)
-    floats = {f.name: rng.exponential(size=(at_once, tokens)) ** 4 for f in schema if pa.types.is_floating(f.type)}
-    integers = {
-        f.name: rng.integers(1, VOCABULARY, (at_once, tokens))
-        if "top" in f.name[-4:]
-        else rng.geometric(0.6, (at_once, tokens))
-        for f in schema
-        if pa.types.is_integer(f.type) and f.name not in ("doc_id", "sample", "position", "token_id")
-    }
-    ids = rng.integers(0, VOCABULARY, (at_once, tokens))
-    header = ScoresHeader({"id": "b", "dtype": "f"}, {"id": "g", "dtype": "f"}, dict.fromkeys(SCORES))
-    for start in range(0, count, at_once):
-        columns = {"token_id": ids, **floats, **integers}
-        samples = {
-            number.to_bytes(16, "big"): SampleTokens(name_sample(number), {name: of[place] for name, of in columns.items()})
-            for place, number in enumerate(range(start, min(start + at_once, count)))
-        }
-        write_scores(folder, header, samples)
+    header = ScoresHeader("base=b, guide=g", dict.fromkeys(SCORES))
+    at_once = max(1, GROUP // tokens)
+    columns: dict[str, Any] = {name: rng.exponential(size=(at_once, tokens)) ** 4 for name in list_score_columns(SCORES)}
+    columns |= {name: rng.geometric(0.6, (at_once, tokens)) for name in columns if name.endswith("_rank")}
+    columns |= {name: rng.integers(1, VOCABULARY, (at_once, tokens)) for name in columns if name.endswith(("_top", "_id"))}
+    with contextlib.closing(Journal(journal_path(folder, 0))) as journal:
+        for start in range(0, count, at_once):
+            numbers = range(start, min(start + at_once, count))
+            texts = ({name: values[number - start] for name, values in columns.items()} for number in numbers)
+            packed = (pack_scores(header, text) for text in texts)
+            journal.add_evidence("score", {number.to_bytes(16, "big"): of for number, of in zip(numbers, packed, strict=True)})
 
 
 def main() -> None:
@@ -88,12 +81,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary) / "run"
         count = options.rows // options.tokens
-        if not (folder / SCORES_FOLDER).exists():
+        if not folder.exists() or not any(folder.iterdir()):
             folder.mkdir(parents=True, exist_ok=True)
             started = time.perf_counter()
             write_journal(folder, count, options.tokens)
-            write_scores_files(folder, count, options.tokens)
-            size = sum(path.stat().st_size for path in list_score_files(folder)) / 1e9
+            write_scores(folder, count, options.tokens)
+            size = journal_path(folder, 0).stat().st_size / 1e9
             print(f"{count:,} samples, {count * options.tokens:,} rows, {size:.1f} GB", end=" ")
             print(f"written in {time.perf_counter() - started:.0f} s", flush=True)
         started = time.perf_counter()

@@ -25,8 +25,8 @@ from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.method.request import OBSERVED, Generation
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs import recorder
+from lm_eval_takeover.runs.evidence import TraceHeader, pack_trace
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.run_writer import RunWriter
 
@@ -146,9 +146,9 @@ def storing(folder: Path, tokens: int) -> None:
     again.close()
     reader = read_run_folder(folder)
     clocks.lap("it is opened to be read")
-    count = sum(
-        len(table) for _, table in reader.read_traces(["token_id", "chosen_from", "score", "donor_rank", "host_token_id"])
-    )
+    columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
+    columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
+    count = sum(len(found["score"]) for _, found in reader.read_traces(columns))
     assert count == len(keys) * 2000
     clocks.lap("all traces are read, five columns")
     list(reader.read_traces(["token_id", "chosen_from", "host_token_id"], reader.answered[-1:]))

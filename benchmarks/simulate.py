@@ -23,7 +23,7 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow.parquet as pq
+import numpy as np
 import torch
 from random_pairs import clock, costs, gated, load
 from schedule import patched
@@ -38,7 +38,7 @@ from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.layout import TRACES
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.vllm.block_rule import choose_drafts
 
 ROWS = (1, 4, 8, 16, 64)
@@ -335,14 +335,12 @@ def report_by_load(texts: Sequence[Sequence[Position]]) -> None:
 
 def read_run(folder: Path) -> list[list[Position]]:
     """The positions of every sample of a run with traces."""
-    columns = ["task", "doc_id", "sample", "position", "token_id", "host_token_id", "base_entropy"]
-    found: dict[tuple[str, int, int], list[tuple[int, Position]]] = {}
-    for part in sorted((folder / TRACES).glob("*.parquet")):
-        for row in pq.read_table(part, columns=columns).to_pylist():
-            where = (row["task"], row["doc_id"], row["sample"])
-            differs = row["host_token_id"] is not None and row["token_id"] != row["host_token_id"]
-            found.setdefault(where, []).append((row["position"], (differs, row["base_entropy"] or 0.0)))
-    return [[position for _, position in sorted(text)] for text in found.values()]
+    texts = []
+    for _, found in read_run_folder(folder).read_traces(["token_id", "host_token_id", "base_entropy"]):
+        differs = (found["host_token_id"] >= 0) & (found["host_token_id"] != found["token_id"])
+        entropies = np.nan_to_num(found["base_entropy"]).tolist()
+        texts.append(list(zip(differs.tolist(), entropies, strict=True)))
+    return texts
 
 
 def positions_of(generation: Generation) -> list[Position]:

@@ -37,11 +37,15 @@ def measure_enrichment(run_dir: Path) -> dict[str, float]:
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.demo import DEMO
-    from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
+    from lm_eval_takeover.lab.sample_tokens import SampleTokens
+    from lm_eval_takeover.runs.evidence import column_of
+    from lm_eval_takeover.runs.run_reader import read_run_folder
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     counts = {score: np.zeros(4) for score in SCORES}  # decisions and tokens in the top, decisions and tokens
-    for sample in read_scored_samples(list_score_files(run_dir), SCORES):
+    run = read_run_folder(run_dir)
+    for _, _, columns in run.read_scores(["token_id", *map(column_of, SCORES)], run.answered):
+        sample = SampleTokens((TASK, 0, 0), columns)
         decisions = np.zeros(len(sample), dtype=bool)
         decisions[decision_positions([tokenizer.decode([token]) for token in sample.columns["token_id"]])] = True
         for score, count in counts.items():

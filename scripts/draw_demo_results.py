@@ -48,26 +48,20 @@ def _shares(kind: str, row: dict[str, Any]) -> dict[str, float | None]:
 
 def count_decisions(run_dir: Path) -> tuple[int, int, int]:
     """`(takeovers, true decisions, takeovers at true decisions)` in the traces of a run, over one sample of each problem."""
-    import pyarrow.dataset
     from puzzle import decision_positions
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.demo import DEMO
+    from lm_eval_takeover.runs.run_reader import read_run_folder
 
-    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
-    columns = ["doc_id", "position", "token_id", "chosen_from"]
-    traces = pyarrow.dataset.dataset(sorted((run_dir / "traces").glob("*.parquet")))
-    table = traces.to_table(columns=columns, filter=pyarrow.dataset.field("sample") == 0).to_pylist()
-    by_problem: dict[int, dict[int, tuple[int, bool]]] = {}
-    for row in table:
-        by_problem.setdefault(row["doc_id"], {})[row["position"]] = (row["token_id"], row["chosen_from"] == "guide")
+    tokenizer, run = AutoTokenizer.from_pretrained(DEMO["base"]), read_run_folder(run_dir)
     takeovers = decisions = both = 0
-    for tokens in by_problem.values():
-        texts = [tokenizer.decode([tokens[position][0]]) for position in range(len(tokens))]
-        found = decision_positions(texts)
-        takeovers += sum(taken for _, taken in tokens.values())
+    for _, trace in run.read_traces(["token_id", "chosen_from"], [one for one in run.answered if one.sample == 0]):
+        taken = trace["chosen_from"] == "guide"
+        found = decision_positions([tokenizer.decode([token]) for token in trace["token_id"].tolist()])
+        takeovers += int(taken.sum())
         decisions += len(found)
-        both += sum(tokens[position][1] for position in found)
+        both += int(taken[found].sum())
     return takeovers, decisions, both
 
 

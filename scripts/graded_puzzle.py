@@ -121,23 +121,20 @@ Text = tuple[GradedPuzzle, list[str], list[str]]  # the puzzle, the decoded toke
 
 def read_texts(run_dir: Path) -> dict[tuple[int, int], Text]:
     """Each `(document, sample)` of the graded task in the traces of a run."""
-    import pyarrow.dataset
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.demo import DEMO, GRADED_PROBLEMS, problems
+    from lm_eval_takeover.runs.run_reader import read_run_folder
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     words = {token: tokenizer.decode([token]) for token in range(len(tokenizer))}
     puzzles = [GradedPuzzle.read(row["problem"], row["given"]) for row in problems(GRADED_PROBLEMS)]
-    traces = pyarrow.dataset.dataset(sorted((run_dir / "traces").glob("*.parquet")))
-    columns = ["doc_id", "sample", "position", "token_id", "host_token_id"]
-    of_task = pyarrow.dataset.field("task") == "takeover_demo_graded"
     texts: dict[tuple[int, int], Text] = {}
-    for row in sorted(tuple(row.values()) for row in traces.to_table(columns=columns, filter=of_task).to_pylist()):
-        document, sample, _, written, drawn = row
-        _, tokens, draws = texts.setdefault((document, sample), (puzzles[document], [], []))
-        tokens.append(words.get(written, UNKNOWN))
-        draws.append(words.get(drawn, UNKNOWN))
+    for one, found in read_run_folder(run_dir).read_traces(["token_id", "host_token_id"]):
+        if one.task == "takeover_demo_graded":
+            ids = (found[name].tolist() for name in ("token_id", "host_token_id"))
+            written, drawn = ([words.get(token, UNKNOWN) for token in tokens] for tokens in ids)
+            texts[one.doc_id, one.sample] = puzzles[one.doc_id], written, drawn
     return texts
 
 

@@ -1,16 +1,17 @@
 """A file of a stranger is read, or refused in a line by an error of ours, whatever was changed in it."""
 
 import collections
-import random
 import shutil
 
-import pyarrow as pa
+import numpy as np
 import pytest
-from helpers.foreign_files import KINDS, SCORES, make_runs, make_sound, try_mix, try_one
+from helpers.foreign_files import KINDS, make_runs, make_sound, try_mix, try_one
+from helpers.run_dirs import plant
 
+from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import RunDirError, TakeoverError
-from lm_eval_takeover.lab.score_files import list_score_files, read_scored_samples
-from lm_eval_takeover.runs import parquet
+from lm_eval_takeover.runs import evidence
+from lm_eval_takeover.runs.evidence import ScoresHeader, list_score_columns, pack_scores
 
 
 @pytest.fixture(scope="module")
@@ -34,39 +35,30 @@ def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound):
     assert all(len(text.splitlines()) == 1 for text in said), said
 
 
-def read_all(path):
-    samples = read_scored_samples([path], SCORES)
-    return [(one.name, {name: of.tolist() for name, of in one.columns.items()}) for one in samples]
-
-
-def test_a_flipped_bit_is_never_read_as_data(sound):
-    """Of a journal: tests/runs/test_run_writer.py."""
-    (path, *_), rng, refused = list_score_files(sound.with_name("scores") / "base"), random.Random(0), 0
-    content, expected = path.read_bytes(), read_all(path)
-    for _ in range(60):
-        changed = bytearray(content)
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-        path.write_bytes(changed)
-        try:
-            assert read_all(path) == expected
-        except RunDirError:
-            refused += 1
-    assert refused > 50
-
-
 def test_files_of_two_runs_are_never_read_as_one(tmp_path):
     truth = make_runs(tmp_path / "sound")
     outcomes = collections.Counter(try_mix(tmp_path / "sound", truth, tmp_path / "mixed", seed) for seed in range(40))
     assert outcomes.keys() == {"read", "refused"}
 
 
-def test_parquet_that_expands_is_refused_before_it_is_read(tmp_path):
-    """Eight million equal numbers in some KB."""
-    path = tmp_path / "000-000001.parquet"
-    count = parquet.MOST_ROWS + 1
-    column = pa.array([7], pa.int32()).take(pa.nulls(count, pa.int32()).fill_null(0))
-    parquet.write_parquet(path, pa.table({"token_id": column}))
-    assert path.stat().st_size < 2**20
-    message = r"would take .* MB for 8,388,609 rows, and at most"
-    with pytest.raises(RunDirError, match=message), parquet.reading(path, "x"):
-        parquet.read_table(path, parquet.TRACE_SCHEMA, ["token_id"])
+def test_scores_that_say_they_expand_are_refused_before_they_are_read(sound, tmp_path):
+    """A line that names thousands of columns, of zeros in some KB."""
+    folder = shutil.copytree(sound / "base", tmp_path / "base")
+    scores = dict.fromkeys(f"score {number}" for number in range(3000))
+    header, count = ScoresHeader("x", scores), evidence.MOST_BYTES // 4 // 3000
+    content = pack_scores(header, {name: np.zeros(count) for name in list_score_columns(scores)})
+    assert len(content) < 2**20
+    plant(folder, "samples", tokens=count)
+    plant(folder, "evidence", "kind = 'score'", content=content)
+    message = rf"the evidence of {count:,} tokens is too long to be read at once; `lm-eval-takeover score` repairs it"
+    with pytest.raises(RunDirError, match=message):
+        main(["analyze", str(folder), "--out", str(tmp_path / "out"), "--only", "lorenz"])
+
+
+@pytest.mark.parametrize("tokens", [0, 29, 31])
+def test_scores_of_another_number_of_tokens_are_refused(sound, tmp_path, tokens):
+    folder = shutil.copytree(sound / "base", tmp_path / "base")
+    content = pack_scores(ScoresHeader("x", {}), {name: np.ones(tokens) for name in list_score_columns([])})
+    plant(folder, "evidence", "kind = 'score'", content=content)
+    with pytest.raises(RunDirError, match=r"another number of tokens than its sample: .*; `lm-eval-takeover score` repairs it"):
+        main(["analyze", str(folder), "--out", str(tmp_path / "out"), "--only", "lorenz"])

@@ -16,10 +16,10 @@ from torch import Tensor
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.reading import COMPARED, PairReading, compare, judge_tokens, observe
+from lm_eval_takeover.method.reading import PairReading, compare, judge_tokens, observe
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import OBSERVED, Sampling
+from lm_eval_takeover.method.request import COMPARED, OBSERVED, Sampling
 from lm_eval_takeover.method.sampling import draw_rows as draw
 from lm_eval_takeover.method.sampling import drawing
 

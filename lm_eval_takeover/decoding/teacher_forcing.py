@@ -16,9 +16,9 @@ from lm_eval_takeover.forward.caches import pad_left
 from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.reading import COMPARED, COUNTED, judge_tokens
+from lm_eval_takeover.method.reading import judge_tokens
 from lm_eval_takeover.method.registry import Score
-from lm_eval_takeover.method.request import Generation
+from lm_eval_takeover.method.request import COMPARED, COUNTED, Generation
 from lm_eval_takeover.method.sampling import chances, request_digest
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair

@@ -1,4 +1,4 @@
-"""What scores, traces and scores files read off logits: each number is computed once, when it is first asked for."""
+"""What scores and traces read off logits: each number is computed once, when it is first asked for."""
 
 import math
 from functools import cached_property
@@ -144,11 +144,6 @@ def _nucleus(logits: Tensor, top_p: float) -> Tensor:
     p = ordered.softmax(-1)
     outside = p.cumsum(-1) - p >= top_p  # the mass before this token already reaches top_p
     return ordered.masked_fill(outside, -torch.inf).scatter(-1, index, ordered.masked_fill(outside, -torch.inf))
-
-
-# Of scores files.
-COMPARED = tuple(f"{role}_{measure}" for measure in ("entropy", "logprob", "rank", "top") for role in ("base", "guide"))
-COUNTED = COMPARED[4:]  # of these the whole numbers
 
 
 Asked = Tensor | None  # None where a model was not asked

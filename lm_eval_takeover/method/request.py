@@ -76,6 +76,9 @@ class Request:
 
 
 OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces, by `observe`
+# Of scores, by `compare`.
+COMPARED = tuple(f"{role}_{measure}" for measure in ("entropy", "logprob", "rank", "top") for role in ("base", "guide"))
+COUNTED = COMPARED[4:]  # of these the whole numbers
 
 CountTokens = Callable[[int, int | None], None]  # gets tokens as they are emitted, and how many are takeovers, if that is known
 

@@ -1,6 +1,13 @@
-"""The journal of a run in SQLite: each finished sample with its trace.
+"""The journal of a run in SQLite: each finished sample, and what is measured on it, packed: the evidence.
 
-Rows and traces have digests, since SQLite keeps no checksums. Those of rows are checked when the file is opened.
+    kind      key          content
+    trace     the sample's `evidence.pack_trace`
+    score     the sample's `evidence.pack_scores`
+    rollout   its number   a text of a calibration (`commands.calibrate.rollouts`)
+    result    its name     what a calibration has measured, as JSON
+    part      its name     digests of a parquet file that was written from others of these
+
+Rows have digests, since SQLite keeps no checksums. They are checked when the file is opened; of evidence, when it is read.
 """
 
 import hashlib
@@ -8,12 +15,12 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
@@ -23,7 +30,8 @@ from lm_eval_takeover.storage.files import open_regular, sync_folder
 from lm_eval_takeover.storage.schema import Between, check
 from lm_eval_takeover.tasks.context import RunContext
 
-_SCHEMA = 9
+_SCHEMA = 10
+Kind = Literal["trace", "score", "rollout", "result", "part"]  # of evidence
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # Of each table the digested columns, and the others.
 _TABLES = {
@@ -47,14 +55,14 @@ _TABLES = {
         "doc TEXT NOT NULL, response BLOB NOT NULL, answer TEXT, outcome TEXT NOT NULL",
         "digest BLOB NOT NULL, PRIMARY KEY (doc, response)",
     ),
+    "evidence": ("kind TEXT NOT NULL, key BLOB NOT NULL, content BLOB NOT NULL", "digest BLOB NOT NULL, UNIQUE (kind, key)"),
 }
 COLUMNS = {table: [column.split()[0] for column in columns.split(", ")] for table, (columns, _) in _TABLES.items()}
 _NAMES = {table: ", ".join(columns) for table, columns in COLUMNS.items()}  # for queries
-_STATEMENTS = (
-    *(f"CREATE TABLE {table} ({columns}, {rest})" for table, (columns, rest) in _TABLES.items()),
-    "CREATE TABLE traces (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, trace BLOB NOT NULL)",  # a trace behind its checksum
-)
+_STATEMENTS = [f"CREATE TABLE {table} ({columns}, {rest})" for table, (columns, rest) in _TABLES.items()]
+_LIGHT = [table for table in _TABLES if table != "evidence"]  # whose rows are compared with their digests at once
 
+_PACKED = "CAST(content AS BLOB), CAST(digest AS BLOB)"  # a flipped bit can make a text of them, which Python cannot read
 _KINDS: dict[str, tuple[type, ...]] = {"BLOB": (bytes,), "TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
 _TYPES = {  # of the columns that the digest is of, by table; those without NOT NULL may be null
     table: [(*_KINDS[kind], *(() if rest else (type(None),))) for _, kind, *rest in map(str.split, columns.split(", "))]
@@ -70,20 +78,10 @@ _LIMITS = {
 
 
 def row_digest(row: Sequence[Any]) -> bytes:
-    """16 bytes over types and values of a row, as Python writes them in ASCII: no two rows run into each other."""
-    return hashlib.blake2b(ascii(tuple(row)).encode(), digest_size=16).digest()
-
-
-def add_checksum(key: bytes, trace: bytes) -> bytes:
-    """8 bytes of digest over the sample's key and the trace, then the trace."""
-    return hashlib.blake2b(key + trace, digest_size=8).digest() + trace
-
-
-def strip_checksum(key: bytes, blob: Any) -> bytes:
-    """The trace behind its checksum. Raises Damaged where it is not the trace of this key as it was written."""
-    if not isinstance(blob, bytes) or add_checksum(key, blob[8:]) != blob:
-        raise Damaged("a trace has changed")
-    return blob[8:]
+    """16 bytes over types and values of a row, as Python writes them in ASCII, and its bytes: no two rows run into each other."""
+    written = ascii([(len(value),) if isinstance(value, bytes) else value for value in row])
+    blobs = [value for value in row if isinstance(value, bytes)]
+    return hashlib.blake2b(b"".join([written.encode(), *blobs]), digest_size=16).digest()
 
 
 class Damaged(Exception):
@@ -114,7 +112,7 @@ class Sample:
     """One finished text, with the names of the first task that asked for it; `truncated`: the token limit ended it.
 
     `score_sum` in nats is over all tokens, `spikes` counts the scores above tau; None where not known (`recorder.count_spikes`).
-    `trace` holds its tokens, packed, or nothing; only `read_traces` and `list_traces` read it.
+    `trace` holds its tokens, packed, or nothing; of the journal's methods only `list_traces` reads it.
     """
 
     key: bytes
@@ -209,50 +207,60 @@ class Journal:
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit samples and traces; a key that is here already stays as it is. A power failure costs those of `_SYNC`."""
         samples = list(samples)
-        traces = [(sample.key, add_checksum(sample.key, sample.trace)) for sample in samples]
         if is_late := time.monotonic() > self._synced + _SYNC:
             self._synced = time.monotonic()
         self._connection.execute(f"PRAGMA synchronous={'FULL' if is_late else 'NORMAL'}")
         with self._connection:
             self._insert("IGNORE", "samples", [sample.row for sample in samples])
-            self._connection.executemany("INSERT OR IGNORE INTO traces (key, trace) VALUES (?, ?)", traces)
+            self._insert("IGNORE", "evidence", [("trace", sample.key, sample.trace) for sample in samples])
             self._kept = self._count_seconds()
             self.update_attempt()
         self._connection.execute("PRAGMA synchronous=FULL")
 
     def drop_damaged(self) -> int:
-        """Forget samples whose traces are lost or changed. How many samples: they are generated again."""
-        keys = set(self._connection.execute("SELECT key FROM samples WHERE key NOT IN (SELECT key FROM traces)"))
-        for key, blob in self._connection.execute("SELECT key, trace FROM traces"):
-            try:
-                strip_checksum(key, blob)
-            except Damaged:
-                keys.add((key,))
-        if keys:
-            with self._connection:
-                for table in ("samples", "traces"):
-                    self._connection.executemany(f"DELETE FROM {table} WHERE key = ?", keys)
-        return len(keys)
-
-    # Traces
-
-    def read_traces(self, keys: Sequence[bytes]) -> Iterator[Sample]:
-        """The samples of these keys that are here, with their traces, in the order of the keys. Raises Damaged."""
-        for key in sorted(keys):
-            yield from self._select_traces("key = ?", (key,))
+        """Forget evidence that has changed, and samples without their traces. How many: they are generated again."""
+        rows = self._connection.execute(f"SELECT rowid, kind, key, {_PACKED} FROM evidence")
+        changed = [(number,) for number, *row, digest in rows if row_digest(row) != digest]
+        with self._connection:
+            self._connection.executemany("DELETE FROM evidence WHERE rowid = ?", changed)
+            traced = "SELECT key FROM evidence WHERE kind = 'trace'"
+            lost = self._connection.execute(f"SELECT key FROM samples WHERE key NOT IN ({traced})").fetchall()
+            for table in ("samples", "evidence"):
+                self._connection.executemany(f"DELETE FROM {table} WHERE key = ?", lost)
+        return len(lost)
 
     def list_traces(self) -> Iterator[Sample]:
         """All samples with their traces, in the order of their commits. Raises Damaged."""
-        yield from self._select_traces("true ORDER BY id")
-
-    def _select_traces(self, which: str, values: Sequence[Any] = ()) -> Iterator[Sample]:
-        joined = "traces CROSS JOIN samples USING (key)"
-        query = f"SELECT {_NAMES['samples']}, trace FROM {joined} WHERE length(trace) > 8 AND {which}"
-        for *row, blob in self._connection.execute(query, values):
-            yield replace(Sample(*row), trace=strip_checksum(row[0], blob))
+        for key, trace in self.read_evidence("trace", self.list_evidence("trace")):
+            yield from (replace(sample, trace=trace) for sample in self.find([key]).values())
 
     def __len__(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM samples").fetchone()[0])
+
+    # Evidence
+
+    def add_evidence(self, kind: Kind, contents: Mapping[bytes, bytes]) -> None:
+        """Commit contents by key, in the place of those that are here."""
+        with self._connection:
+            self._insert("REPLACE", "evidence", [(kind, key, content) for key, content in contents.items()])
+
+    def read_evidence(self, kind: Kind, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """`(key, content)` of these keys, in their order, where there is one. Raises Damaged."""
+        query = f"SELECT {_PACKED} FROM evidence WHERE kind = ? AND key = ? AND length(content) > 0"
+        for key in keys:
+            for content, digest in self._connection.execute(query, (kind, key)):
+                if row_digest((kind, key, content)) != digest:
+                    raise Damaged(f"a {kind} has changed")
+                yield key, content
+
+    def list_evidence(self, kind: Kind) -> list[bytes]:
+        """The keys of a kind, in the order of their commits."""
+        query = "SELECT key FROM evidence WHERE kind = ? AND length(content) > 0 ORDER BY rowid"
+        return [key for (key,) in self._connection.execute(query, (kind,))]
+
+    def drop_evidence(self, kind: Kind, keys: Iterable[bytes]) -> None:
+        with self._connection:
+            self._connection.executemany("DELETE FROM evidence WHERE kind = ? AND key = ?", [(kind, key) for key in keys])
 
     # Attempts
 
@@ -330,7 +338,7 @@ class Journal:
 
 
 def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Connection:
-    """A connection to a journal that is there and sound, its traces apart. Raises Damaged, or RunDirError for another version.
+    """A connection to a journal that is there and sound, its evidence apart. Raises Damaged, or RunDirError for another version.
 
     Without `check` the rows are not compared with their digests: they were a moment ago.
     """
@@ -347,7 +355,7 @@ def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Co
             connection.execute("PRAGMA synchronous=FULL")
             _check_schema(connection, path)
             if check:
-                _check_content(connection, *([] if read_only else ["traces"]))
+                _check_content(connection, *([] if read_only else ["evidence"]))
     except BaseException:
         connection.close()
         raise
@@ -380,11 +388,11 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check_content(connection: sqlite3.Connection, *more: str) -> None:
     """Compare every row with its digest and its types: SQLite checks neither. Of the tables `more` only the structure."""
-    for table in (*COLUMNS, *more):
+    for table in (*_LIGHT, *more):
         problem = connection.execute(f"PRAGMA integrity_check({table})").fetchone()[0]
         if problem != "ok":
             raise Damaged(problem.splitlines()[-1])
-    for table in COLUMNS:
+    for table in _LIGHT:
         for *row, digest in connection.execute(f"SELECT {_NAMES[table]}, digest FROM {table}"):
             typed = all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
             numbers = (value for value in row if isinstance(value, (int, float)))

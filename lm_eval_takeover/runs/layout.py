@@ -1,7 +1,7 @@
 """Names of the files in a run_dir.
 
-    RUN_DIR/journal-000.sqlite     the samples that rank 0 has finished
-    RUN_DIR/journal-000.lock       held while rank 0 is at work
+    RUN_DIR/journal-000.sqlite     the samples that rank 0 has finished, and all that is measured on samples
+    RUN_DIR/journal-000.lock       held while rank 0, or `lm-eval-takeover score`, is at work
     RUN_DIR/traces/000-000001.parquet
     RUN_DIR/prompts.parquet        what was asked; prompts.lock is held while a rank writes it
     RUN_DIR/scores/000001.parquet  both models along the stored samples, once `lm-eval-takeover score` wrote it
@@ -23,7 +23,7 @@ from lm_eval_takeover.storage.files import read_bounded
 
 TRACES = "traces"
 PROMPTS, PROMPTS_LOCK = "prompts.parquet", "prompts.lock"
-SCORES_FOLDER, SCORES_LOCK = "scores", "scores.lock"
+SCORES = "scores"
 SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
 ROWS = "rows.json"  # in a folder of `compare`: its rows, and where their results are
 ROW = "row.json"  # in the folder of a row: `{task: identity}` of what the row is made of

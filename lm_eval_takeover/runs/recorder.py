@@ -11,9 +11,10 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request
+from lm_eval_takeover.runs.evidence import TraceHeader, pack_trace
 from lm_eval_takeover.runs.identity import list_versions, sample_key
 from lm_eval_takeover.runs.journal import AskedSample, Prompt, Sample
-from lm_eval_takeover.runs.parquet import TraceHeader, make_prompt, pack_trace
+from lm_eval_takeover.runs.parquet import make_prompt
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.context import Evaluation

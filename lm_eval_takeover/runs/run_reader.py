@@ -8,21 +8,18 @@ A text that two tasks share is stored once, under the first; here each task has 
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.runs.evidence import Columns, ScoresHeader, unpack_scores, unpack_trace
 from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt, Sample, read_prompt
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Kind, Prompt, Sample, read_prompt
 from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, tabulate
+from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.samples import name_document
 from lm_eval_takeover.storage.digests import digest_of_text
 
@@ -30,6 +27,7 @@ if TYPE_CHECKING:  # with torch
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.pair.pair import Pair
 
+T = TypeVar("T")
 # By digests of the document and of the response the extracted answer, and the outcome.
 Verdicts = dict[tuple[str, bytes], tuple[str | None, str]]
 
@@ -51,11 +49,6 @@ class Answered:
     @property
     def name(self) -> Name:
         return self.task, self.doc_id, self.sample
-
-    @property
-    def stored_name(self) -> Name:
-        """Under which its tokens stand in traces and scores."""
-        return self.stored.task, self.stored.doc_id, self.stored.sample
 
     @property
     def correct(self) -> bool:
@@ -202,40 +195,57 @@ class RunReader:
 
     def read_traces(
         self, columns: Sequence[str], samples: Sequence[Answered] | None = None
-    ) -> Iterator[tuple[Answered, pa.Table]]:
-        """The trace of each text, as the journals hold it. Raises RunDirError where one is damaged or missing."""
+    ) -> Iterator[tuple[Answered, Columns]]:
+        """These columns of the trace of each text. Raises RunDirError where one is damaged or missing."""
         left = {one.stored.key: one for one in (self.stored_samples() if samples is None else samples)}
-        for path in list_journals(self.folder) if left else []:
-            with _reading_journal(path), contextlib.closing(Journal(path, read_only=True, check=False)) as journal:
-                for sample in journal.read_traces(list(left)):
-                    yield left.pop(sample.key), tabulate([sample], columns)
+        tokens = {key: one.stored.tokens for key, one in left.items()}
+        unpacked = _read_evidence(self.folder, "trace", tokens, lambda trace, count: unpack_trace(trace, count, columns))
+        for key, found in unpacked:
+            yield left.pop(key), found
         for one in left.values():
             name = f"task {one.task}, doc {one.doc_id}, sample {one.sample}"
             raise RunDirError(f"run_dir='{self.folder}': the trace of {name} is missing; the run's own command repairs it")
 
+    def list_scored(self) -> set[bytes]:
+        """The keys of texts that `score` has read with both models. Raises RunDirError."""
+        found = set[bytes]()
+        for path in list_journals(self.folder):
+            with _reading_journal(path), contextlib.closing(Journal(path, read_only=True, check=False)) as journal:
+                found |= {*journal.list_evidence("score")}
+        return found & {one.stored.key for one in self.answered}
+
+    def read_scores(self, columns: Sequence[str], samples: Iterable[Answered]) -> Iterator[tuple[bytes, ScoresHeader, Columns]]:
+        """By key these columns of the texts that are scored. Raises RunDirError where one is damaged."""
+        return read_scores(self.folder, {one.stored.key: one.stored.tokens for one in samples}, columns)
+
+
+def read_scores(
+    folder: Path, tokens: Mapping[bytes, int], columns: Sequence[str]
+) -> Iterator[tuple[bytes, ScoresHeader, Columns]]:
+    """The same of texts with these numbers of tokens, for a process that has not read the run."""
+    unpacked = _read_evidence(folder, "score", tokens, lambda content, count: unpack_scores(content, count, columns))
+    return ((key, *found) for key, found in unpacked)
+
+
+def _read_evidence(
+    folder: Path, kind: Kind, tokens: Mapping[bytes, int], unpack: Callable[[bytes, int], T]
+) -> Iterator[tuple[bytes, T]]:
+    """What the journals hold of texts with these numbers of tokens. Raises RunDirError where it is damaged."""
+    left, repair = set(tokens), "`lm-eval-takeover score`" if kind == "score" else "the run's own command"
+    for path in list_journals(folder) if left else []:
+        with _reading_journal(path, repair), contextlib.closing(Journal(path, read_only=True, check=False)) as journal:
+            for key, content in journal.read_evidence(kind, sorted(left)):
+                left.discard(key)
+                yield key, unpack(content, tokens[key])
+
 
 @contextlib.contextmanager
-def _reading_journal(path: Path) -> Iterator[None]:
+def _reading_journal(path: Path, repair: str = "the run's own command") -> Iterator[None]:
     """Turns the errors of a journal that cannot be read into RunDirErrors of one line."""
     try:
         yield
     except (Damaged, sqlite3.Error, OSError) as error:
-        raise RunDirError(f"'{path}' cannot be read: {error}; the run's own command repairs it") from error
-
-
-def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
-    """`(name, start, stop)` of the rows of each sample."""
-    if not len(table):
-        return
-    changes = np.zeros(len(table) - 1, dtype=bool)
-    for column in map(table.column, NAME_COLUMNS):
-        if pa.types.is_dictionary(column.type):
-            column = pa.chunked_array([chunk.indices for chunk in column.unify_dictionaries().chunks])
-        changes |= pc.not_equal(column[1:], column[:-1]).to_numpy()
-    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
-    for start, stop in zip(starts, [*starts[1:], len(table)], strict=True):
-        task, doc_id, sample = (table[name][start].as_py() for name in NAME_COLUMNS)
-        yield (task, doc_id, sample), start, stop
+        raise RunDirError(f"'{path}' cannot be read: {error}; {repair} repairs it") from error
 
 
 def read_stored_runs(folder: Path) -> list[RunReader]:

@@ -1,9 +1,8 @@
-"""One process's hold on a run_dir. Commits finished samples with their traces to the journal.
+"""One process's hold on a run_dir. Commits finished samples with their traces, and other evidence, to the journal.
 
-The journal holds all traces. Parquet files of them, the parts, are copies that users read; `layout` names the files. A part holds
-some 500,000 tokens of one command, and its metadata a digest of its samples and one of its bytes. So when a command ends, parts
-that are missing, changed or another run's are written again. A damaged journal is moved to RUN_DIR/damaged-N with its parts; its
-samples are generated again.
+Parquet files of the traces, the parts, are copies that users read; `layout` names the files. A part holds some 500,000 tokens of
+one command. When a command ends, parts that are missing, changed or another run's are written again. A damaged journal is moved
+to RUN_DIR/damaged-N with its parts; its samples are generated again.
 """
 
 import atexit
@@ -13,33 +12,33 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import layout
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt, Sample, add_checksum
-from lm_eval_takeover.runs.parquet import check_digest, read_header, tabulate, write_parquet, write_prompts
+from lm_eval_takeover.runs.evidence import read_trace_header, unpack_trace
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Kind, Prompt, Sample, row_digest
+from lm_eval_takeover.runs.parquet import TRACE_SCHEMA, split_parts, tabulate, write_part, write_prompts
 from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
 
 logger = logging.getLogger(__name__)
 
-PART_TOKENS = 2**19
 _open_here: "dict[Path, RunWriter]" = {}  # open folders of this process: a later model closes an earlier one's
 
 
 class RunWriter:
     """One process's hold on a run_dir. Raises RunDirError where it cannot be written or another process is at work."""
 
-    def __init__(self, folder: Path, rank: int = 0, ranks: int = 1, *, parts: bool = True) -> None:
-        """`parts`: whether traces are those of texts, and go to parquet files, too."""
-        self.folder, self.rank, self.parts = Path(expanduser(folder)).absolute(), rank, parts
+    def __init__(self, folder: Path, rank: int = 0, ranks: int = 1) -> None:
+        self.folder, self.rank = Path(expanduser(folder)).absolute(), rank
         self.command = ""
         self.samples_kept = 0
         self._place = self.folder.resolve()  # whatever links it is named by
@@ -76,7 +75,7 @@ class RunWriter:
     ) -> None:
         """Enter the command of this process, what it says of itself, and what it asks for; start its clock."""
         self.command = command
-        with self._writing():
+        with self.writing():
             self._check_place()
             self.journal.begin_command(command, dict(facts))
             self.journal.set_asked(command, asked)
@@ -86,7 +85,7 @@ class RunWriter:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""
-        with self._writing():
+        with self.writing():
             samples = self.journal.find(keys)
         for rank in layout.list_ranks(self.folder):
             missing = [key for key in keys if key not in samples]
@@ -100,14 +99,9 @@ class RunWriter:
                 logger.warning("'%s' cannot be read: %s; its samples are not used", path, error)
         return samples
 
-    def read_all(self) -> list[Sample]:
-        """All samples of this rank with their traces, in the order of their commits."""
-        with self._writing():
-            return list(self.journal.list_traces())
-
     def add(self, *samples: Sample) -> None:
         """Commit finished samples, all or none."""
-        with self._writing():
+        with self.writing():
             self.samples_kept += len(samples)
             self._left += samples
             self._commit()
@@ -118,30 +112,40 @@ class RunWriter:
             self._left = []
             self._check_place()
 
+    def add_evidence(self, kind: Kind, contents: Mapping[bytes, bytes]) -> None:
+        """Commit contents by key, all or none, in the place of those that are here."""
+        with self.writing():
+            self.journal.add_evidence(kind, contents)
+            self._check_place()
+
+    def read_evidence(self, kind: Kind) -> dict[bytes, bytes]:
+        """All contents of a kind by key, in the order of their commits."""
+        with self.writing():
+            return dict(self.journal.read_evidence(kind, self.journal.list_evidence(kind)))
+
     def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         if self._open:  # else `rescore` can judge the texts
-            with self._writing():
+            with self.writing():
                 self.journal.add_verdicts(verdicts)
 
     def read_attempts(self) -> list[tuple[dict[str, Any], float]]:
         """The facts of each attempt at this command, and the seconds that it generated, until now; the oldest first."""
-        with self._writing():
+        with self.writing():
             self.journal.update_attempt()
             return self.journal.attempts(self.command)
 
     def list_facts(self) -> list[dict[str, Any]]:
         """The facts of the last attempt at each command, the latest command first."""
-        with self._writing():
+        with self.writing():
             return [self.journal.attempts(command)[-1][0] for command in reversed(self.journal.commands())]
 
     def flush(self, *, interrupted: bool = False) -> None:
         """Commit what is left, write the parts of the traces, and stop the clock of the command."""
-        with self._writing():
+        with self.writing():
             self._commit()
             self.journal.stop_clock(interrupted=interrupted)
             self._check_place()
-            if self.parts:
-                _write_parts(self.journal, self.folder, self.rank)
+            _write_parts(self.journal, self.folder, self.rank)
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
@@ -188,7 +192,8 @@ class RunWriter:
             )
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """Raises RunDirError for errors of disk and journal in the `with` block."""
         if not self._open:
             raise RunDirError(f"run_dir='{self.folder}' was closed; make a new model object to continue")
         with self._translate_errors("writing its journal"):
@@ -267,37 +272,24 @@ def _write_parts(journal: Journal, folder: Path, rank: int) -> None:
     """Write the parts that are not what the journal holds. Others are moved aside."""
     for path in (folder / layout.TRACES).glob(f".{rank:03d}-*"):  # a process died while it wrote them
         path.unlink()
-    written = [
-        _write_part(journal, folder / layout.TRACES / f"{rank:03d}-{number:06d}.parquet", samples)
-        for number, samples in enumerate(_split(journal.list_traces()), 1)
-    ]
+    written = list[Path]()
+    for command, samples in groupby(journal.list_traces(), lambda sample: read_trace_header(sample.trace).command):
+        for part in split_parts(samples, lambda sample: sample.tokens):
+            written.append(folder / layout.TRACES / f"{rank:03d}-{len(written) + 1:06d}.parquet")
+            _write_part(journal, written[-1], command, part)
     if aside := _move_aside(folder, [path for path in layout.list_parts(folder, rank) if path not in written]):
         logger.warning("run_dir='%s': trace files that are not of this run were moved to '%s'", folder, aside)
 
 
-def _split(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    """In groups of one command and some `PART_TOKENS` tokens."""
-    group, command, tokens = list[Sample](), "", 0
-    for sample in samples:
-        before, command = command, read_header(sample.trace).command
-        if group and (command != before or tokens >= PART_TOKENS):
-            yield group
-            group, tokens = [], 0
-        group.append(sample)
-        tokens += sample.tokens
-    if group:
-        yield group
-
-
-def _write_part(journal: Journal, path: Path, samples: list[Sample]) -> Path:
-    made_of = digest_of([[*sample.row[:4], add_checksum(sample.key, sample.trace)[:8]] for sample in samples])
-    with contextlib.suppress(OSError, ValueError, pa.ArrowException):
-        check_digest(path)
-        if (pq.read_schema(path).metadata or {}).get(b"samples") == made_of.encode():
-            return path
-    command = read_header(samples[0].trace).command
+def _write_part(journal: Journal, path: Path, command: str, samples: list[Sample]) -> None:
     attempts = journal.attempts(command)
     facts = attempts[-1][0] if attempts else {}
     metadata = {"takeover": json.dumps(facts), "identity": digest_of(facts.get("settings")), "command": command}
-    write_parquet(path, tabulate(samples), metadata | {"samples": made_of})
-    return path
+    made_of = digest_of([row_digest([*sample.row[:4], sample.trace]) for sample in samples])
+    write_part(journal, path, made_of, partial(tabulate_traces, samples), metadata)
+
+
+def tabulate_traces(samples: list[Sample]) -> pa.Table:
+    """One row per token of these samples, which hold their traces. Raises Damaged."""
+    names = TRACE_SCHEMA.names
+    return tabulate(samples, [unpack_trace(sample.trace, sample.tokens, names) for sample in samples], TRACE_SCHEMA)

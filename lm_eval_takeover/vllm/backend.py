@@ -16,10 +16,9 @@ from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
-from lm_eval_takeover.method.reading import COMPARED, COUNTED
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import OBSERVED, CountTokens, Generation, Request
+from lm_eval_takeover.method.request import COMPARED, COUNTED, OBSERVED, CountTokens, Generation, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.engine import Engines, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.launch import check_architectures, check_version, count_engines

@@ -4,13 +4,12 @@ from array import array
 from hashlib import blake2b
 
 import numpy as np
-import pyarrow as pa
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.lab.measures.catalogue import SCORED, Measuring
+from lm_eval_takeover.lab.measures.catalogue import SCORED, measure_texts
 from lm_eval_takeover.method.request import Generation
+from lm_eval_takeover.runs.evidence import ScoresHeader, TraceHeader, list_score_columns, pack_scores, pack_trace
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace, write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
@@ -70,18 +69,18 @@ def write_analysis(out, *runs):
     return out
 
 
-def write_scores(path, lengths):
-    """A scores file with samples of these lengths."""
-    names = [("a" if n < 2 else "b", n, n % 2) for n, length in enumerate(lengths) for _ in range(length)]
-    task, doc_id, sample = (list(column) for column in zip(*names, strict=True))
-    rng = np.random.default_rng(len(names))
-    floats = {name: pa.array(rng.exponential(size=len(names)), pa.float32()) for name in ("ce", "base_entropy")}
-    columns = {"task": task, "doc_id": doc_id, "sample": sample, "token_id": list(range(len(names)))} | floats
-    write_parquet(path, pa.table(columns))
-    return path
+def score_run(folder, texts, scores=("ce", "entropy")):
+    """Add scores to a run, as `score` does: by key some of their columns, the others are 1."""
+    header = ScoresHeader("some pair", dict.fromkeys(scores))
+    run = RunWriter(folder)
+    packed = {}
+    for key, given in texts.items():
+        (length,) = {len(values) for values in given.values()}
+        packed[key] = pack_scores(header, {name: np.ones(length) for name in list_score_columns(scores)} | given)
+    run.add_evidence("score", packed)
+    run.close()
 
 
 def analyse(name, samples, scores):
     """One analysis of scored samples: from tokens to its table."""
-    places = {sample.name: [sample.name] for sample in samples}
-    return SCORED[name].tabulate(Measuring([name], scores, places).measure_samples(samples)[name])
+    return SCORED[name].tabulate(measure_texts([name], scores, [([sample.name], sample) for sample in samples])[name])

@@ -15,7 +15,7 @@ from pathlib import Path
 from lm_eval.utils import handle_non_serializable
 
 from helpers.demo_runs import evaluate
-from lm_eval_takeover.runs import journal, run_writer
+from lm_eval_takeover.runs import journal, parquet
 from lm_eval_takeover.storage import files
 from lm_eval_takeover.tasks import benchmarks
 
@@ -56,7 +56,7 @@ def attempt(spec):
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv[0] = "lm_eval"  # errors and signals are told as under the command
-    run_writer.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
+    parquet.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
     found = evaluate("guided-takeover", ["takeover_demo"], spec["arguments"], spec["limit"])

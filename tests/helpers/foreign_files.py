@@ -12,14 +12,12 @@ import random
 import shutil
 import sqlite3
 import warnings
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from helpers.analyses import write_analysis, write_run
+from helpers.analyses import score_run, write_analysis, write_run
 from helpers.calibrations import small_calibration
 from helpers.foreign_bodies import spoil_bytes, spoil_json
 from helpers.results import takeover, write_results
@@ -27,7 +25,6 @@ from helpers.run_dirs import kill_run, make_sample, plant
 from lm_eval_takeover.calibration.files import compute_checksum, read_calibration, write_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.lab import score_files as scored
 from lm_eval_takeover.lab.analyze.inputs import Inputs
 from lm_eval_takeover.lab.analyze.tables import make_tables
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
@@ -35,15 +32,14 @@ from lm_eval_takeover.lab.measures.effects import EXAMPLES
 from lm_eval_takeover.lab.report.building import list_columns, list_rows, read_scores
 from lm_eval_takeover.lab.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.story import _tell_flips, tell_accuracy
-from lm_eval_takeover.lab.score_files import make_schema
 from lm_eval_takeover.runs import journal
-from lm_eval_takeover.runs.parquet import DIGEST, TRACE_SCHEMA, seal
+from lm_eval_takeover.runs.evidence import list_score_columns
+from lm_eval_takeover.runs.parquet import TRACE_SCHEMA
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
 
 TASKS = ("takeover_gsm8k", "takeover_math500")
-_METADATA = b"takeover_scores"
 
 
 def make_sound(folder: Path) -> None:
@@ -78,20 +74,11 @@ def _write_random_run(folder, policy, number, docs, taken=(), rate=None):
     write_run(folder, policy, rollouts, problems, rate=rate)
 
 
-def write_random_scores(folder: Path, seed: int = 0, files: int = 1) -> None:
+def write_random_scores(folder: Path, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
-    schema = make_schema(SCORES)
-    samples = {}
-    for one in read_run_folder(folder).stored_samples():
-        count = one.stored.tokens
-        values = {field.name: rng.random(count).astype(np.float32) if pa.types.is_floating(field.type)
-                  else rng.integers(1, 6, count).astype(np.int32) for field in schema}  # fmt: skip
-        values["token_id"] = np.arange(count, dtype=np.int32)
-        samples[one.stored.key] = scored.SampleTokens(one.stored_name, values)
-    model = {"id": "some/base", "revision": None, "dtype": "torch.float32"}
-    for number in range(files):
-        part = dict(list(samples.items())[number::files])
-        scored.write_scores(folder, scored.ScoresHeader(model, model, dict.fromkeys(SCORES)), part)
+    texts = {one.stored.key: one.stored.tokens for one in read_run_folder(folder).stored_samples()}
+    columns = {key: {name: rng.integers(1, 6, count) for name in list_score_columns(SCORES)} for key, count in texts.items()}
+    score_run(folder, columns, SCORES)
 
 
 # What a stranger changes
@@ -99,8 +86,6 @@ def write_random_scores(folder: Path, seed: int = 0, files: int = 1) -> None:
 
 def _spoil_file(path: Path, rng: random.Random, sign=lambda content: content) -> None:
     """Its bytes; or a value of it, or of one of its lines, signed again."""
-    if path.suffix == ".parquet":
-        return spoil_parquet(path, rng)
     if path.suffix == ".svg" or rng.random() < 0.25:
         return path.write_bytes(spoil_bytes(path.read_bytes(), rng))
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
@@ -138,52 +123,26 @@ def _spoil_journal(folder, rng):
         plant(run, table, **{name: change})
 
 
-def _spoil_trace(folder, rng):
-    """Traces in a journal, with the right checksums."""
-    path = folder / "disagreement" / "journal-000.sqlite"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        rows = connection.execute("SELECT key, trace FROM traces").fetchall()
-        for key, blob in rng.sample(rows, rng.choice((1, len(rows)))):
-            line, _, packed = blob[8:].partition(b"\n")
-            columns = pa.decompress(packed, 30 * 29, "zstd", asbytes=True)
+def _spoil_evidence(run, kind):
+    """Packed columns in a journal, or the lines before them, with the right digests."""
+
+    def spoil(folder, rng):
+        share = rng.choice((0.2, 1))
+
+        def change(content):
+            if rng.random() > share:
+                return content
+            line, _, packed = content.partition(b"\n")
+            columns = pa.decompress(packed, 30 * (29 if kind == "trace" else 4 * len(list_score_columns(SCORES))), "zstd", True)
             if rng.random() < 0.5:
-                line = rng.choice((spoil_bytes(line, rng), b"", b"s base guide -7", b"s base guide 999999999999"))
+                line = spoil_bytes(line, rng) if rng.random() < 0.3 else json.dumps(spoil_json(json.loads(line), rng)).encode()
             else:
                 columns = spoil_bytes(columns, rng)
-            packed = spoil_bytes(packed, rng) if rng.random() < 0.2 else pa.compress(columns, "zstd", asbytes=True)
-            trace = journal.add_checksum(key, line + b"\n" + packed)
-            connection.execute("UPDATE traces SET trace = ? WHERE key = ?", (trace, key))
+            return line + b"\n" + (spoil_bytes(packed, rng) if rng.random() < 0.2 else pa.compress(columns, "zstd", True))
 
+        plant(folder / run, "evidence", f"kind = '{kind}'", content=change)
 
-def spoil_parquet(path: Path, rng: random.Random) -> None:
-    """Bytes of the file; or a column lost, doubled or of other values and types; or its metadata."""
-    if rng.random() < 0.3:
-        path.write_bytes(spoil_bytes(path.read_bytes(), rng))
-        return
-    table = pq.read_table(path)
-    name = rng.choice(table.column_names)
-    at, count = table.column_names.index(name), len(table)
-    metadata = dict(table.schema.metadata or {})
-    match rng.randrange(8):
-        case 0:
-            table = table.drop([name])
-        case 1:
-            table = table.slice(0, rng.choice((0, 1, count // 2)))
-        case 2:
-            table = pa.concat_tables([table, table])
-        case 3 if _METADATA in metadata:
-            metadata[_METADATA] = json.dumps(spoil_json(json.loads(metadata[_METADATA]), rng)).encode()
-        case 4:
-            table = table.take(pa.array(rng.sample(range(count), count)))
-        case _:
-            value = rng.choice((None, "\x1b[31m", [1], {"a": 1}, b"\xff", True, 0, -1, 2**31 - 1, 2**62, -3.5, np.nan, np.inf))
-            new = pa.array([value if rng.random() < 0.9 else None for _ in range(count)])
-            table = table.set_column(at, name, new)
-    table = table.replace_schema_metadata({**metadata, DIGEST: "0" * 32})
-    pq.write_table(table, path, row_group_size=rng.choice((7, 100, 10**6)))
-    content = bytearray(path.read_bytes())
-    seal(content)
-    path.write_bytes(content)
+    return spoil
 
 
 # How our commands read
@@ -201,16 +160,13 @@ def _read_runs(folder):
     make_tables(inputs, tuple(COLUMNS), 0.1)
     for run in inputs.runs.values():
         run.find_prompt(run.answered[0])
-        for _, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
-            table.to_pylist()
-    base = inputs.scored
-    read_scores(base, {one.stored.key: one for one in base.stored_samples()}, "ce")
+        list(run.read_traces(["token_id", "chosen_from", "host_token_id"]))
+    read_scores(inputs.scored, inputs.scored.answered, "ce")
 
 
 def _read_traces(folder):
     _read_runs(folder)
-    for _, table in read_run_folder(folder / "disagreement").read_traces(TRACE_SCHEMA.names):
-        table.to_pylist()
+    list(read_run_folder(folder / "disagreement").read_traces(TRACE_SCHEMA.names))
     for path in (folder / "disagreement" / "traces").iterdir():
         path.unlink()
     RunWriter(folder / "disagreement").close()  # which writes them again
@@ -230,8 +186,8 @@ KINDS = {
         lambda folder: [s.threshold(0.03) for s in read_calibration(folder / "calibration.json").scores.values()],
     ),
     "journal": (_spoil_journal, _read_runs),
-    "trace": (_spoil_trace, _read_traces),
-    "scores": (_any_of("base/scores/*.parquet"), _read_runs),
+    "trace": (_spoil_evidence("disagreement", "trace"), _read_traces),
+    "scores": (_spoil_evidence("base", "score"), _read_runs),
     "baseline": (
         _any_of("baseline.json", lambda c: c | {"checksum": digest_of(c | {"checksum": ""})}),
         lambda folder: main(
@@ -265,7 +221,7 @@ def make_runs(folder: Path) -> list[dict[tuple, set[str]]]:
     """Each run twice: finished, and killed, with a log of its journal. Of each what readers may find."""
     for number, (side, rate) in enumerate(SIDES.items()):
         _write_random_run(folder / side, "base", number, docs=2, rate=rate)
-        write_random_scores(folder / side, number, files=number + 1)
+        write_random_scores(folder / side, number)
         killed = RunWriter(shutil.copytree(folder / side, folder / f"{side}, killed"))
         (command,) = killed.journal.commands()
         killed.command = command
@@ -289,13 +245,11 @@ def read_all(folder: Path) -> dict:
         with contextlib.suppress(TakeoverError):
             found["prompt", key] = repr(run.find_prompt(one))
     with contextlib.suppress(TakeoverError):
-        for one, table in run.read_traces(TRACE_SCHEMA.names):
-            found["trace", one.stored.key] = repr(table.to_pydict())
+        for one, columns in run.read_traces(TRACE_SCHEMA.names):
+            found["trace", one.stored.key] = repr({name: column.tolist() for name, column in columns.items()})
     with contextlib.suppress(TakeoverError):
-        for key, scored in read_scores(run, texts, "ce").items():
-            found["scores", key] = repr({name: list(column) for name, column in scored.columns.items()})
-    with contextlib.suppress(TakeoverError):
-        found["score files", repr(run.settings)] = len(Inputs.name([run], None).score_files)
+        for key, columns in read_scores(run, texts.values(), "ce").items():
+            found["scores", key] = repr({name: column.tolist() for name, column in columns.items()})
     return found
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 
 from lm_eval_takeover.method.request import OBSERVED, Generation
 from lm_eval_takeover.runs import journal
+from lm_eval_takeover.runs.evidence import TraceHeader, pack_trace
 from lm_eval_takeover.runs.journal import AskedSample, Sample
-from lm_eval_takeover.runs.parquet import TraceHeader, pack_trace
 from lm_eval_takeover.runs.run_writer import RunWriter
 
 HEADER = TraceHeader("s", ("base", "guide"), 10)
@@ -42,12 +42,12 @@ def kill_run(run):
     left.rename(run.folder)
 
 
-def plant(folder, table, **values):
+def plant(folder, table, where="true", **values):
     """Change a journal as a stranger can who knows its digests: these columns of every row."""
     with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
         names = journal.COLUMNS[table]
         connection.row_factory = sqlite3.Row
-        for row in connection.execute(f"SELECT rowid AS number, * FROM {table}").fetchall():
+        for row in connection.execute(f"SELECT rowid AS number, * FROM {table} WHERE {where}").fetchall():
             new = dict(row) | {name: value(row[name]) if callable(value) else value for name, value in values.items()}
             new["digest"] = journal.row_digest([new[name] for name in names])
             rowid = new.pop("number")
@@ -71,8 +71,7 @@ def copy_few(run, folder, problems=2):
     with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
         for table in ("asked", "samples"):
             connection.execute(f"DELETE FROM {table} WHERE doc_id >= {problems}")
-    for path in (folder / "scores").glob("*.parquet"):
-        path.unlink()
+        connection.execute("DELETE FROM evidence WHERE kind = 'score'")
     return folder
 
 

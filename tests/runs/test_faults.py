@@ -19,7 +19,8 @@ from helpers.run_dirs import read_rows
 
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.layout import list_journals
-from lm_eval_takeover.runs.parquet import NAME_COLUMNS, check_digest, tabulate
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS
+from lm_eval_takeover.runs.run_writer import tabulate_traces
 
 pytestmark = pytest.mark.slow
 ARGUMENTS = {"spike_ratio": 0.045, "batch_size": 8, "block_size": 8}
@@ -80,10 +81,9 @@ def agreement(folder):
             count, traced = len(journal), list(journal.list_traces())
             assert len(traced) >= count  # more, where the run goes on meanwhile
             for file in (folder / "run" / "traces").glob("[0-9]*"):
-                check_digest(file)
                 table = pq.read_table(file)
                 names = dict.fromkeys(zip(*(table[name].to_pylist() for name in NAME_COLUMNS), strict=True))
-                assert table.equals(tabulate([one for one in traced if one.row[1:4] in names]))
+                assert table.equals(tabulate_traces([one for one in traced if one.row[1:4] in names]))
             kept += len(traced)
     return kept
 

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 import torch
 from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
-from helpers.run_dirs import HEADER, make_sample
+from helpers.run_dirs import HEADER, make_sample, open_run
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import engine
@@ -26,17 +26,10 @@ from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import OBSERVED, Generation, Request, Sampling
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.runs.evidence import pack_trace, window_means
 from lm_eval_takeover.runs.journal import Journal, read_prompt
 from lm_eval_takeover.runs.layout import PROMPTS
-from lm_eval_takeover.runs.parquet import (
-    PROMPT_SCHEMA,
-    TRACE_SCHEMA,
-    make_prompt,
-    pack_trace,
-    tabulate,
-    window_means,
-    write_parquet,
-)
+from lm_eval_takeover.runs.parquet import PROMPT_SCHEMA, TRACE_SCHEMA, make_prompt
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.recorder import count_asked, count_changed
 from lm_eval_takeover.runs.run_reader import read_stored_runs
@@ -150,8 +143,10 @@ def test_a_part_holds_what_was_generated_for_pandas_polars_and_duckdb(demo_pair,
     made = dict(engine.generate(demo_pair, policy, requests, batch_size=4, traced=True))
     task = 'it\'s a "task"/../x'
     samples = [replace(make_sample(i, tokens=len(g.tokens)), task=task, trace=pack_trace(g, HEADER)) for i, g in made.items()]
-    path = tmp_path / "part.parquet"
-    write_parquet(path, tabulate(samples))
+    run = open_run(tmp_path)
+    run.add(*samples)
+    run.close()
+    (path,) = (tmp_path / "traces").iterdir()
     table, by_polars = pd.read_parquet(path), pl.read_parquet(path)
     by_duckdb = duckdb.sql(f"SELECT token_id, chosen_from FROM '{path}'").fetchall()
     assert list(table) == by_polars.columns == TRACE_SCHEMA.names

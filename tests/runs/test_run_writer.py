@@ -21,10 +21,11 @@ from lm_eval_takeover.results.files import Run, TaskResult
 from lm_eval_takeover.results.problems import NO_PROBLEMS
 from lm_eval_takeover.results.stored import add_costs
 from lm_eval_takeover.runs import run_reader
+from lm_eval_takeover.runs.evidence import TraceHeader
 from lm_eval_takeover.runs.journal import Damaged, Journal
-from lm_eval_takeover.runs.parquet import TraceHeader
+from lm_eval_takeover.runs.parquet import PART_TOKENS
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.run_writer import PART_TOKENS, RunWriter
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.files import Lock
 
 
@@ -127,8 +128,8 @@ def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path
     assert {path.name: path.read_bytes() for path in (folder / "traces").iterdir()} == {part.name: ours}
     assert [path.name for path in folder.glob("damaged-1/*")] == ["000-000009.parquet"] * (kind == "unknown")
     assert ("trace files that are not of this run were moved to" in caplog.text) == (kind == "unknown")
-    ((_, table),) = list(read_run_folder(folder).read_traces(["token_id"]))
-    assert table["token_id"].to_pylist() == [0, 1, 2, 3]
+    ((_, found),) = read_run_folder(folder).read_traces(["token_id"])
+    assert found["token_id"].tolist() == [0, 1, 2, 3]
 
 
 def test_a_trace_that_is_damaged_is_never_read_and_its_sample_alone_is_written_again(folder, caplog):
@@ -137,9 +138,9 @@ def test_a_trace_that_is_damaged_is_never_read_and_its_sample_alone_is_written_a
         run.add(make_sample(number, tokens=1000))
     run.close()
     with contextlib.closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
-        ((first,), (second,)) = connection.execute("SELECT trace FROM traces LIMIT 2").fetchall()
-        connection.execute("UPDATE traces SET trace = ? WHERE id = 1", (second,))
-        connection.execute("UPDATE traces SET trace = ? WHERE id = 2", (first[:-1] + b"?",))
+        (first, _), second = connection.execute("SELECT content, digest FROM evidence LIMIT 2").fetchall()
+        connection.execute("UPDATE evidence SET content = ?, digest = ? WHERE rowid = 1", second)
+        connection.execute("UPDATE evidence SET content = ? WHERE rowid = 2", (first[:-1] + b"?",))
     reader = read_run_folder(folder)
     for sample in reader.answered[:2]:
         with pytest.raises(RunDirError, match="a trace has changed; the run's own command repairs it"):

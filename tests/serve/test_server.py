@@ -22,8 +22,7 @@ from helpers.processes import wait_until
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import calibration_prompts
-from lm_eval_takeover.method.reading import COUNTED
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import COUNTED, Request
 from lm_eval_takeover.vllm.backend import VllmBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the client's

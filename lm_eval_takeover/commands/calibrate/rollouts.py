@@ -43,14 +43,12 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Generation, Request, Sampling
 from lm_eval_takeover.pair.member import text_settings
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
 
 logger = logging.getLogger(__name__)
 
-_ROLLOUT, _RESULT = "rollouts", "results"  # kinds of what is kept, in the place of a task
 LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
 MOST = 12  # measurements of one target
 _MOST_OF_ONE = 0.1  # of the tokens in one text; more say little of others
@@ -126,6 +124,15 @@ class Rollout(NamedTuple):
     scores: Mapping[str, NDArray[np.float32]]
     cut: bool
 
+    def pack(self, scores: Sequence[Score]) -> bytes:
+        """As a journal keeps it: these scores one after the other, and whether it was cut."""
+        return np.stack([self.scores[score.name] for score in scores]).astype(np.float32).tobytes() + bytes([self.cut])
+
+    @classmethod
+    def unpack(cls, content: bytes, scores: Sequence[Score]) -> Self:
+        rows = np.frombuffer(content[:-1], np.float32).reshape(len(scores), -1).copy()
+        return cls(dict(zip((score.name for score in scores), rows, strict=True)), bool(content[-1]))
+
 
 class Rollouts:
     """What a calibration has measured, with these scores: rollouts by the numbers of their prompts, and small results.
@@ -134,16 +141,13 @@ class Rollouts:
     """
 
     def __init__(self, scores: Sequence[Score], folder: Path | None = None) -> None:
-        self.scores, self.run = scores, None if folder is None else RunWriter(folder, parts=False)
+        self.scores, self.run = scores, None if folder is None else RunWriter(folder)
         self.done: dict[int, Rollout] = {}
         self.results: dict[str, Any] = {}
-        for sample in self.run.read_all() if self.run else []:
-            if sample.task == _RESULT:
-                self.results[sample.text] = json.loads(sample.trace)
-            else:
-                rows = np.frombuffer(sample.trace, np.float32).reshape(len(scores), sample.tokens).copy()
-                named = dict(zip((score.name for score in scores), rows, strict=True))
-                self.done[sample.doc_id] = Rollout(named, bool(sample.truncated))
+        if self.run is not None:
+            rollouts, results = self.run.read_evidence("rollout"), self.run.read_evidence("result")
+            self.done = {int(number): Rollout.unpack(content, scores) for number, content in rollouts.items()}
+            self.results = {name.decode(): json.loads(content) for name, content in results.items()}
 
     def of(self, score: str) -> list[NDArray[np.float32]]:
         """A score of all rollouts, `[tokens]` each."""
@@ -152,19 +156,13 @@ class Rollouts:
     def add(self, done: Mapping[int, Rollout]) -> None:
         """Keep the rollouts of a group: all of them, or after a kill none, since their sums depend on their batch."""
         self.done |= done
-        samples = []
-        for number, one in done.items():
-            rows = np.stack([one.scores[score.name] for score in self.scores])
-            samples.append(_make_sample(number, "", rows.shape[1], one.cut, rows.astype(np.float32).tobytes()))
-        self._keep(samples)
+        if self.run is not None:
+            self.run.add_evidence("rollout", {b"%d" % number: one.pack(self.scores) for number, one in done.items()})
 
     def remember(self, name: str, value: Any) -> None:
         self.results[name] = value
-        self._keep([_make_sample(0, name, 0, False, json.dumps(value).encode())])
-
-    def _keep(self, samples: Sequence[Sample]) -> None:
         if self.run is not None:
-            self.run.add(*samples)
+            self.run.add_evidence("result", {name.encode(): json.dumps(value).encode()})
 
     def close(self, *, keep: bool = True) -> None:
         """Let go of the folder, which stays where something is in it that is still needed."""
@@ -176,12 +174,6 @@ class Rollouts:
     def describe_kept(self) -> str:
         kept = self.done or self.results
         return "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
-
-
-def _make_sample(number: int, text: str, tokens: int, cut: bool, content: bytes) -> Sample:
-    """A rollout, or a result with a name as its text, as a journal keeps them."""
-    key = bytes.fromhex(digest_of([number, text]))
-    return Sample(key, _RESULT if text else _ROLLOUT, number, 0, text, tokens, 0, None, 0, 0, 0, cut, trace=content)
 
 
 @contextlib.contextmanager

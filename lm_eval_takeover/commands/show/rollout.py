@@ -1,21 +1,20 @@
 """Prints answers with their takeovers marked, and what the gate saw."""
 
 import argparse
-import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby, zip_longest
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.runs.layout import SAMPLES, SCORES_FOLDER
-from lm_eval_takeover.runs.parquet import NAME_FIELDS, read_table, reading
-from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders, split_samples
+from lm_eval_takeover.runs.evidence import Columns
+from lm_eval_takeover.runs.layout import SAMPLES
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 
 Decode = Callable[[list[int]], str]
 _IDS = ("token_id", "host_token_id")
@@ -80,38 +79,32 @@ def _print_answer(console: Console, run: RunReader, sample: Answered, options: a
 
 
 def list_scores(
-    decode: Decode, trace: pa.Table, donor: str, gate: Mapping[str, Any], find_top: Callable[[int], int | None]
+    decode: Decode, trace: Columns, donor: str, gate: Mapping[str, Any], find_top: Callable[[int], int | None]
 ) -> Iterator[str]:
     """A line for each takeover: its place, its score beside what it had to exceed, its mark. Then two on the highest other."""
     yield f"tau {gate['tau']:.3f}, {gate['score']} at each takeover beside what it had to exceed:"
-    rows = [(at, row) for at, row in enumerate(trace.to_pylist()) if row["score"] is not None and not math.isnan(row["score"])]
+    scores, means, taken = trace["score"].astype(float), trace["window_mean"].astype(float), trace["chosen_from"] == donor
+    least = np.fmax(gate["tau"], (gate["kappa"] or 0) * means)
 
-    def tell(at: int, row: Mapping[str, Any]) -> str:
-        least = max(gate["tau"], (gate["kappa"] or 0) * (row["window_mean"] or 0))
-        mark = _mark(decode, row["token_id"], row["host_token_id"], "[]")
-        sign = ">" if row["score"] > least else "<"
-        return f"token {at:,}: {row['score']:.3f} {sign} {least:.3f}  {mark.plain}".strip()
+    def tell(at: int) -> str:
+        mark = _mark(decode, int(trace["token_id"][at]), int(trace["host_token_id"][at]), "[]")
+        sign = ">" if scores[at] > least[at] else "<"
+        return f"token {at:,}: {scores[at]:.3f} {sign} {least[at]:.3f}  {mark.plain}".strip()
 
-    yield from (tell(*each) for each in rows if each[1]["chosen_from"] == donor)
-    if kept := [each for each in rows if each[1]["chosen_from"] != donor]:
-        at, row = max(kept, key=lambda each: each[1]["score"])
-        yield f"highest that did not fire, {tell(at, row)}"
-        held = "tau" if row["score"] <= gate["tau"] else "the window: kappa times the mean of the scores before it"
+    yield from map(tell, np.flatnonzero(taken & ~np.isnan(scores)).tolist())
+    kept = np.where(taken | np.isnan(scores), -np.inf, scores)
+    if (highest := kept.max(initial=-np.inf)) > -np.inf:
+        at = int(kept.argmax())
+        yield f"highest that did not fire, {tell(at)}"
+        held = "tau" if highest <= gate["tau"] else "the window: kappa times the mean of the scores before it"
         top = find_top(at)
-        known = "not known; `lm-eval-takeover score` reads it" if top is None else _mark(decode, top, None, "[]").plain.strip()
+        known = "not known; `lm-eval-takeover score` reads it" if top is None else _mark(decode, top, -1, "[]").plain.strip()
         yield f"  held by {held}; the {donor}'s likeliest token: {known}"
 
 
 def _find_top(run: RunReader, sample: Answered, column: str, at: int) -> int | None:
     """The likeliest token of a model at a position, if `score` has read the run."""
-    schema = pa.schema([*NAME_FIELDS, pa.field(column, pa.int32())])
-    for path in sorted((run.folder / SCORES_FOLDER).glob("[0-9]*.parquet")):
-        with reading(path, "scores"):
-            table = read_table(path, schema)
-            for name, start, _ in split_samples(table):
-                if name == sample.stored_name:
-                    return int(table[column][start + at].as_py())
-    return None
+    return next((int(found[column][at]) for _, _, found in run.read_scores([column], [sample])), None)
 
 
 def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> Answered:
@@ -132,13 +125,13 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
     raise ArgumentError(f"--doc {doc_id} is not there; task {name} has {len(docs)} from {docs[0]} to {docs[-1]}")
 
 
-def mark_takeovers(decode: Decode, trace: pa.Table, donor: str | None) -> Text:
+def mark_takeovers(decode: Decode, trace: Columns, donor: str | None) -> Text:
     """The text with each takeover in brackets, beside the host's own token. Without a donor nothing is marked.
 
     A text with brackets of its own has marks of another kind. A line that a takeover ends is broken behind its mark.
     """
     text = Text()
-    rows = list(zip(*(trace[name].to_pylist() for name in (*_IDS, "chosen_from")), strict=True))
+    rows = list(zip(*(trace[name].tolist() for name in (*_IDS, "chosen_from")), strict=True))
     own = decode([token for token, _, _ in rows])
     brackets = "⟦⟧" if "[" in own or "]" in own else "[]"
     for taken, stretch in groupby(rows, key=lambda row: donor is not None and row[2] == donor):
@@ -150,11 +143,11 @@ def mark_takeovers(decode: Decode, trace: pa.Table, donor: str | None) -> Text:
     return text
 
 
-def _mark(decode: Decode, token: int, host: int | None, brackets: str) -> Text:
+def _mark(decode: Decode, token: int, host: int, brackets: str) -> Text:
     written = decode([token])
     shown = _strip(written)
     marked = Text(written[: len(written) - len(shown)]).append(brackets[0]).append(_inline(shown), style=TAKEOVER)
-    if host is not None and host != token:
+    if host not in (-1, token):
         marked.append("|").append(_inline(_strip(decode([host]))), style=REPLACED)
     return marked.append(brackets[1] + "\n" * written.count("\n"))
 

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
-from lm_eval_takeover.lab.score_files import SampleTokens, find_scored, list_score_files, make_sample, read_header
+from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.files import Run
 from lm_eval_takeover.results.stored import tabulate_run
+from lm_eval_takeover.runs.evidence import ScoresHeader
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.runs.run_reader import RunReader
 
@@ -76,21 +76,17 @@ class Inputs:
         return self.runs[self.scored_name]
 
     @cached_property
-    def score_files(self) -> list[Path]:
-        """The scores of the run whose rollouts are analysed, of all its samples."""
-        files = list_score_files(self.scored.folder)
+    def scores(self) -> ScoresHeader:
+        """Models and scores of the run whose rollouts are analysed. All its texts are scored."""
+        texts, found = self.scored.stored_samples(), self.scored.list_scored()
         way_out = f"run: lm-eval-takeover score {self.scored.folder}"
-        if not files:
+        if not found:
             raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")
-        keys = {sample.stored.key for sample in self.scored.answered}
-        if left := keys - find_scored(files, keys):
-            raise CannotShow(f"{len(left)} of {len(keys)} samples of '{self.scored_name}' are not scored yet; {way_out}")
-        return files
-
-    @cached_property
-    def scores(self) -> list[str]:
-        """All that the files have."""
-        return list(read_header(self.score_files[0])[0].scores)
+        if len(found) < len(texts):
+            left = f"{len(texts) - len(found)} of {len(texts)} samples of '{self.scored_name}'"
+            raise CannotShow(f"{left} are not scored yet; {way_out}")
+        ((_, header, _),) = self.scored.read_scores([], texts[:1])
+        return header
 
     @cached_property
     def results(self) -> dict[str, Run]:
@@ -135,11 +131,10 @@ class Inputs:
         for row in run.answered:
             shared.setdefault(row.stored.key, []).append((row.task, row.problem, row.sample))
         columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
-        for row, table in run.read_traces(columns):
-            sample = make_sample(row.name, table, columns)
-            arrays = {**sample.columns, "takeover": sample.columns["chosen_from"] == run.donor}
+        for row, found in run.read_traces(columns):
+            found["takeover"] = found["chosen_from"] == run.donor
             for name in shared[row.stored.key]:
-                yield name[0], SampleTokens(name, arrays)
+                yield name[0], SampleTokens(name, found)
 
     @cached_property
     def pieces(self) -> Pieces:

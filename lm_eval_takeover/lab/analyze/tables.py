@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,18 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures import outcomes
-from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, Measuring, measure_files
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, Measuring, measure_groups
 from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.lab.measures.outcomes import find_changed
 from lm_eval_takeover.lab.measures.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.results.problems import ACC
-from lm_eval_takeover.runs.parquet import Name
+from lm_eval_takeover.runs.parquet import Name, split_parts
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 from lm_eval_takeover.storage.files import write_text
 
 INDEX = "analysis.json"
-_NOTHING = "all scores are 0, or the scores files hold none of the run's samples"
+_NOTHING = "all scores are 0"
 
 
 def analyze(options: argparse.Namespace) -> int:
@@ -100,14 +101,15 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
 def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
     """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
-    places: dict[Name, list[Name]] = {}
+    places: dict[bytes, list[Name]] = {}
     for sample in inputs.scored.answered:
-        places.setdefault(sample.stored_name, []).append((sample.task, sample.problem, sample.sample))
+        places.setdefault(sample.stored.key, []).append((sample.task, sample.problem, sample.sample))
     codes = inputs.codes if "planning" in names else None
-    measuring = Measuring(names, inputs.scores, places, codes)
+    measuring = Measuring(names, inputs.scored.folder, inputs.scores, places, codes)
+    tokens = {sample.stored.key: sample.stored.tokens for sample in inputs.scored.answered}
+    groups = [dict(group) for group in split_parts(tokens.items(), itemgetter(1))]
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    files, tokens = inputs.score_files, sum(sample.stored.tokens for sample in inputs.scored.stored_samples())
-    for measured in tqdm(measure_files(measuring, files, tokens), "Reading scores", len(files), unit="file"):
+    for measured in tqdm(measure_groups(measuring, groups), "Reading scores", len(groups), unit="group"):
         for name, frame in measured.items():
             frames[name].append(frame)
     return {name: pl.concat(parts).sort("task", maintain_order=True) for name, parts in frames.items() if parts}
@@ -252,9 +254,9 @@ def _list_largest(inputs: Inputs, run: RunReader) -> Iterator[tuple[float, tuple
 
 def _describe(inputs: Inputs, run: RunReader, sample: Answered, at: int | None = None) -> dict[str, Any]:
     """The text with its takeovers marked as `show` does; beside a position, if there is one."""
-    ((_, table),) = run.read_traces(_TRACED, [sample])
+    ((_, trace),) = run.read_traces(_TRACED, [sample])
     if at is not None:
-        table = table.slice(start := max(0, at - _AROUND), at + 1 + _AROUND - start)
-    text = mark_takeovers(lambda ids: "".join(inputs.pieces.split(ids)), table, run.donor).plain
+        trace = {name: values[max(0, at - _AROUND) : at + 1 + _AROUND] for name, values in trace.items()}
+    text = mark_takeovers(lambda ids: "".join(inputs.pieces.split(ids)), trace, run.donor).plain
     facts = {"position": None, "score": None, "problem": run.find_prompt(sample)["problem"], "text": text}
     return dict(zip(("task", "doc_id", "sample"), sample.name, strict=True)) | facts

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import ArgumentError
@@ -24,7 +22,7 @@ from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.tasks.instances import read_generation_settings
 
-_COLUMNS = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "host_token_id")
+_COLUMNS = ("chosen_from", "token_id", "host_token_id", "score", "host_logprob", "donor_logprob")
 _QUARTERS = 4
 _ASKED = 4  # candidates for each position that is wanted, where the other model must be asked
 _FLOOR = 0.01  # beside the root of the chance that the other model draws another token: nothing is left out for certain
@@ -99,12 +97,12 @@ class Candidates:
         for row, share in zip(self.rows[chosen], inclusion, strict=True):
             wanted.setdefault(samples[row["text"]].stored.key, []).append((row, float(share)))
         texts = [samples[text] for text in sorted(set(self.rows["text"][chosen].tolist()))]
-        read = {sample.stored.key: (sample, table) for sample, table in self.run.read_traces(_COLUMNS, texts)}
+        read = {sample.stored.key: (sample, found) for sample, found in self.run.read_traces(_COLUMNS, texts)}
         positions = []
         for key, rows in wanted.items():
-            sample, table = read[key]
+            sample, found = read[key]
             prompt = tuple(self.run.find_prompt(sample)["prompt_ids"])
-            tokens, scores = table["token_id"].to_pylist(), table["score"].fill_null(np.nan).to_pylist()
+            tokens, scores = found["token_id"].tolist(), found["score"].tolist()
             for row, share in rows:
                 place = int(row["token"])
                 host, donor = (int(row["host"]), tokens[place]) if self.kind == TAKEOVER else (tokens[place], UNKNOWN)
@@ -123,12 +121,9 @@ def list_candidates(run: RunReader, limit: Callable[[Answered], int]) -> dict[st
     numbers = {sample.stored.key: number for number, sample in enumerate(run.stored_samples())}
     parts: dict[str, list[NDArray[Any]]] = {TAKEOVER: [], CONTROL: []}
     asked = {TAKEOVER: False, CONTROL: True}
-    for sample, table in run.read_traces(_COLUMNS):
-        taken = pc.equal(table["chosen_from"].cast(pa.string()), run.donor).to_numpy()
-        host = table["host_token_id"].fill_null(UNKNOWN).to_numpy()
-        token, score, host_p, donor_p = (
-            table[name].to_numpy() for name in ("token_id", "score", "host_logprob", "donor_logprob")
-        )
+    for sample, found in run.read_traces(_COLUMNS):
+        chosen_from, token, host, score, host_p, donor_p = map(found.__getitem__, _COLUMNS)
+        taken = chosen_from == run.donor
         rows = np.zeros(len(token), _CANDIDATE)
         rows["text"], rows["token"], rows["host"] = numbers[sample.stored.key], np.arange(len(token)), host
         rows["left"] = len(token) - 1 - rows["token"]

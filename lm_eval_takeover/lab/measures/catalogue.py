@@ -1,7 +1,7 @@
 """The analyses by name: their columns, what is measured on one scored sample, and how samples are put together.
 
 How unevenly scores are spread over the tokens of a sample, and where the largest stand (section 4.1, Figure 2). The samples of a
-run are measured one file after the other: on all cores where there is much.
+run are measured in groups: on all cores where there is much.
 """
 
 import os
@@ -25,8 +25,10 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.lab.measures import outcomes, planning
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_text
 from lm_eval_takeover.lab.measures.pooling import MEAN, make_frame, pool_ratios, tabulate_ratios
-from lm_eval_takeover.lab.score_files import ENTROPY, SampleTokens, ceil_percent, read_scored_samples
+from lm_eval_takeover.lab.sample_tokens import SampleTokens, ceil_percent
+from lm_eval_takeover.runs.evidence import ENTROPY, ScoresHeader, column_of
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
+from lm_eval_takeover.runs.run_reader import read_scores
 
 SHARES = (1, 5, 8)  # percent of a sample's tokens
 GRID = 100  # steps of the Lorenz curve
@@ -147,35 +149,46 @@ SCORED: Mapping[str, SampleAnalysis] = {
 }
 
 
+Texts = Iterable[tuple[Sequence[Name], SampleTokens]]  # with the tasks' names of each: where two tasks share it, both have it
+
+
+def measure_texts(names: Sequence[str], scores: Iterable[str], texts: Texts) -> dict[str, pl.DataFrame]:
+    """By analysis a row per name of a text and score: `task, doc_id, sample, score` and what is measured."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for places, sample in texts:
+        for name, score in product(names, scores):
+            if (measured := SCORED[name].measure(sample, score)) is not None:
+                named = (dict(zip(NAME_COLUMNS, place, strict=True)) for place in places)
+                rows[name] += [{**place, "score": score, **measured} for place in named]
+    return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
+
+
 @dataclass(frozen=True)
 class Measuring:
-    """Which analyses, by which scores. `codes`, where planning is among them, are those of the vocabulary.
+    """Which analyses of the scored texts of a run_dir. `codes`, where planning is among them, are those of the vocabulary.
 
-    `places` are the tasks' names of each stored sample: where two tasks share it, both have it; others are left out.
+    `places` are the tasks' names of each text, by key.
     """
 
     names: Sequence[str]
-    scores: Sequence[str]
-    places: Mapping[Name, Sequence[Name]]
+    folder: Path
+    header: ScoresHeader  # of all scores
+    places: Mapping[bytes, Sequence[Name]]
     codes: Vocabulary | None = None
 
-    def measure(self, path: Path) -> dict[str, pl.DataFrame]:
-        """A table by analysis, of the samples of this file."""
-        return self.measure_samples(read_scored_samples([path], self.scores))
+    def measure(self, tokens: Mapping[bytes, int]) -> dict[str, pl.DataFrame]:
+        """A table by analysis, of the texts of these keys, which have these numbers of tokens."""
+        return measure_texts(self.names, self.header.scores, self._read(tokens))
 
-    def measure_samples(self, samples: Iterable[SampleTokens]) -> dict[str, pl.DataFrame]:
-        """By analysis a row per place of a sample and score: `task, doc_id, sample, score` and what is measured."""
-        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in self.names}
-        for sample in samples:
-            places = self.places.get(sample.name, ())
+    def _read(self, tokens: Mapping[bytes, int]) -> Texts:
+        columns = ["token_id", *map(column_of, self.header.scores)]
+        for key, header, found in read_scores(self.folder, tokens, columns):
+            if header != self.header:
+                both = f"{self.header.describe()}, and with {header.describe()}"
+                raise RunDirError(f"run_dir='{self.folder}' was scored with {both}; score it again with --overwrite")
             if self.codes is not None:
-                codes = classify_text(self.codes, sample.columns["token_id"])
-                sample = SampleTokens(sample.name, {**sample.columns, "codes": codes})
-            for name, score in product(self.names if places else (), self.scores):
-                if (measured := SCORED[name].measure(sample, score)) is not None:
-                    named = (dict(zip(NAME_COLUMNS, place, strict=True)) for place in places)
-                    rows[name] += [{**place, "score": score, **measured} for place in named]
-        return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
+                found["codes"] = classify_text(self.codes, found["token_id"])
+            yield self.places[key], SampleTokens(self.places[key][0], found)
 
 
 _AT_WORK: list[Measuring] = []  # of a worker: sent once, since with full pipes the end of a worker may hang its pool
@@ -188,23 +201,23 @@ def _begin(measuring: Measuring) -> None:
     Thread(target=lambda parent: (parent.join(), os._exit(1)), args=[parent_process()], daemon=True).start()
 
 
-def _measure(path: Path) -> dict[str, pl.DataFrame]:
-    return _AT_WORK[0].measure(path)
+def _measure(tokens: Mapping[bytes, int]) -> dict[str, pl.DataFrame]:
+    return _AT_WORK[0].measure(tokens)
 
 
-def measure_files(measuring: Measuring, paths: Sequence[Path], tokens: int) -> Iterator[dict[str, pl.DataFrame]]:
-    """`Measuring.measure` of each file, in their order. Raises RunDirError where a worker process was killed."""
-    if tokens < MANY:
-        yield from map(measuring.measure, paths)
+def measure_groups(measuring: Measuring, groups: Sequence[Mapping[bytes, int]]) -> Iterator[dict[str, pl.DataFrame]]:
+    """`Measuring.measure` of each group, in their order. Raises RunDirError where a worker process was killed."""
+    if sum(sum(group.values()) for group in groups) < MANY:
+        yield from map(measuring.measure, groups)
         return
-    workers = min(count_cores(), len(paths))
+    workers = min(count_cores(), len(groups))
     context = get_context("forkserver")  # not `fork`: pyarrow and polars have threads by then
     context.set_forkserver_preload([__name__])  # imported once for all workers
     pool = ProcessPoolExecutor(workers, context, _begin, (measuring,))
     ahead = deque[Future[dict[str, pl.DataFrame]]]()
     try:
-        for path in paths:
-            ahead.append(pool.submit(_measure, path))
+        for group in groups:
+            ahead.append(pool.submit(_measure, group))
             if len(ahead) > 2 * workers:
                 yield ahead.popleft().result()
         yield from (future.result() for future in ahead)

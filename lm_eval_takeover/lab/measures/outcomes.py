@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from scipy.special import bdtr
 
 from lm_eval_takeover.lab.measures.pooling import MEAN, Estimates, Values, draw_weights, tabulate_ratios
-from lm_eval_takeover.lab.score_files import ENTROPY, SampleTokens
+from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.results.files import Run
 from lm_eval_takeover.results.summary import average, choose_averaged, find_nominal_rate, summarize_tasks
+from lm_eval_takeover.runs.evidence import ENTROPY
 
 RANKS = ("1", "2", "3", "4-10", "11-100", ">100")
 _FIRST_RANKS = np.array([1, 2, 3, 4, 11, 101])  # of each bucket

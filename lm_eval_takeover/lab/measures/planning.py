@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lm_eval_takeover.lab.measures.pooling import MEAN, Values, draw_weights, interval, sum_by
-from lm_eval_takeover.lab.score_files import SampleTokens
+from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.results.summary import choose_averaged
 
 RULES = Path(__file__).with_name("token_classes.toml")

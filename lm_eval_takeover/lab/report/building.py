@@ -8,7 +8,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -27,18 +27,11 @@ from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw_overview
 from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, clean_figure, read_effects, read_figure
 from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
-from lm_eval_takeover.lab.score_files import (
-    SampleTokens,
-    column_of,
-    list_score_files,
-    make_sample,
-    read_header,
-    read_scored_samples,
-)
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.documents import Fields
 from lm_eval_takeover.results.ruler import Read, describe_bend
 from lm_eval_takeover.results.summary import Figure
+from lm_eval_takeover.runs.evidence import Columns, column_of
 from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
@@ -304,33 +297,28 @@ def _pack_chunk(
     packed = {}
     for name, samples in by_run.items():
         run = analysis.runs[name]
-        scored = read_scores(run, samples, score) if run.written_by == "base" else {}
-        for sample, table in run.read_traces(_TRACED, list(samples.values())):
-            tokens = make_sample(sample.stored_name, table, _TRACED)
-            packed[name, sample.stored.key] = pack(run, tokens, scored.get(sample.stored.key), score, pieces[name])
+        scored = read_scores(run, samples.values(), score) if run.written_by == "base" else {}
+        for sample, columns in run.read_traces(_TRACED, list(samples.values())):
+            packed[name, sample.stored.key] = pack(run, columns, scored.get(sample.stored.key), score, pieces[name])
     return packed
 
 
-def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -> dict[bytes, SampleTokens]:
+def read_scores(run: RunReader, samples: Iterable[Answered], score: str) -> dict[bytes, Columns]:
     """By key what `lm-eval-takeover score` found of these texts: `score` and both models' probabilities."""
-    by_name = {sample.stored_name: key for key, sample in samples.items()}
-    headers = {path: read_header(path) for path in list_score_files(run.folder)}
-    files = [path for path, (header, keys) in headers.items() if score in header.scores and keys & samples.keys()]
-    found = read_scored_samples(files, [score], ["base_logprob", "guide_logprob", "base_rank"])
-    return {by_name[tokens.name]: tokens for tokens in found if tokens.name in by_name}
+    found = run.read_scores([column_of(score), "base_logprob", "guide_logprob", "base_rank"], samples)
+    return {key: columns for key, header, columns in found if score in header.scores}
 
 
-def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, score: str, pieces: Pieces) -> str:
+def pack(run: RunReader, columns: Columns, scored: Columns | None, score: str, pieces: Pieces) -> str:
     """One rollout, base64 of zlib of JSON, which a browser opens by itself; `scored` is what was measured on it afterwards.
 
     `text` has a piece per token, `taken` the positions that the donor wrote, `same` those of them where the host would have
     written that, too, `host` by position what it would have instead. Score, log-probabilities under host and donor (nats), and
     rank under the host are by token, null where they are not known.
     """
-    columns = tokens.columns
     measured = [columns[name] for name in ("score", "host_logprob", "donor_logprob", "donor_rank")]
     if scored is not None:
-        measured = [scored.columns[name] for name in (column_of(score), "base_logprob", "guide_logprob", "base_rank")]
+        measured = [scored[name] for name in (column_of(score), "base_logprob", "guide_logprob", "base_rank")]
     taken = np.flatnonzero(columns["chosen_from"] == run.donor) if run.written_by is None else np.empty(0, dtype=int)
     ids, hosts = columns["token_id"], columns["host_token_id"]
     replaced = {int(i): pieces.name(int(hosts[i])) for i in taken if hosts[i] >= 0 and hosts[i] != ids[i]}

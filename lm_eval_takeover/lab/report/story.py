@@ -17,7 +17,7 @@ _WORDS = 10  # that are shown
 _LONGEST_TOKEN = 60  # characters
 _TRACED = ("token_id", "chosen_from", "host_token_id")
 
-Words = Counter[tuple[int | None, int]]  # what the host would have written, None if it was not asked; what the donor wrote
+Words = Counter[tuple[int, int]]  # what the host would have written, -1 if it was not asked; what the donor wrote
 
 
 def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, Any] | None:
@@ -45,16 +45,16 @@ def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, An
 def _read_takeovers(run: RunReader) -> tuple[list[float], Words]:
     """Where all takeovers stand in their answers, from 0 to 1, and how often each changed a token."""
     places, words = list[float](), Words()
-    for _, table in run.read_traces(_TRACED):
-        ids, writers, hosts = (table[name].to_pylist() for name in _TRACED)
+    for _, found in run.read_traces(_TRACED):
+        ids, writers, hosts = (found[name].tolist() for name in _TRACED)
         taken = [place for place, writer in enumerate(writers) if writer == run.donor]
         places += [place / len(ids) for place in taken]
         words.update((hosts[place], ids[place]) for place in taken if hosts[place] != ids[place])
     return places, words
 
 
-def _name(pieces: Pieces, token: int | None) -> str:
-    return "" if token is None else pieces.name(token).replace("\n", "⏎")[:_LONGEST_TOKEN]
+def _name(pieces: Pieces, token: int) -> str:
+    return "" if token < 0 else pieces.name(token).replace("\n", "⏎")[:_LONGEST_TOKEN]
 
 
 def tell_accuracy(analysis: Analysis, rows: Mapping[str, Any]) -> str:

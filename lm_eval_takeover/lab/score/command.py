@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     folders = "the folder that a run had as run_dir=; a folder of compare means its base"
     add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help=folders)
-    add("--overwrite", action="store_true", help="replace scores that are in RUN_DIR/scores")
+    add("--overwrite", action="store_true", help="replace scores that the run has")
     add_stored_pair(parser)
 
 

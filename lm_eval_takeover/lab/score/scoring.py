@@ -1,19 +1,15 @@
-"""Finds the texts of a run without scores, and reads them with both models, file by file.
+"""Finds the texts of a run without scores, reads them with both models, and adds what it finds to the journal.
 
 `restore_arguments` and `Readers` are the models of a stored run, for any command that reads its texts again.
 """
 
 import contextlib
 import logging
-import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
@@ -22,24 +18,17 @@ from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.lab.score_files import (
-    SampleTokens,
-    Scorer,
-    ScoresHeader,
-    find_scored,
-    list_score_files,
-    read_header,
-    write_scores,
-)
+from lm_eval_takeover.lab.score.files import write_score_files
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
-from lm_eval_takeover.method.registry import Score, load_plugins
+from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.layout import SCORES_FOLDER, SCORES_LOCK
+from lm_eval_takeover.runs.evidence import ScoresHeader, pack_scores
+from lm_eval_takeover.runs.layout import SCORES
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
-from lm_eval_takeover.storage.files import Lock, Locked
+from lm_eval_takeover.runs.run_writer import RunWriter
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +86,8 @@ class Readers:
             self.backend.close()
 
 
-FILE_TOKENS = 2**19  # of a file, which is one row group
-_FILE_SECONDS = 60.0  # that a killed call loses at most, beside the batch at hand
 _MOST_TEXTS = 512  # at a time, where an engine batches by itself
-_BATCH_TOKENS = 2**13  # at a time, with batch_size=auto: seconds on a CPU, so the bar moves and a stopped call keeps more
+_BATCH_TOKENS = 2**13  # at a time, with batch_size=auto: seconds on a CPU, so the bar moves and a killed call keeps more
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,96 +113,91 @@ def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any],
     readers: Readers | None = None
     try:
         for run, arguments in runs:
-            if readers is not None and arguments != readers.arguments:
-                readers.close()
-                readers = None
-            readers = readers or Readers(arguments)
-            run.check_models(arguments, readers.pair, allowed=allow == "weights")
-            with _hold(run.folder):
-                count = score_run(run, readers, overwrite=overwrite)
-            print(f"{count:,} samples scored -> {run.folder / SCORES_FOLDER}")
+            with contextlib.closing(RunWriter(run.folder)) as writer:
+                if readers is not None and arguments != readers.arguments:
+                    readers.close()
+                    readers = None
+                readers = readers or Readers(arguments)
+                run.check_models(arguments, readers.pair, allowed=allow == "weights")
+                count = score_run(run, writer, readers, overwrite=overwrite)
+            print(f"{count:,} samples scored -> {run.folder / SCORES}")
     finally:
         if readers is not None:
             readers.close()
     return 0
 
 
-def score_run(run: RunReader, readers: Readers, *, overwrite: bool) -> int:
+def score_run(run: RunReader, writer: RunWriter, readers: Readers, *, overwrite: bool) -> int:
     """Score the texts of one folder that have no scores. Returns their number. Raises RunDirError, VocabularyError."""
     pair = readers.pair
-    scores = list(registered)
-    header = _describe(pair, scores)
+    header = _describe(pair)
     samples = run.stored_samples()
-    files = [] if overwrite else list_score_files(run.folder)
-    if files and (written := read_header(files[0])[0]) != header:
-        raise RunDirError(
-            f"'{files[0]}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it"
-        )
-    done = find_scored(files, {sample.stored.key for sample in samples})
+    done = set[bytes]()
+    for key, written, _ in run.read_scores([], [] if overwrite else samples):
+        done.add(key)
+        if written != header:
+            raise RunDirError(
+                f"run_dir='{run.folder}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to "
+                f"replace it"
+            )
     if len(run.answered) < len(run.asked):
         logger.warning(
-            "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again later",
+            "run_dir='%s': %d of %d samples are finished; the run was stopped: finish it, and score it again",
             run.folder, len(run.answered), len(run.asked),
         )  # fmt: skip
     texts = read_texts(run, [sample for sample in samples if sample.stored.key not in done])
     texts.sort(key=lambda text: (-text.length, text.sample.name))  # the longest first: what does not fit is known at once
     if done:
         logger.warning("'%s': %d samples are scored already; %d are left", run.folder, len(done), len(texts))
-    if not texts:
-        return 0
-    check_tokenizer(run, pair, texts)
-    backend = readers.backend  # nothing can be refused any more
+    if texts:
+        check_tokenizer(run, pair, texts)
+        backend = readers.backend  # nothing can be refused any more
     if overwrite:
-        shutil.rmtree(run.folder / SCORES_FOLDER, ignore_errors=True)
-    _write_files(run, backend, scores, header, texts)
+        with writer.writing():
+            writer.journal.drop_evidence("score", [sample.stored.key for sample in samples])
+    try:
+        if texts:
+            _add_scores(run, writer, backend, header, texts)
+    finally:
+        write_score_files(writer, header, {sample.stored.key: sample.stored for sample in samples})
     return len(texts)
 
 
-def _write_files(
-    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[UnscoredSample]
+def _add_scores(
+    run: RunReader, writer: RunWriter, backend: Backend, header: ScoresHeader, texts: Sequence[UnscoredSample]
 ) -> None:
-    """Score these texts into files, each written whole. A stopped call writes what it has."""
-    written, group = 0, dict[bytes, SampleTokens]()
+    """Score these texts, the longest first, and commit each batch; half as many rows at a time once memory ran out."""
+    scores, scored = list(registered), 0
 
-    def describe_kept() -> str:
-        return f"{written:,} samples are scored in '{run.folder / SCORES_FOLDER}', and the same command goes on from there"
+    def compare(batch: Sequence[UnscoredSample]) -> list[dict[str, Any]]:
+        labels = [f"task {text.sample.task}, doc {text.sample.doc_id}, sample {text.sample.sample}" for text in batch]
+        return backend.compare(scores, [text.prompt for text in batch], [text.tokens for text in batch], labels)
 
-    def write_group() -> None:
-        nonlocal written
-        if group:
-            write_scores(run.folder, header, group)
-            written += len(group)
-            group.clear()
-
-    stopping.on_stop(describe_kept)
-    started = time.monotonic()
+    most = min(_MOST_TEXTS, backend.fit_rows(texts[0].length))
+    if isinstance(backend, TransformersBackend) and backend.arguments.batch_size == "auto":
+        most = min(most, max(1, _BATCH_TOKENS // texts[0].length))
+    stopping.on_stop(lambda: f"{scored:,} samples are scored in '{run.folder}', and the same command goes on from there")
     total = sum(len(text.tokens) for text in texts)
     with tqdm(total=total, desc=f"Scoring {for_terminal(run.label)}", unit="tok", unit_scale=True) as bar:
-        try:
-            for scored in _score_texts(backend, scores, texts):
-                group |= scored
-                bar.update(sum(map(len, scored.values())))
-                tokens = sum(map(len, group.values()))
-                if tokens >= FILE_TOKENS or time.monotonic() - started > _FILE_SECONDS:
-                    write_group()
-                    started = time.monotonic()
-        finally:
-            write_group()
+        for batch, values in run_in_batches(compare, texts, most):
+            pairs = zip(batch, values, strict=True)
+            packed = {one.sample.stored.key: pack_scores(header, {"token_id": one.tokens, **of}) for one, of in pairs}
+            writer.add_evidence("score", packed)
+            scored += len(batch)
+            bar.update(sum(len(text.tokens) for text in batch))
 
 
-def _describe(pair: Pair, scores: Sequence[Score]) -> ScoresHeader:
-    def describe(role: str) -> Scorer:
-        member = pair.member(role)
-        return Scorer(id=member.id.id, revision=member.id.revision, dtype=str(member.dtype))
-
-    return ScoresHeader(describe("base"), describe("guide"), {score.name: score.source.digest for score in scores})
+def _describe(pair: Pair) -> ScoresHeader:
+    members = [pair.member(role) for role in ("base", "guide")]
+    models = [f"{one.role}={one.id.id} ({one.dtype}, revision {one.id.revision})" for one in members]
+    return ScoresHeader(", ".join(models), {score.name: score.source.digest for score in registered})
 
 
 def read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSample]:
     """Prompts and tokens of these samples. Raises RunDirError where they are missing or damaged."""
     return [
-        UnscoredSample(sample, tuple(run.find_prompt(sample)["prompt_ids"]), table["token_id"].to_pylist())
-        for sample, table in run.read_traces(["token_id"], samples)
+        UnscoredSample(sample, tuple(run.find_prompt(sample)["prompt_ids"]), found["token_id"].tolist())
+        for sample, found in run.read_traces(["token_id"], samples)
     ]
 
 
@@ -234,37 +216,3 @@ def check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[UnscoredSample])
                 f"run_dir='{run.folder}' was written with a different tokenizer than that of {pair.members[0].id.id}: the prompt "
                 f"of task {text.sample.task}, doc {text.sample.doc_id} has other tokens; name its pair with --base and --guide"
             )
-
-
-def _score_texts(
-    backend: Backend, scores: Sequence[Score], texts: Sequence[UnscoredSample]
-) -> Iterator[dict[bytes, SampleTokens]]:
-    """Batches in the order of the texts, the longest first; half as many rows at a time once memory ran out."""
-
-    def compare(batch: Sequence[UnscoredSample]) -> list[dict[str, Any]]:
-        labels = [f"task {text.sample.task}, doc {text.sample.doc_id}, sample {text.sample.sample}" for text in batch]
-        return backend.compare(scores, [text.prompt for text in batch], [text.tokens for text in batch], labels)
-
-    most = min(_MOST_TEXTS, backend.fit_rows(texts[0].length))
-    if isinstance(backend, TransformersBackend) and backend.arguments.batch_size == "auto":
-        most = min(most, max(1, _BATCH_TOKENS // texts[0].length))
-    for batch, values in run_in_batches(compare, texts, most):
-        yield {
-            text.sample.stored.key: SampleTokens(text.sample.stored_name, {"token_id": np.array(text.tokens), **arrays})
-            for text, arrays in zip(batch, values, strict=True)
-        }
-
-
-@contextlib.contextmanager
-def _hold(folder: Path) -> Iterator[None]:
-    """Keep other calls of `score` out of a folder. Raises RunDirError where one is at work."""
-    try:
-        lock = Lock(folder / SCORES_LOCK)
-    except Locked as holder:
-        raise RunDirError(f"run_dir='{folder}' is being scored by {holder}; wait for it to end") from None
-    except OSError as error:
-        raise RunDirError(f"run_dir='{folder}' cannot be written: {error}; make it writable") from error
-    try:
-        yield
-    finally:
-        lock.release()

@@ -142,7 +142,7 @@ def count_kept(folder, kind):
     count = 0
     for path in folder.glob(".out.json.*.partial/journal-000.sqlite"):
         with contextlib.closing(sqlite3.connect(path)) as journal:
-            count += journal.execute("SELECT count(*) FROM samples WHERE task = ?", (kind,)).fetchone()[0]
+            count += journal.execute("SELECT count(*) FROM evidence WHERE kind = ?", (kind,)).fetchone()[0]
     return count
 
 
@@ -168,13 +168,13 @@ def test_a_calibration_that_is_stopped_and_killed_goes_on_and_ends_with_the_same
 
     killed.parent.mkdir()
     process = calibration(killed, *options)
-    wait_until(lambda: count_kept(killed.parent, "rollouts") >= 10, process)
+    wait_until(lambda: count_kept(killed.parent, "rollout") >= 10, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     assert process.stderr.strip().endswith("stopped; what was finished is kept, and the same command goes on from there")
-    assert count_kept(killed.parent, "rollouts") % 5 == 0  # whole groups
+    assert count_kept(killed.parent, "rollout") % 5 == 0  # whole groups
     process = calibration(killed, *options)
-    wait_until(lambda: count_kept(killed.parent, "results"), process)
+    wait_until(lambda: count_kept(killed.parent, "result"), process)
     process.send_signal(signal.SIGSTOP)
     second = calibration(killed, *options)
     assert second.wait() == 2

@@ -7,9 +7,9 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
-import pyarrow as pa
+import numpy as np
 import pytest
-from helpers.analyses import write_run
+from helpers.analyses import score_run, write_run
 from helpers.demo_runs import run_demo
 from helpers.run_dirs import plant, plant_facts
 from lm_eval import simple_evaluate
@@ -19,7 +19,6 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
 from lm_eval_takeover.commands.show.rollout import find_sample, list_scores, mark_takeovers
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.runs.parquet import NAME_FIELDS, write_parquet
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_stored_runs
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
@@ -184,10 +183,10 @@ def test_a_terminal_obeys_nothing_of_a_stranger_s_run(demo_runs, tmp_path, capsy
 
 def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_runs, capsys):
     run = read_run_folder(demo_runs["guided"])
-    one, trace = next((one, table) for one, table in run.read_traces(["chosen_from", "token_id", "host_token_id"])
+    one, trace = next((one, trace) for one, trace in run.read_traces(["chosen_from", "token_id", "host_token_id"])
                       if one.stored.takeovers and one.sample == 2)  # fmt: skip
     text = show(capsys, demo_runs["guided"], "--doc", str(one.doc_id), "--sample", "2")
-    rows = zip(*(trace[name].to_pylist() for name in ("chosen_from", "token_id", "host_token_id")), strict=True)
+    rows = zip(*(trace[name].tolist() for name in ("chosen_from", "token_id", "host_token_id")), strict=True)
     taken = [(token, host) for writer, token, host in rows if writer == "guide"]
     marks = re.findall(r"\[([^\]|]*)(\|[^\]]*)?\]", text)
     assert len(marks) == len(taken) == one.stored.takeovers
@@ -208,13 +207,13 @@ def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, caps
     assert "doc 0, sample" in printed and "doc 1, sample" in printed  # another problem, no second sample of the first
     gate, told = run.takeover, printed.split("highest that")[0].split(f"tau {run.takeover['tau']:.3f}, ce at each")[1]
     ((_, trace),) = run.read_traces(["chosen_from", "score", "window_mean"], right[:1])
-    rows = trace.to_pylist()
-    least = [max(gate["tau"], gate["kappa"] * (row["window_mean"] or 0)) for row in rows]
-    lines = [f"token {at:,}: {row['score']:.3f} {'>' if row['score'] > edge else '<'} {edge:.3f}"
-             for at, (row, edge) in enumerate(zip(rows, least, strict=True))]  # fmt: skip
-    taken = [line for row, line in zip(rows, lines, strict=True) if row["chosen_from"] == "guide"]
+    scores, means = trace["score"].tolist(), np.nan_to_num(trace["window_mean"]).tolist()
+    least = [max(gate["tau"], gate["kappa"] * mean) for mean in means]
+    lines = [f"token {at:,}: {score:.3f} {'>' if score > edge else '<'} {edge:.3f}"
+             for at, (score, edge) in enumerate(zip(scores, least, strict=True))]  # fmt: skip
+    taken = [line for writer, line in zip(trace["chosen_from"], lines, strict=True) if writer == "guide"]
     assert [line.split("  ")[0] for line in told.splitlines()[1:]] == taken and all(" > " in line for line in taken)
-    highest = max((at for at, row in enumerate(rows) if row["chosen_from"] == "base"), key=lambda at: rows[at]["score"])
+    highest = max(np.flatnonzero(trace["chosen_from"] == "base"), key=scores.__getitem__)
     assert lines[highest] in printed.split("highest that did not fire, ")[1] and " < " in lines[highest]
     with pytest.raises(ArgumentError, match="--rescued: no row of the base beside"):
         main(["show", str(tmp_path / "compared"), "--rescued"])
@@ -229,15 +228,13 @@ def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, caps
 @pytest.mark.parametrize(("score", "mean", "held"), [(1.5, 3.0, "tau"), (22.215, 5.0, "the window")])
 def test_the_test_that_held_a_score_is_named_and_the_donors_token_where_it_is_known(score, mean, held):
     rows = {"token_id": [0, 1], "host_token_id": [0, 1], "chosen_from": ["base"] * 2, "score": [0.1, score]}
-    trace, gate = pa.table(rows | {"window_mean": [None, mean]}), {"tau": 3.572, "kappa": 5.0378, "score": "ce"}
+    trace = {name: np.array(values) for name, values in (rows | {"window_mean": [np.nan, mean]}).items()}
+    gate = {"tau": 3.572, "kappa": 5.0378, "score": "ce"}
     decode = ["The", " ant", " fox"].__getitem__
     for top, told in ((2, "[fox]"), (None, "not known; `lm-eval-takeover score` reads it")):
         *_, highest, why = list_scores(lambda ids: decode(*ids), trace, "guide", gate, {1: top}.get)
         assert highest.startswith(f"highest that did not fire, token 1: {score:.3f} < ")
         assert why.startswith(f"  held by {held}") and why.endswith(f"; the guide's likeliest token: {told}")
-
-
-TOPS = pa.schema([*NAME_FIELDS, pa.field("guide_top", pa.int32())])
 
 
 def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
@@ -249,14 +246,8 @@ def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
     shown = show(capsys, tmp_path, "--missed", "--number", "3")
     assert shown.endswith("1 of 3 answers are missed\n") and "task t, doc 0, sample 0" in shown
     assert "likeliest token: not known; `lm-eval-takeover score` reads it" in shown
-    scored = {
-        "task": ["t"] * 16,
-        "doc_id": [1] * 8 + [0] * 8,
-        "sample": [0] * 16,
-        "position": tokens * 2,
-        "guide_top": [5] * 16,
-    }
-    write_parquet(tmp_path / "guided" / "samples" / "scores" / "000001.parquet", pa.table(scored, TOPS))
+    run = read_run_folder(tmp_path / "guided")
+    score_run(run.folder, {one.stored.key: {"guide_top": [5] * 8} for one in run.answered})
     assert "the guide's likeliest token: [" in show(capsys, tmp_path, "--missed")
 
 
@@ -268,7 +259,8 @@ def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
 def test_a_mark_shows_spaces_and_line_breaks_and_is_no_bracket_of_the_answer(words, hosts, marked):
     known = [*words, *filter(None, hosts)]
     columns = {"token_id": [*range(len(words))], "host_token_id": [known.index(host) if host else 0 for host in hosts]}
-    trace = pa.table({**columns, "chosen_from": ["base", "guide", "base"][: len(words)]})
+    columns["chosen_from"] = ["base", "guide", "base"][: len(words)]
+    trace = {name: np.array(values) for name, values in columns.items()}
     assert mark_takeovers(lambda ids: "".join(known[i] for i in ids), trace, "guide").plain == marked
 
 

@@ -93,12 +93,12 @@ def use_other_tokens(run):
 @pytest.mark.parametrize(
     ("change", "given", "only", "message"),
     [
-        (lambda runs: shutil.rmtree(runs["base"] / "scores"), ["base"], "lorenz",
+        (lambda runs: forget(runs["base"], "evidence WHERE kind = 'score'"), ["base"], "lorenz",
          r"lorenz cannot be shown: the base run 'base' is not scored; run: lm-eval-takeover score .*base$"),
         (lambda runs: None, ["guided"], "concentration",
          r"needs a base run, and you gave guided \(policy=disagreement\); run policy=base with the same tasks"),
         (lambda runs: None, ["base"], "ranks", "needs a run in which two models write, and none is given"),
-        (lambda runs: forget(runs["guided"], "traces"), ["base", "guided"], "ranks", "trace of task .* is missing; the run"),
+        (lambda runs: forget(runs["guided"], "evidence"), ["base", "guided"], "ranks", "trace of task .* is missing; the run"),
         (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
         (lambda runs: forget(runs["base"], "verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
          r"failure cannot be shown: \d+ of 32 samples of 'base' have no verdict: it was stopped before"),

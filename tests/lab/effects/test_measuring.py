@@ -94,8 +94,8 @@ def test_a_continuation_is_a_plain_run_from_the_same_prefix(measured, strict_run
     example = json.loads((measured / "effect_examples.json").read_text())["positions"][0]
     run = read_run_folder(strict_run)
     one = next(one for one in run.answered if one.name == (example["task"], example["doc_id"], example["sample"]))
-    (table,) = [table for _, table in run.read_traces(["token_id"], [one])]
-    prompt, tokens = tuple(run.find_prompt(one)["prompt_ids"]), tuple(table["token_id"].to_pylist())
+    ((_, found),) = run.read_traces(["token_id"], [one])
+    prompt, tokens = tuple(run.find_prompt(one)["prompt_ids"]), tuple(found["token_id"].tolist())
     begun, tokenizer = tokens[: example["position"]], demo_pair.tokenizer
     first = (one.sample + 1) << 40 | example["position"] << 16
     for role in ("host", "donor"):

@@ -113,10 +113,10 @@ def test_examples_are_chosen_by_their_rule(paper):
     largest = [row for row in shown if row["rule"] == "largest"]
     run = read_run_folder(paper / "demo" / "ce-spike_ratio-0.05" / "samples")
     best = []
-    for one, table in run.read_traces(["token_id", "host_token_id", "chosen_from", "score"]):
-        rows = [row for row in table.to_pylist() if row["chosen_from"] == "guide"]
-        scores = [row["score"] for row in rows if row["host_token_id"] not in (None, row["token_id"])]
-        best += [(max(scores), one.name)] if scores else []
+    for one, found in run.read_traces(["token_id", "host_token_id", "chosen_from", "score"]):
+        other = (found["host_token_id"] != -1) & (found["host_token_id"] != found["token_id"])
+        scores = found["score"][other & (found["chosen_from"] == "guide")]
+        best += [(float(scores.max()), one.name)] if len(scores) else []
     assert [row["score"] for row in largest] == [score for score, _ in sorted(best, reverse=True)[:3]]
     assert all(re.search(r"\[[^]|]+\|[^]]+\]", row["text"]) and row["problem"] for row in largest)
 

@@ -6,21 +6,21 @@ import sqlite3
 from contextlib import closing
 
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 from helpers.pairs import look_before_passes
-from helpers.run_dirs import plant_facts
+from helpers.run_dirs import copy_few, plant_facts
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.lab.score import scoring
 from lm_eval_takeover.lab.score.scoring import restore_arguments
-from lm_eval_takeover.lab.score_files import column_of, list_score_files, make_schema, read_header
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.evidence import column_of, list_score_columns
 from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.storage.files import Lock
 
 NAME = ["task", "doc_id", "sample", "position"]
 
@@ -32,23 +32,24 @@ def read(folder, kind):
 
 def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
     scores, traces = (read(demo_runs["guided"], kind) for kind in ("scores", "traces"))
-    assert scores.columns == make_schema(registered.names()).names
-    (path,) = list_score_files(demo_runs["guided"])
+    assert scores.columns == [*NAME, *list_score_columns(registered.names())]
     assert {column_of(name) for name in registered.names()} <= set(scores.columns)
-    assert list(read_header(path)[0].scores) == registered.names()
     assert scores.select(*NAME, "token_id").equals(traces.select(*NAME, "token_id"))
     # What the gate saw while the text was written.
     assert (scores["ce"] - traces["score"]).abs().max() < 1e-3
     assert (scores["base_logprob"] - traces["host_logprob"]).abs().max() < 2e-3
     assert (scores["base_rank"] == traces["donor_rank"]).mean() > 0.999
-    assert pq.ParquetFile(path).num_row_groups == 1
-    assert len(read_header(path)[1]) == 32
+    run = read_run_folder(demo_runs["guided"])
+    assert len(run.list_scored()) == 32
+    for key, header, found in run.read_scores(["ce", "base_top"], run.answered):
+        assert list(header.scores) == registered.names()
+        (one,) = (one for one in run.answered if one.stored.key == key)
+        own = scores.filter(doc_id=one.doc_id, sample=one.sample)
+        assert all(own[name].to_list() == values.tolist() for name, values in found.items())
 
 
 def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
-    run = shutil.copytree(demo_runs["base"], tmp_path / "base")
-    shutil.rmtree(run / "scores")
-    monkeypatch.setattr(scoring, "FILE_TOKENS", 2000)
+    run = copy_few(demo_runs["base"], tmp_path / "base", problems=4)
     batches = []
 
     def look(role, ids, reads_prompt):
@@ -62,8 +63,47 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     assert read(run, "scores").select("doc_id", "sample").n_unique() == 16
     assert main(["score", str(run), "--batch_size", "8"]) == 0
     assert batches == [8] * 5
+    assert len(read(run, "scores")) == len(read(run, "traces"))
+
+
+def test_files_are_written_from_the_journal_whatever_was_in_their_place(demo_runs, tmp_path):
+    run = shutil.copytree(demo_runs["base"], tmp_path / "base")
+    (file,) = (run / "scores").iterdir()
+    content, held = file.read_bytes(), read(run, "scores")
+    half = len(content) // 2
+    for change in (
+        file.unlink,
+        lambda: file.write_bytes(content[:half]),
+        lambda: file.write_bytes(content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]),
+        lambda: shutil.copy(next((demo_runs["guided"] / "scores").iterdir()), file),
+        lambda: shutil.copy(file, file.with_name("000007.parquet")),
+    ):
+        change()
+        assert main(["score", str(run)]) == 0
+        assert [path.name for path in (run / "scores").iterdir()] == [file.name] and read(run, "scores").equals(held)
+
+
+def test_scores_that_have_changed_are_never_read_and_are_scored_again(demo_runs, tmp_path):
+    run = shutil.copytree(demo_runs["base"], tmp_path / "base")
+    held = read(run, "scores")
+    with closing(sqlite3.connect(run / "journal-000.sqlite")) as journal, journal:
+        for key, content in journal.execute("SELECT key, content FROM evidence WHERE kind = 'score' LIMIT 3").fetchall():
+            journal.execute("UPDATE evidence SET content = ? WHERE kind = 'score' AND key = ?", (content[:-1] + b"?", key))
+    reader = read_run_folder(run)
+    with pytest.raises(RunDirError, match="a score has changed; `lm-eval-takeover score` repairs it"):
+        list(reader.read_scores(["ce"], reader.answered))
     assert main(["score", str(run)]) == 0
-    assert len(batches) == 5
+    scores = pl.selectors.float()
+    assert read(run, "scores").drop(scores).equals(held.drop(scores))
+    assert len(list(reader.read_scores(["ce"], reader.answered))) == 32
+
+
+def test_a_run_that_is_still_at_work_is_not_scored(demo_runs, tmp_path):
+    run = shutil.copytree(demo_runs["base"], tmp_path / "base")
+    held = Lock(run / "journal-000.lock")
+    with pytest.raises(RunDirError, match=r"is in use by process \d+ on \S+; wait"):
+        main(["score", str(run)])
+    held.release()
 
 
 def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_pair):
@@ -85,7 +125,7 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
         scoring.check_tokenizer(found, pair, [scoring.UnscoredSample(texts[0].sample, texts[0].prompt, [pair.vocab_size])])
     held = read(run, "scores")
     with closing(sqlite3.connect(run / "journal-000.sqlite")) as journal, journal:
-        journal.execute("DELETE FROM traces WHERE id > 5")
+        journal.execute("DELETE FROM evidence WHERE kind = 'trace' AND rowid > 5")
     with pytest.raises(RunDirError, match=r"the trace of task .* is missing; the run's own command repairs it"):
         main(["score", str(run), "--overwrite"])
     assert read(run, "scores").equals(held)

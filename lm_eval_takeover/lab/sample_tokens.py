@@ -1,0 +1,75 @@
+"""The tokens of one sample as arrays, for analyses of scores and traces."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm_eval_takeover.runs.evidence import column_of
+from lm_eval_takeover.runs.parquet import Name
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class SampleTokens:
+    """One sample: arrays `[tokens]` by column, in order of positions. Caches what several analyses need."""
+
+    name: Name
+    columns: Mapping[str, NDArray[Any]]
+    _known: dict[Any, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.columns["token_id"])
+
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
+        """Compute a value once for several analyses."""
+        if key not in self._known:
+            self._known[key] = compute()
+        known: T = self._known[key]
+        return known
+
+    def score(self, name: str) -> NDArray[np.float32]:
+        """`s_t` `[tokens]`; `entropy` is the base's."""
+        return self.columns[column_of(name)]
+
+    def ascending(self, score: str) -> NDArray[np.float32]:
+        """`s_(1) <= … <= s_(n)`."""
+        return self.once(("ascending", score), lambda: np.sort(self.score(score)))
+
+    def cumulative(self, score: str) -> NDArray[np.float64]:
+        """Sums of the smallest scores: `[tokens + 1]`, the first one 0."""
+        return self.once(("cumulative", score), lambda: np.cumsum(np.append(0.0, self.ascending(score))))
+
+    def has_mass(self, score: str) -> bool:
+        """Whether the score's mass can be divided: some of it, a finite amount, and nowhere a negative one."""
+        return bool(self.ascending(score)[0] >= 0 and 0 < self.cumulative(score)[-1] < np.inf)
+
+    def has_peaks(self, score: str) -> bool:
+        """Whether the top 1 % are determined: no more tokens than these share the largest score, as those of 0 or 1 do."""
+        ascending, count = self.ascending(score), ceil_percent(len(self), 1)
+        return len(self) <= count or bool(ascending[-count - 1] < ascending[-1])
+
+    def tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
+        """The `max(1, ceil(percent %))` largest scores as masks `[percents, tokens]`; of equal ones the earlier."""
+        return self.once(("tops", score, percents), lambda: self._find_tops(score, percents))
+
+    def _find_tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
+        values, counts = self.score(score), [max(1, ceil_percent(len(self), percent)) for percent in percents]
+        edges = self.ascending(score)[[len(self) - count for count in counts]]
+        masks = values >= edges[:, None]
+        for mask, count, edge in zip(masks, counts, edges, strict=True):
+            if (more := int(np.count_nonzero(mask)) - count) > 0:
+                mask[np.flatnonzero(values == edge)[-more:]] = False
+        return masks
+
+    def top(self, score: str, percent: int) -> NDArray[np.bool_]:
+        """One of `tops`: `[tokens]`."""
+        return np.asarray(self.tops(score, (percent,))[0])
+
+
+def ceil_percent(count: int, percent: int) -> int:
+    """`ceil(percent % of count)`, exactly."""
+    return -(-count * percent // 100)
