@@ -270,8 +270,8 @@ def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugi
     assert main([*call, "--out", str(out), "--plugins", plugin, "--score", "test_margin"]) == 0
     held = read_calibration(out)
     assert list(held.scores)[:4] == ["ce", "rkl", "entropy", "js"]
-    assert held.plugin("test_margin") == {"source": "stranger.py", "digest": scores.get("test_margin").source.digest}
-    assert held.plugin("ce") is None
+    assert held.score("test_margin").plugin == {"source": "stranger.py", "digest": scores.get("test_margin").source.digest}
+    assert held.score("ce").plugin is None
     assert "\ntest_margin " in capsys.readouterr().out
     arguments = {"calibration": str(out), "plugins": plugin, "score": "test_margin", "spike_ratio": 0.1}
     lm = GuidedTakeover(**arguments)
