@@ -24,7 +24,7 @@ from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.lab.measures import outcomes, planning
 from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_text
-from lm_eval_takeover.lab.measures.pooling import MEAN, make_frame, pool_ratios, tabulate_ratios
+from lm_eval_takeover.lab.measures.pooling import MEAN, describe, make_frame, pool_ratios, tabulate_ratios
 from lm_eval_takeover.lab.sample_tokens import SampleTokens, ceil_percent
 from lm_eval_takeover.runs.evidence import ENTROPY, ScoresHeader, column_of
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
@@ -39,25 +39,25 @@ PERCENTS = (1, 2, 5, 10, 20, 30, 50)
 def measure_concentration(sample: SampleTokens, score: str) -> dict[str, Any]:
     """Equation (9), `G = 2 sum(i s_(i)) / (n sum s) - (n + 1) / n`, and the mass of the largest scores.
 
-    `sums` has both, and whether the sample is skipped because its scores have no mass.
+    `sums` has both, then 1 for a sample that is skipped because its scores have no mass, and 1 for any other.
     """
     if not sample.has_mass(score):
-        return {"sums": np.array([0.0] * (1 + len(SHARES)) + [1.0]), "samples": 0}
+        return {"sums": np.array([0.0] * (1 + len(SHARES)) + [1.0, 0.0]), "samples": 0}
     sums, n = sample.cumulative(score), len(sample)
     total = sums[-1]
     weighted = (n + 1) * total - sums.sum()  # sum of i s_(i)
     tops = (1 - sums[n - ceil_percent(n, percent)] / total for percent in SHARES)
-    return {"sums": np.array([2 * weighted / (n * total) - (n + 1) / n, *tops, 0.0]), "samples": 1}
+    return {"sums": np.array([2 * weighted / (n * total) - (n + 1) / n, *tops, 0.0, 1.0]), "samples": 1}
 
 
 def tabulate_concentration(measured: pl.DataFrame) -> pl.DataFrame:
     """The mean Gini over samples by task and score, with its interval, and how much lies in the top 1, 5 and 8 %."""
     rows = []
-    for (task, score), ratio in pool_ratios(measured, "sums", "samples"):
-        row = {"task": task, "score": score, "samples": int(ratio.below[0]), "skipped": int(ratio.above[-1])}
-        row |= ratio.estimates.describe(0, "gini", "low", "high")
+    for (task, score), mean in pool_ratios(measured, "sums", "samples").items():
+        row = {"task": task, "score": score, "samples": int(mean.counts[-1]), "skipped": int(mean.counts[-2])}
+        row |= describe(mean.values[:, 0], "gini", "low", "high")
         for place, percent in enumerate(SHARES, 1):
-            row |= ratio.estimates.describe(place, f"top{percent}")
+            row |= describe(mean.values[:, place], f"top{percent}")
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -89,7 +89,7 @@ def measure_position(sample: SampleTokens, score: str) -> dict[str, Any] | None:
 def tabulate_position(measured: pl.DataFrame) -> pl.DataFrame:
     """Figure 2b: density by bin (1 is uniform) over all top positions of a task, and their number in `tokens`."""
     labels = [{"bin": place, "left": place / BINS, "right": (place + 1) / BINS} for place in range(BINS)]
-    return tabulate_ratios(measured, "counts", "even", labels, value="density", count="above")
+    return tabulate_ratios(measured, "counts", "even", labels, value="density")
 
 
 def measure_overlap(sample: SampleTokens, score: str) -> dict[str, Any] | None:

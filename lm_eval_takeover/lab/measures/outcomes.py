@@ -15,7 +15,15 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from lm_eval_takeover.lab.measures.pooling import MEAN, Estimates, Values, draw_weights, tabulate_ratios
+from lm_eval_takeover.lab.measures.pooling import (
+    MEAN,
+    Estimated,
+    Values,
+    describe,
+    draw_weights,
+    estimate_tasks,
+    tabulate_ratios,
+)
 from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.results.files import Run
 from lm_eval_takeover.results.summary import average, choose_averaged, find_nominal_rate, summarize_tasks
@@ -98,7 +106,7 @@ def find_changed(sample: SampleTokens) -> NDArray[np.bool_]:
 def tabulate_ranks(measured: pl.DataFrame) -> pl.DataFrame:
     """Takeovers and their share by bucket of ranks, pooled over the samples of a task; nothing of a run that has none."""
     labels = [{"rank": rank} for rank in RANKS]
-    table = tabulate_ratios(measured, "counts", "all", labels, value="share", count="above", keys=["run"])
+    table = tabulate_ratios(measured, "counts", "all", labels, value="share", keys=["run"])
     return table.filter(pl.col("task") != MEAN, pl.col("share").is_not_null()).rename({"tokens": "takeovers"})
 
 
@@ -153,44 +161,33 @@ def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
     `majority` always says the larger class. Null where all samples are of one class. `within` is the AUROC over pairs of samples
     of one problem, whose difficulty cannot help; `minus_…` the paired difference from another signal's AUROC.
     """
-    counts: dict[tuple[Any, ...], int] = {}
-    estimates: dict[tuple[Any, ...], Estimates] = {}
     rows = measured.rename({"score": "signal"})
     lengths = rows.filter(pl.col("signal") == rows["signal"][0])
     lengths = lengths.with_columns(signal=pl.lit(LENGTH), signal_value=pl.col(LENGTH))
-    rows = pl.concat([rows, lengths]).sort("task", maintain_order=True)
-    for key, group in rows.group_by(["task", "signal"], maintain_order=True):
-        counts[key] = len(group)
-        estimates[key] = _estimate(group, str(key[0]))
-    tasks = choose_averaged(list(dict.fromkeys(str(task) for task, _ in estimates)))
-    for signal in dict.fromkeys(signal for _, signal in estimates):
-        inside = [(task, signal) for task in tasks if (task, signal) in estimates]
-        counts[MEAN, signal] = sum(counts[key] for key in inside)
-        estimates[MEAN, signal] = Estimates.average([estimates[key] for key in inside])
+    estimates = estimate_tasks(pl.concat([rows, lengths]).sort("task", maintain_order=True), ["signal"], _estimate)
     described = []
-    for (task, signal), own in estimates.items():
-        row = {"task": task, "signal": signal, "samples": counts[task, signal]}
-        row |= own.describe(0, "auroc", "low", "high") | own.describe(1, "within", "within_low", "within_high")
-        row |= own.describe(2, "accuracy") | own.describe(3, "majority")
+    for (task, signal), (own, counts) in estimates.items():
+        row = {"task": task, "signal": signal, "samples": int(counts[0])}
+        row |= describe(own[:, 0], "auroc", "low", "high") | describe(own[:, 1], "within", "within_low", "within_high")
+        row |= describe(own[:, 2], "accuracy") | describe(own[:, 3], "majority")
         for name in BESIDE:
-            minus = own - (estimates.get((task, name), _NOTHING) if name != signal else _NOTHING)
-            row |= minus.describe(0, f"minus_{name}", f"minus_{name}_low", f"minus_{name}_high")
+            other = estimates.get((task, name)) if name != signal else None
+            minus = own[:, 0] - (other.values[:, 0] if other else np.nan)
+            row |= describe(minus, f"minus_{name}", f"minus_{name}_low", f"minus_{name}_high")
         described.append(row)
     return pl.DataFrame(described, infer_schema_length=None)
 
 
-_NOTHING = Estimates(np.full(4, np.nan), np.full((1, 4), np.nan))
-
-
-def _estimate(group: pl.DataFrame, task: str) -> Estimates:
-    """AUROC, `within`, accuracy and the share of the larger class; only the first two have replicates."""
+def _estimate(group: pl.DataFrame) -> Estimated:
+    """AUROC, `within`, accuracy and the share of the larger class; only the first two have resamples."""
     problems, values = group["doc_id"].to_numpy(), group["signal_value"].to_numpy()
     incorrect = ~group["correct"].to_numpy()
-    accuracy = cross_validated_accuracy(problems, values, incorrect)
-    rest = np.array([accuracy, max(incorrect.mean(), 1 - incorrect.mean())])
     pairs = count_pairs(problems, values, incorrect.astype(np.float64))
-    replicates = np.pad(pairs.areas(draw_weights(len(pairs.wins), task)), ((0, 0), (0, 2)), constant_values=np.nan)
-    return Estimates(np.concatenate([pairs.areas(), rest]), replicates)
+    areas = pairs.areas(draw_weights(len(pairs.wins), group["task"][0]))
+    estimates = np.pad(areas, ((0, 0), (0, 2)), constant_values=np.nan)
+    share = incorrect.mean()
+    estimates[0, 2:] = cross_validated_accuracy(problems, values, incorrect), max(share, 1 - share)
+    return Estimated(estimates, np.array([len(group)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +202,11 @@ class Pairs:
     positive: Values
     negative: Values
 
-    def areas(self, weights: Values | None = None) -> Values:
+    def areas(self, weights: Values) -> Values:
         """AUROC over all pairs, and over pairs of samples of one problem, NaN without such pairs: `[..., 2]`.
 
-        `weights` `[..., problems]` say how often each problem counts; once by default.
+        `weights` `[..., problems]` say how often each problem counts.
         """
-        weights = np.ones(len(self.wins)) if weights is None else weights
         pairs = (weights @ self.positive) * (weights @ self.negative)
         inside = weights @ (self.positive * self.negative)
         wins = ((weights @ self.wins) * weights).sum(axis=-1), weights @ np.diag(self.wins)

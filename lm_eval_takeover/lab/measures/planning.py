@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.measures.pooling import MEAN, Values, draw_weights, interval, sum_by
+from lm_eval_takeover.lab.measures.pooling import MEAN, describe, divide, sum_samples
 from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.results.summary import choose_averaged
 
@@ -102,27 +102,12 @@ def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:
     rows = []
     both = pl.concat([measured.with_columns(pl.col("task").alias("pooled")), pooled])
     for (task, *key), group in both.group_by(["pooled", *keys], maintain_order=True):
-        in_set, in_base = (group[name].to_numpy().sum(axis=0, dtype=np.int64) for name in ("in_set", "in_base"))
-        replicates = bootstrap_enrichment(group)
+        counts = sum_samples(group, "in_set", "in_base")
+        shares = [divide(each, each.sum(axis=1, keepdims=True)) for each in counts]
+        enrichment = divide(*shares)
         for place, name in enumerate(CLASSES):
-            share_set, share_base = (float(c[place] / c.sum()) if c.any() else None for c in (in_set, in_base))
-            enrichment = share_set / share_base if share_set is not None and share_base else None
             row = {"task": task, **dict(zip(keys, key, strict=True)), "class": name}
-            for end, counts, share in (("set", in_set, share_set), ("base", in_base, share_base)):
-                row |= {f"in_{end}": int(counts[place]), f"of_{end}": int(counts.sum()), f"share_{end}": share}
-            bounds = dict(zip(("low", "high"), interval(replicates[:, place]), strict=True))
-            rows.append(row | {"enrichment": enrichment, **bounds})
+            for end, (own, *_), share in zip(("set", "base"), counts, shares, strict=True):
+                row |= {f"in_{end}": int(own[place]), f"of_{end}": int(own.sum())} | describe(share[:, place], f"share_{end}")
+            rows.append(row | describe(enrichment[:, place], "enrichment", "low", "high"))
     return pl.DataFrame(rows, infer_schema_length=None)
-
-
-def bootstrap_enrichment(measured: pl.DataFrame) -> Values:
-    """`[RESAMPLES, 2]` over resampled problems of each task, both sets with the same problems; NaN for a single problem."""
-    counts = {name: np.zeros(1) for name in ("in_set", "in_base")}
-    for (task,), group in measured.group_by(["task"], maintain_order=True):
-        names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
-        weights = draw_weights(len(names), str(task))
-        for name in counts:
-            counts[name] = counts[name] + weights @ sum_by(group[name].to_numpy(), index, len(names))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shares = [row / row.sum(axis=1, keepdims=True) for row in counts.values()]
-        return np.asarray(np.where(shares[1] > 0, shares[0] / shares[1], np.nan))

@@ -1,10 +1,13 @@
-"""From rows per sample to rows per task: intervals by bootstrap over problems, and the row `mean` over tasks."""
+"""From rows per sample to rows per task: intervals by bootstrap over problems, and the row `mean` over tasks.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+Estimates are arrays `[1 + RESAMPLES, k]`: values of the problems as they are, then the same of each resample. So the error of a
+difference, a ratio or a mean of them is that of each row. They are NaN where there is none, as resamples of a single problem.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,87 +21,83 @@ _TAIL = 0.025  # on either side: 95 %
 
 Values = NDArray[np.float64]
 Keys = Sequence[str]
-Key = tuple[Any, ...]
-Labels = Sequence[Mapping[str, Any]]
 _SCORE = ("score",)
 
 
 @lru_cache(maxsize=8)
 def draw_weights(problems: int, name: str) -> Values:
-    """How often each problem is in each resample: `[RESAMPLES, problems]`. The same for one name, others are independent.
-
-    NaN for a single problem, whose resamples say nothing of others.
-    """
-    if problems < 2:
-        return np.full((RESAMPLES, problems), np.nan)
-    seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-    return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), RESAMPLES).astype(float)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """Values `[k]` and their replicates `[RESAMPLES, k]`; NaN where there is none, as for a single problem."""
-
-    value: Values
-    replicates: Values
-
-    def describe(self, place: int, name: str, low: str | None = None, high: str | None = None) -> dict[str, Any]:
-        """The value at `place`, with its interval if `low` and `high` are names; null where it is no number."""
-        value = float(self.value[place])
-        described = {name: None if np.isnan(value) else value}
-        if low is not None and high is not None:
-            described |= dict(zip((low, high), interval(self.replicates[:, place]), strict=True))
-        return described
-
-    def __sub__(self, other: "Estimates") -> "Estimates":
-        """Paired: replicate by replicate."""
-        return Estimates(self.value - other.value, self.replicates - other.replicates)
-
-    @staticmethod
-    def average(parts: Sequence["Estimates"]) -> "Estimates":
-        """The unweighted mean over tasks, whose problems are independent; NaN where a task has none."""
-        value = np.mean([part.value for part in parts], axis=0)
-        return Estimates(value, np.asarray(sum(part.replicates for part in parts) / len(parts)))
+    """How often each problem is there, and in each resample, the same for one name: `[1 + RESAMPLES, problems]`."""
+    weights = np.full((1 + RESAMPLES, problems), np.nan)
+    weights[0] = 1
+    if problems > 1:
+        seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+        weights[1:] = np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), RESAMPLES)
+    return weights
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A ratio of two sums over samples, each `[k]`."""
+class Estimated(NamedTuple):
+    """Estimates of a task, and the counts `[n]` that are behind them."""
 
-    above: Values
-    below: Values
-    estimates: Estimates
+    values: Values
+    counts: Values
 
 
-def pool_ratios(measured: pl.DataFrame, above: str, below: str, keys: Keys = _SCORE) -> Iterator[tuple[Key, Ratio]]:
-    """The ratio of two columns, numbers or arrays, by task and `keys`; of `mean` the unweighted mean over tasks."""
-    ratios: dict[Key, Ratio] = {}
-    for (task, *rest), group in measured.group_by(["task", *keys], maintain_order=True):
+def describe(estimates: Values, name: str, low: str | None = None, high: str | None = None) -> dict[str, Any]:
+    """The value of `[1 + RESAMPLES]`, with its interval if `low` and `high` are names; null where it is no number."""
+    value = float(estimates[0])
+    ends = zip((low, high), interval(estimates[1:]), strict=True)
+    return {name: None if np.isnan(value) else value} | {end: bound for end, bound in ends if end is not None}
+
+
+def divide(above: Values, below: Values) -> Values:
+    """NaN where `below` is not above 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(below > 0, above / below, np.nan)
+
+
+def sum_samples(measured: pl.DataFrame, *columns: str) -> list[Values]:
+    """Sums of columns, numbers or arrays, over all samples. Problems are drawn within their task, for all columns the same."""
+    sums: list[Any] = [0.0] * len(columns)
+    for (task,), group in measured.group_by(["task"], maintain_order=True):
         names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
-        sums = [sum_by(group[column].to_numpy(), index, len(names)) for column in (above, below)]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            weights = draw_weights(len(names), str(task))
-            totals = [part.sum(axis=0) for part in sums]
-            estimates = Estimates(totals[0] / totals[1], (weights @ sums[0]) / (weights @ sums[1]))
-        ratios[task, *rest] = Ratio(totals[0], np.broadcast_to(totals[1], totals[0].shape), estimates)
-    tasks = choose_averaged(list(dict.fromkeys(str(key[0]) for key in ratios)))
-    for key in dict.fromkeys(key[1:] for key in ratios):
-        inside = [ratios[task, *key] for task in tasks if (task, *key) in ratios]
-        if inside:
-            above_all, below_all = (np.sum([getattr(r, end) for r in inside], axis=0) for end in ("above", "below"))
-            ratios[MEAN, *key] = Ratio(above_all, below_all, Estimates.average([r.estimates for r in inside]))
-    yield from ratios.items()
+        weights = draw_weights(len(names), str(task))
+        sums = [sums[i] + weights @ sum_by(group[name].to_numpy(), index, len(names)) for i, name in enumerate(columns)]
+    return sums
+
+
+def estimate_tasks(
+    measured: pl.DataFrame, keys: Keys, estimate: Callable[[pl.DataFrame], Estimated]
+) -> dict[tuple[Any, ...], Estimated]:
+    """By task and `keys`; of `mean` the unweighted mean over tasks, whose problems are independent."""
+    found = {key: estimate(group) for key, group in measured.group_by(["task", *keys], maintain_order=True)}
+    tasks = choose_averaged(list(dict.fromkeys(str(key[0]) for key in found)))
+    for key in dict.fromkeys(key[1:] for key in found):
+        parts = [found[task, *key] for task in tasks if (task, *key) in found]
+        if parts:
+            values, counts = zip(*parts, strict=True)
+            found[MEAN, *key] = Estimated(np.mean(values, axis=0), np.sum(counts, axis=0))
+    return found
+
+
+def pool_ratios(measured: pl.DataFrame, above: str, below: str, keys: Keys = _SCORE) -> dict[tuple[Any, ...], Estimated]:
+    """The ratio of two columns, by task and `keys`. Its counts are the sums of the first column."""
+
+    def estimate(group: pl.DataFrame) -> Estimated:
+        sums = sum_samples(group, above, below)
+        return Estimated(divide(*sums), sums[0][0])
+
+    return estimate_tasks(measured, keys, estimate)
 
 
 def tabulate_ratios(
-    frame: pl.DataFrame, above: str, below: str, labels: Labels, value: str, count: str = "below", keys: Keys = _SCORE
+    measured: pl.DataFrame, above: str, below: str, labels: Sequence[Mapping[str, Any]], value: str, keys: Keys = _SCORE
 ) -> pl.DataFrame:
-    """A row by task, `keys` and label: the ratio of two columns as `value, low, high`, and one of its sums as `tokens`."""
+    """A row by task, `keys` and label: the ratio of two columns as `value, low, high`, and the sum of the first as `tokens`."""
     rows = [
         dict(zip(("task", *keys), key, strict=True))
-        | {**label, "tokens": round(float(getattr(ratio, count)[place]))}
-        | ratio.estimates.describe(place, value, "low", "high")
-        for key, ratio in pool_ratios(frame, above, below, keys)
+        | {**label, "tokens": round(float(ratio.counts[place]))}
+        | describe(ratio.values[:, place], value, "low", "high")
+        for key, ratio in pool_ratios(measured, above, below, keys).items()
         for place, label in enumerate(labels)
     ]
     return pl.DataFrame(rows, infer_schema_length=None)

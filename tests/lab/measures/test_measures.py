@@ -44,8 +44,8 @@ def test_gini_and_the_lorenz_curve_are_those_of_their_definitions(scores):
     """Gini is half the relative mean absolute difference, and twice the area between curve and diagonal, equation (8)."""
     found, curve = catalogue.measure_concentration(sample(scores), "ce"), catalogue.measure_lorenz(sample(scores), "ce")
     x = np.sort(np.array(scores, np.float32).astype(float))
-    gini, *tops, skipped = found["sums"]
-    assert (found["samples"], skipped) == ((1, 0) if x.sum() else (0, 1)) and (curve is None) == (not x.sum())
+    gini, *tops, skipped, measured = found["sums"]
+    assert (found["samples"], measured, skipped) == ((1, 1, 0) if x.sum() else (0, 0, 1)) and (curve is None) == (not x.sum())
     if x.sum():
         assert gini == pytest.approx(np.abs(x[:, None] - x[None]).mean() / (2 * x.mean()), abs=1e-9)
         largest = [x[::-1][: len(top_set(scores, percent))].sum() for percent in (1, 5, 8)]
@@ -99,7 +99,7 @@ def test_intervals_are_of_problems_whose_samples_stay_together():
 
     def measure(problems, values):
         frame = pl.DataFrame({"task": "t", "score": "ce", "doc_id": problems, "x": values, "n": 1})
-        return dict(pooling.pool_ratios(frame, "x", "n"))["t", "ce"].estimates.describe(0, "x", "low", "high")
+        return pooling.describe(pooling.pool_ratios(frame, "x", "n")["t", "ce"].values[:, 0], "x", "low", "high")
 
     found = measure(np.arange(40).repeat(8), effects.repeat(8))
     assert found["high"] - found["low"] == pytest.approx(2 * 1.96 * effects.std() / np.sqrt(40), rel=0.08)
