@@ -101,7 +101,7 @@ def simulate(
         rates = np.append(0.0, curve.costs)
         whole, known = (float(find_areas(at, np.interp(raised(at), _LEVELS, _MEANS) - _MEANS[0], cap)) for at in (_FINE, rates))
         method, _ = compare_areas(curves, ["copy"], cap)
-        own, over_problems = method.area.interval(), method.area.difference.interval()
+        own, over_problems = method.area.interval(), method.area.mean.interval()
         found.append(
             (
                 own.low <= whole <= own.high,

@@ -10,9 +10,9 @@ step curve that rises at the end of each stretch, and ends above that of the cur
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property
 from math import inf
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,23 +40,13 @@ class Curve:
         """The gain at each point, averaged over tasks."""
         return np.asarray(np.mean([gains.mean(axis=1) for gains in self.gains], axis=0))
 
-    def steps(self, cap: float) -> tuple[Values, Values]:
-        """Of each stretch between measured costs below the cap: its share of all costs, and the gain over it `[stretches, 2]`."""
-        costs, gains = np.concatenate([[0.0], self.costs]), np.concatenate([[0.0], self.means])
-        starts = np.minimum(costs, cap)
-        widths = np.append(np.diff(starts), cap - starts[-1]) / cap
+    def area(self, cap: float) -> "Area":
+        """The area of each problem, and of the step curves below and above this one."""
+        costs, gains = np.append(0.0, self.costs), np.append(0.0, self.means)
         ends = np.append(gains[1:], gains[-1])  # a method that can spend no more keeps its gain
-        return widths, np.stack([gains, ends], axis=1)
-
-    def areas(self, cap: float) -> list[Values]:
-        """By task the area of each problem."""
-        costs = np.append(0.0, self.costs)
-        return [find_areas(costs, np.pad(gains.T, ((0, 0), (1, 0))), cap) for gains in self.gains]
-
-    def bound_area(self, cap: float) -> tuple[float, float]:
-        """The areas of the step curves below and above it."""
-        widths, gains = self.steps(cap)
-        return float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
+        widths = np.diff(np.minimum(costs, cap), append=cap) / cap
+        steps = float(widths @ np.minimum(gains, ends)), float(widths @ np.maximum(gains, ends))
+        return Area([find_areas(costs, np.pad(own.T, ((0, 0), (1, 0))), cap) for own in self.gains], steps)
 
     def share_of(self, oracles: Sequence["Oracle"], wrong: Sequence[Values], cap: float) -> Interval:
         """Its area over that of the first oracle. `wrong` has by task the host's share of wrong samples of each problem.
@@ -64,43 +54,50 @@ class Curve:
         Bounds are from a bootstrap over problems, for both areas the same, of this curve's steps. Shrunk effects, the first
         oracle's, are too small and measured ones, the last one's, too large: they give the upper and the lower bound.
         """
-        areas, counts = self.areas(cap), _draw_counts(wrong)
-        drawn = _draw_means([np.stack(of_task) for of_task in zip(areas, wrong, strict=True)], counts)
-        area = float(np.mean([each.mean() for each in areas]))
+        own, counts = self.area(cap), _draw_counts(wrong)
+        drawn = _draw_means([np.stack(of_task) for of_task in zip(own.problems, wrong, strict=True)], counts)
         times, bounds = np.hstack([of_task * of_task.shape[1] for of_task in counts]), []
-        ends = zip((oracles[-1], oracles[0]), (1 - CONFIDENCE, 1 + CONFIDENCE), self.bound_area(cap), strict=True)
+        ends = zip((oracles[-1], oracles[0]), (1 - CONFIDENCE, 1 + CONFIDENCE), own.steps, strict=True)
         for oracle, side, step in ends:
             most = find_areas(*oracle.curve(times[:, oracle.problems], drawn[:, 1]), cap)
             known = most > 0  # else its problems were not drawn
-            bounds.append(float(np.quantile((drawn[known, 0] + step - area) / most[known], side / 2)))
-        return Interval(area / oracles[0].area(cap), *bounds)
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """An area, or the difference of two: its error over problems, and what the step curves leave possible."""
-
-    difference: Difference
-    steps: tuple[float, float]
-
-    def interval(self) -> Interval:
-        """By how much problems may move either end of the steps."""
-        reach = self.difference.reach()
-        return Interval(self.difference.value, self.steps[0] - reach, self.steps[1] + reach)
-
-    def p_value(self) -> float:
-        """Two-sided, of 0, from the nearer end of the steps."""
-        return replace(self.difference, value=max(self.steps[0], 0.0) + min(self.steps[1], 0.0)).p_value()
+            bounds.append(float(np.quantile((drawn[known, 0] + step - own.mean.value) / most[known], side / 2)))
+        return Interval(own.mean.value / oracles[0].area(cap), *bounds)
 
 
 @dataclass(frozen=True)
 class Area:
-    """The area of a method, and its difference from that of another method."""
+    """An area, or the difference of two: by task that of each problem, and what the step curves leave possible."""
+
+    problems: Sequence[Values]
+    steps: tuple[float, float]
+
+    def __sub__(self, other: Self) -> Self:
+        problems = [own - its for own, its in zip(self.problems, other.problems, strict=True)]
+        return replace(self, problems=problems, steps=(self.steps[0] - other.steps[1], self.steps[1] - other.steps[0]))
+
+    @cached_property
+    def mean(self) -> Difference:
+        """With its error over problems."""
+        return average_differences(self.problems)
+
+    def interval(self) -> Interval:
+        """By how much problems may move either end of the steps."""
+        reach = self.mean.reach()
+        return Interval(self.mean.value, self.steps[0] - reach, self.steps[1] + reach)
+
+    def p_value(self) -> float:
+        """Two-sided, of 0, from the nearer end of the steps."""
+        return replace(self.mean, value=max(self.steps[0], 0.0) + min(self.steps[1], 0.0)).p_value()
+
+
+class Compared(NamedTuple):
+    """The area of a method, and its difference from that of another method, where there is one."""
 
     method: str
-    area: Bounded
+    area: Area
     versus: str | None = None
-    difference: Bounded | None = None
+    difference: Area | None = None
     p_holm: float | None = None
 
 
@@ -155,26 +152,17 @@ def find_areas(costs: Values, gains: Values, cap: float) -> Values:
     return np.asarray(((widths * means).sum(axis=-1) + (cap - ends[..., -1]) * gains[..., -1]) / cap)
 
 
-def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: float) -> list[Area]:
+def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: float) -> list[Compared]:
     """Each method's area, once for each method that it is compared with. Each pair counts once in Holm's correction."""
-    areas = {name: curve.areas(cap) for name, curve in curves.items()}
-    steps = {name: curve.bound_area(cap) for name, curve in curves.items()}
-    differences = {
-        (name, other): Bounded(
-            average_differences([a - b for a, b in zip(areas[name], areas[other], strict=True)]),
-            (steps[name][0] - steps[other][1], steps[name][1] - steps[other][0]),
-        )
-        for name in curves
-        for other in against
-        if other in curves and other != name
-    }
+    areas = {name: curve.area(cap) for name, curve in curves.items()}
+    pairs = [(name, other) for name in curves for other in against if other in curves and other != name]
+    differences = {(name, other): areas[name] - areas[other] for name, other in pairs}
     once = {frozenset(pair): value.p_value() for pair, value in differences.items()}
     adjusted = dict(zip(once, holm(list(once.values())), strict=True))
     results = []
-    for name in curves:
-        own = Area(name, Bounded(average_differences(areas[name]), steps[name]))
-        pairs = [(pair[1], value, adjusted[frozenset(pair)]) for pair, value in differences.items() if pair[0] == name]
-        results += [replace(own, versus=v, difference=value, p_holm=p) for v, value, p in pairs] or [own]
+    for name, area in areas.items():
+        others = [(pair[1], value, adjusted[frozenset(pair)]) for pair, value in differences.items() if pair[0] == name]
+        results += [Compared(name, area, *other) for other in others] or [Compared(name, area)]
     return results
 
 
@@ -212,25 +200,21 @@ def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float |
     None if it never has it. `start` is the cost of the host alone, where the curve begins; None where the costs do not go down to
     it. The interval is a bootstrap over problems.
     """
-    means, wholes = curve.means, float(np.mean([gains.mean() for gains in donor_gains]))
+    means, costs, whole = curve.means, curve.costs, float(np.mean([gains.mean() for gains in donor_gains]))
     both = [np.vstack(of_task) for of_task in zip(curve.gains, donor_gains, strict=True)]
-    drawn, whole = np.split(_draw_means(both), [len(means)], axis=1)
-    whole = whole[:, 0]
-    ends = np.quantile([_cross(curve.costs, *pair, start) for pair in zip(drawn, 0.9 * whole, strict=True)], [0.025, 0.975],
-                       method="nearest")  # fmt: skip
-    values = _cross(curve.costs, means, 0.5 * wholes, start), _cross(curve.costs, means, 0.9 * wholes, start), *ends
+    drawn, wholes = np.split(_draw_means(both), [len(means)], axis=1)
+    if start is not None:
+        means, costs, drawn = np.append(0.0, means), np.append(start, costs), np.pad(drawn, ((0, 0), (1, 0)))
+    crossings = [_cross(costs, *pair) for pair in zip(drawn, 0.9 * wholes[:, 0], strict=True)]
+    ends = np.quantile(crossings, [0.025, 0.975], method="nearest")
+    values = _cross(costs, means, 0.5 * whole), _cross(costs, means, 0.9 * whole), *ends
     return dict(zip(LEAST, (float(value) if value < inf else None for value in values), strict=True))
 
 
-def _cross(costs: Values, gains: Values, goal: float, start: float | None) -> float:
+def _cross(costs: Values, gains: Values, goal: float) -> float:
     """Where a curve, linear between its points, first has this gain; infinity if it never has."""
-    points = list(zip(costs, gains, strict=True))
-    points = [(start, 0.0), *points] if start is not None else points
-    if goal <= 0:
+    reached = gains >= goal
+    if goal <= 0 or not reached.any():
         return inf
-    if points[0][1] >= goal:
-        return float(points[0][0])
-    for (left, before), (right, after) in pairwise(points):
-        if before < goal <= after:
-            return float(left + (goal - before) / (after - before) * (right - left))
-    return inf
+    part = slice(max(reached.argmax() - 1, 0), reached.argmax() + 1)
+    return float(np.interp(goal, gains[part], costs[part]))

@@ -363,13 +363,13 @@ def test_areas_are_those_of_the_trapezoid_rule_between_the_steps(costs, cap):
     for side, bound in zip(("right", "left"), measured.area.steps, strict=True):  # the step below and the step above
         places = np.searchsorted(known[0], grid, side) - (side == "right")
         assert trapezoid(known[1][places], grid) / cap == pytest.approx(bound, abs=1e-4)
-    assert measured.area.interval().low < measured.area.steps[0] < measured.area.difference.value < measured.area.steps[1]
+    assert measured.area.interval().low < measured.area.steps[0] < measured.area.mean.value < measured.area.steps[1]
 
 
 def test_methods_are_compared_where_there_is_something_to_compare_with_and_each_pair_is_corrected_once():
     curves = {"ce": curve([0.05, 0.1], [0.5, 0.6]), "random": curve([0.05, 0.1], [0.1, 0.1])}
     ce, random = compare_areas(curves, ["random", "entropy"], 0.1)
-    assert ce.versus == "random" and ce.difference.difference.value == pytest.approx(0.4 * 0.25 + (0.4 + 0.5) / 2 * 0.5)
+    assert ce.versus == "random" and ce.difference.mean.value == pytest.approx(0.4 * 0.25 + (0.4 + 0.5) / 2 * 0.5)
     assert (random.versus, random.difference, random.p_holm) == (None, None, None)
     areas = compare_areas(curves, ["random", "ce"], 0.1)
     assert [(area.method, area.versus) for area in areas] == [("ce", "random"), ("random", "ce")]
@@ -434,6 +434,6 @@ def test_two_methods_differ_where_no_curve_between_the_measured_rates_makes_them
     )
     ce, _ = compare_areas({"ce": one, "random": other}, ["random"], 0.1)
     assert ce.difference.steps == pytest.approx((0.2 - 0.58, 0.3 - 0.42)) and ce.difference.interval().high < 0
-    assert ce.difference.p_value() == pytest.approx(replace(ce.difference.difference, value=0.3 - 0.42).p_value())
+    assert ce.difference.p_value() == pytest.approx(replace(ce.difference.mean, value=0.3 - 0.42).p_value())
     same, _ = compare_areas({"ce": one, "random": one}, ["random"], 0.1)
     assert same.difference.p_value() == 1 and same.difference.interval().high > 0.1
