@@ -33,6 +33,16 @@ NAME_FIELDS = (
     pa.field("task", pa.dictionary(pa.int32(), pa.string())),
     *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position")),
 )  # which token a row is
+TRACE_SCHEMA = pa.schema(
+    [
+        *NAME_FIELDS,
+        pa.field("token_id", pa.int32()),
+        pa.field("chosen_from", pa.dictionary(pa.int32(), pa.string())),
+        *(pa.field(name, pa.float32()) for name in ("score", "base_entropy", "window_mean", "host_logprob", "donor_logprob")),
+        pa.field("donor_rank", pa.int32()),
+        pa.field("host_token_id", pa.int32()),
+    ]
+)
 PART_TOKENS = 2**19  # of a file
 T = TypeVar("T")
 
@@ -41,7 +51,8 @@ T = TypeVar("T")
 def tabulate(samples: Sequence[Sample], texts: Sequence[Columns], schema: pa.Schema) -> pa.Table:
     """One row per token of these samples, whose columns are given. NaN, and -1 of an integer, are null. Raises Damaged."""
     lengths = [sample.tokens for sample in samples]
-    columns = {name: np.repeat([getattr(sample, name) for sample in samples], lengths) for name in NAME_COLUMNS}
+    columns = {name: np.repeat([getattr(sample, name) for sample in samples], lengths) for name in ("doc_id", "sample")}
+    columns["task"] = np.repeat(np.array([sample.task for sample in samples], object), lengths)
     columns["position"] = np.concatenate([*map(np.arange, lengths)])
     columns |= {name: np.concatenate([text[name] for text in texts]) for name in texts[0]}
     return pa.table([_convert(columns[field.name], field.type) for field in schema], schema=schema)
@@ -135,17 +146,3 @@ def write_prompts(folder: Path) -> None:
 
 def _as_text(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-# Traces
-
-TRACE_SCHEMA = pa.schema(
-    [
-        *NAME_FIELDS,
-        pa.field("token_id", pa.int32()),
-        pa.field("chosen_from", pa.dictionary(pa.int32(), pa.string())),
-        *(pa.field(name, pa.float32()) for name in ("score", "base_entropy", "window_mean", "host_logprob", "donor_logprob")),
-        pa.field("donor_rank", pa.int32()),
-        pa.field("host_token_id", pa.int32()),
-    ]
-)

@@ -34,7 +34,6 @@ from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folde
 from lm_eval_takeover.storage.files import write_text
 
 INDEX = "analysis.json"
-_NOTHING = "all scores are 0"
 
 
 def analyze(options: argparse.Namespace) -> int:
@@ -76,7 +75,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
     def read(name: str) -> pl.DataFrame:
         if name not in measured():
-            raise CannotShow(_NOTHING)
+            raise CannotShow("all scores are 0")
         return measured()[name]
 
     makers: dict[str, Callable[[], pl.DataFrame]] = {
