@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
+from lm_eval_takeover.demo import DEMO
+
 WIDE = 64  # places of a head
 
 
@@ -54,6 +56,11 @@ def write_padded(source: Path, target: Path, *, vocab: int | None = None) -> Pat
     (target / "config.json").write_text(json.dumps(written))
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     return target
+
+
+def write_demo(folder: Path, *, vocab: int | None = None) -> dict[str, str]:
+    """Copies of the bundled pair, by role."""
+    return {role: str(write_padded(path, folder / path.name, vocab=vocab)) for role, path in DEMO.items()}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from padded_heads import write_demo
 
 from lm_eval_takeover.demo import calibration_prompts
 
@@ -149,7 +150,9 @@ def open_server(options: argparse.Namespace) -> Iterator[tuple[str, psutil.Proce
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        gate = f"{GATE},block_size={options.block_size},data_parallel_size={options.data_parallel_size}"
+        pair = write_demo(Path(folder))
+        engines = f"block_size={options.block_size},data_parallel_size={options.data_parallel_size}"
+        gate = f"base={pair['base']},guide={pair['guide']},{GATE},{engines}"
         words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", gate, "--port", str(port), "--", *ENGINE]
         quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         words += ["--disable-uvicorn-access-log"]

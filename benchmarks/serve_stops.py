@@ -14,10 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
+from padded_heads import write_demo
 
 GATE = "policy=disagreement,tau=1.5,kappa=2.0,dtype=float32,block_size=1"
 ENGINE = ("--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(2**25))
@@ -59,8 +62,11 @@ def main() -> None:
             lost = sum(is_lost(way, rng.random()) for _ in range(tries))
             print(f"{way}: {lost} of {tries} lost", flush=True)
         return
-    for number in range(options.tries or 5):
-        print(f"try {number}: {stop_server(rng.uniform(options.first, options.last))}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        pair = write_demo(Path(folder))
+        gate = f"base={pair['base']},guide={pair['guide']},{GATE}"
+        for number in range(options.tries or 5):
+            print(f"try {number}: {stop_server(gate, rng.uniform(options.first, options.last))}", flush=True)
 
 
 def is_lost(way: str, after: float) -> bool:
@@ -73,11 +79,11 @@ def is_lost(way: str, after: float) -> bool:
         return "lives" in process.stdout.read()
 
 
-def stop_server(after: float) -> str:
+def stop_server(gate: str, after: float) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", GATE, "--port", str(port), "--", *ENGINE]
+    words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", gate, "--port", str(port), "--", *ENGINE]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     server = subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(after)

@@ -84,14 +84,12 @@ def parse() -> argparse.Namespace:
 
 
 def name_pair(options: argparse.Namespace, folder: Path) -> dict[str, str]:
-    from lm_eval_takeover.demo import DEMO
-
     if options.base:
         return {"base": options.base, "guide": options.guide}
     if options.pair == "demo":
-        from padded_heads import write_padded
+        from padded_heads import write_demo
 
-        return {role: str(write_padded(path, folder / role, vocab=512)) for role, path in DEMO.items()}
+        return write_demo(folder, vocab=512)
     from random_pairs import save_pair
 
     made = save_pair(folder, options.pair, VOCAB, getattr(torch, options.dtype))

@@ -12,7 +12,6 @@ from helpers.pairs import ROOT
 from helpers.processes import HELPERS
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import TransformersBackend
-from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 
 _found = find_spec("vllm")  # a folder of tests, where vLLM is not
@@ -53,10 +52,9 @@ def nothing_is_collected_by_hand():
 @pytest.fixture(scope="session")
 def demo_folders(tmp_path_factory):
     """The bundled pair with wider heads: vLLM has its own in no size on a CPU."""
-    from padded_heads import write_padded
+    from padded_heads import write_demo
 
-    folder = tmp_path_factory.mktemp("demo")
-    return {role: str(write_padded(path, folder / path.name)) for role, path in DEMO.items()}
+    return write_demo(tmp_path_factory.mktemp("demo"))
 
 
 def open_with(engine, usual, opened):

@@ -11,7 +11,6 @@ from helpers import vllm_engines as shared
 from helpers.pairs import POLICIES, SAMPLED, save_random_model
 from helpers.vllm_engines import BY_HAND, list_left_out, open_with
 
-from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import Request, Sampling
 
 collect_ignore = list_left_out(Path(__file__).parent, {"test_block_rule.py"})
@@ -24,10 +23,9 @@ TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gp
 @pytest.fixture(scope="session")
 def wide_folders(tmp_path_factory):
     """Copies with wider heads, for vLLM's own class of draft models, and one size of vocabulary."""
-    from padded_heads import write_padded
+    from padded_heads import write_demo
 
-    folder = tmp_path_factory.mktemp("wide")
-    return {role: str(write_padded(path, folder / role, vocab=512)) for role, path in DEMO.items()}
+    return write_demo(tmp_path_factory.mktemp("wide"), vocab=512)
 
 
 @pytest.fixture(scope="session")
