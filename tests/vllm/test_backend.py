@@ -27,8 +27,8 @@ from safetensors.torch import load_file, save_file
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import Early
-from lm_eval_takeover.method.reading import COUNTED
 from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.method.request import COUNTED
 from lm_eval_takeover.vllm.engine import EngineActor, EngineFacts, Engines, Job, Text
 from lm_eval_takeover.vllm.launch import count_engines
 
