@@ -147,7 +147,6 @@ def storing(folder: Path, tokens: int) -> None:
     reader = read_run_folder(folder)
     clocks.lap("it is opened to be read")
     columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
-    columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
     count = sum(len(found["score"]) for _, found in reader.read_traces(columns))
     assert count == len(keys) * 2000
     clocks.lap("all traces are read, five columns")

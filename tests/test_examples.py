@@ -20,6 +20,7 @@ from helpers.results import takeover, write_results
 from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.regress.baseline import read_baseline
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.tasks.sampled import load_named_tasks
 
 EXAMPLES = ROOT / "examples"
@@ -242,3 +243,18 @@ def test_the_template_says_what_stands_at_each_token_of_an_answer():
             token = re.match(r"\d|\W?\w*|\W", part)[0]
             assert label(answer[:place], token, token) == expected, part
     assert label("Alice has 11 ", "=", "+") == "decision" and label("Alice has 11 + 12 = 2", "3", "4") == "result"
+
+
+def test_positions_of_a_run_get_the_label_of_their_place_in_the_text(demo_runs, tmp_path):
+    real_model, run = load_real_model("labels"), read_run_folder(demo_runs["guided"])
+    (one, columns), tokenizer = next(iter(run.read_traces(["token_id"]))), run.load_tokenizer()
+    tokens, (task, doc_id, sample) = columns["token_id"].tolist(), one.name
+    rows = [(task, doc_id, sample, position, token, token) for position, token in enumerate(tokens)]
+    names = ("task", "doc_id", "sample", "position", "host_token_id", "donor_token_id")
+    (tmp_path / "effects.csv").write_text("\n".join(",".join(map(str, row)) for row in (names, *rows)))
+    found = real_model.label_effects(demo_runs["guided"], tmp_path)["label"]
+    texts = [tokenizer.decode(tokens[:place]) for place in range(len(tokens))]
+    assert list(found) == [
+        real_model.label_token(text, tokenizer.decode([token]), "") for text, token in zip(texts, tokens, strict=True)
+    ]
+    assert len(set(found)) > 1

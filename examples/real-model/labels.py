@@ -38,7 +38,7 @@ def label_effects(run_dir: Path, effects: Path) -> pl.DataFrame:
     """The positions of `effects.csv` with their labels."""
     run = read_run_folder(run_dir)
     tokenizer = run.load_tokenizer()
-    texts = {one.name: table["token_id"].to_pylist() for one, table in run.read_traces(["token_id"])}
+    texts = {one.name: found["token_id"].tolist() for one, found in run.read_traces(["token_id"])}
     rows = pl.read_csv(effects / "effects.csv")
     labels = []
     for row in rows.iter_rows(named=True):

@@ -31,8 +31,8 @@ def calibration_command(
     """The command that makes a calibration for these arguments; `demo_prompts` are those of the bundled pair.
 
     `task` is what will be run, with its `--include_path`; the prompts of the bundled pair have its form already. `options` are of
-    `calibrate`, and `solving` are those that solve a rate. The prompts are those of `known`, a file that the user
-    gave. What is written is a new file, or, with `extends`, `known` with more rates.
+    `calibrate`, and `solving` are those that solve a rate. The prompts are those of `known`, a file that the user gave.
+    What is written is a new file, or, with `extends`, `known` with more rates.
     """
     base, guide, path = arguments.base, arguments.guide, arguments.calibration
     is_demo = base is None or guide is None

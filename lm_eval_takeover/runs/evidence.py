@@ -106,7 +106,8 @@ def read_trace_header(trace: bytes) -> TraceHeader:
 def unpack_trace(trace: bytes, tokens: int, wanted: Collection[str]) -> Columns:
     """These columns of a packed trace, as docs/runs.md describes them. Null is -1 or NaN. Raises Damaged."""
     header, found = read_trace_header(trace), _unpack(trace, _TRACED, tokens, {*wanted, "score", "taken"})
-    found["chosen_from"] = np.where(found["taken"] == 0, *np.array(header.writers, object))
+    if "chosen_from" in wanted:
+        found["chosen_from"] = np.where(found["taken"] == 0, *np.array(header.writers, object))
     if "window_mean" in wanted:
         found["window_mean"] = _round_bits(window_means(found["score"], header.window))
     return {name: values for name, values in found.items() if name in wanted}
