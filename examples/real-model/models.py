@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from problems import PROMPT
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from lm_eval_takeover.forward.lean_decoder import computes_bfloat16
 
 STEPS, FORM_STEPS, BATCH, PEAK = 64, 20, 8, 3e-4
 END = "<|im_end|>"
@@ -75,11 +78,13 @@ def pad(batch: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.T
 def train(base: Path, data: Path, saved: dict[int, Path], seed: str) -> None:
     """Fine-tune on the solutions; after so many steps save the model there.
 
-    Weights in bfloat16, their masters in float32. Padding stands at the ends of rows, where causal attention ignores it.
+    Weights in bfloat16, or in float32 on a CPU without bfloat16 arithmetic; their masters in float32. Padding stands at the ends
+    of rows, where causal attention ignores it.
     """
     tokenizer = AutoTokenizer.from_pretrained(base)
     examples = [encode(tokenizer, json.loads(line)) for line in (data / f"train{seed}.jsonl").read_text().splitlines()]
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).train()
+    dtype = torch.bfloat16 if computes_bfloat16() else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype).train()
     weights = list(model.parameters())
     masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=PEAK, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
@@ -100,7 +105,7 @@ def train(base: Path, data: Path, saved: dict[int, Path], seed: str) -> None:
             torch._foreach_copy_(weights, masters)
         print(f"step {step + 1}: loss {loss.item():.3f}, {time.process_time():.0f} processor seconds", flush=True)
         if step + 1 in saved:
-            save(model, tokenizer, saved[step + 1])
+            save(deepcopy(model).to(torch.bfloat16), tokenizer, saved[step + 1])
 
 
 def main(weights: str, data: str, out: str, seed: str = "") -> None:
