@@ -18,6 +18,7 @@ from helpers.processes import environment
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import build_parser, main
+from lm_eval_takeover.commands.calibrate.measurement import read_methods
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.regress.baseline import read_baseline
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -204,6 +205,14 @@ def test_no_two_commands_of_the_real_model_are_in_one_folder_at_a_time(tmp_path,
     experiment.run_all(tmp_path, tmp_path / "weights", ["form1", "form2"], 2)
     assert sorted(done) == [("form1", False), ("form1", True), ("form2", False), ("form2", True), ("part1", True)]
     assert {*experiment.PAIRS["form1"][3]} <= {path.name for path in (tmp_path / "form1").iterdir()}
+
+
+def test_calibrate_takes_the_methods_of_each_pair_of_the_real_model():
+    experiment, parser = load_real_model("experiment"), build_parser()
+    for _, _, _, parts in experiment.PAIRS.values():
+        words = experiment.list_methods(parts)
+        read = read_methods(parser.parse_args(["calibrate", "--prompts", "any", "--methods", *words]))
+        assert {"surprise", "ce"} <= {method.policy.score for method, _ in read} and len(read) == len(words)
 
 
 def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_another(tmp_path):

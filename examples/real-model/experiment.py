@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Lock
@@ -78,14 +78,18 @@ def call(command: str, name: str, out: Path, *options: object, capture: bool = F
         "--apply_chat_template", "--batch_size", ROWS_AT_ONCE, *options, capture=capture)  # fmt: skip
 
 
+def list_methods(parts: Sequence[str]) -> list[str]:
+    """The rows whose rates are solved for; the rate of `random` is its own argument."""
+    return [row for row in ",".join(parts).split(",") if "@" in row and not row.startswith("random@")]
+
+
 def calibrate(name: str, out: Path, trained: Future[str]) -> Path:
     """The thresholds for all rows of a pair."""
     trained.result()
     file, parts = out / name / "calibration.json", PAIRS[name][3]
-    methods = [row for row in ",".join(parts).split(",") if "@" in row]
     if not file.exists():
         call("calibrate", name, out, "--task", "real_words", "--prompts", out / "data" / "calibration.jsonl", "--num_prompts", 48,
-             "--num_held_out", 40, "--methods", *methods, "--out", file)  # fmt: skip
+             "--num_held_out", 40, "--methods", *list_methods(parts), "--out", file)  # fmt: skip
     return file
 
 
@@ -196,7 +200,7 @@ def main() -> None:
     started = time.perf_counter()
     out = options.out.absolute()
     weights = fetch_weights(out)
-    os.environ["PYTHONPATH"] = str(out / "site")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(out / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
     run(sys.executable, HERE / "problems.py", out / "data")
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // AT_ONCE))
     most = run_all(out, weights, options.pairs, options.problems)

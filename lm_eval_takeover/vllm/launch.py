@@ -25,7 +25,7 @@ from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
 logger = logging.getLogger(__name__)
 
-# With every patch release; as in the extra `vllm` of pyproject.toml. The tests ran with the first. Of the others every name was looked up.
+# As in the extra `vllm` of pyproject.toml, with every patch release. The tests ran with the first; of the others names were read.
 SUPPORTED = ("0.32", "0.33")
 _INSTALL = "pip install '.[vllm]', on a machine without a GPU as in docs/vllm.md"
 PROCESSOR = "lm_eval_takeover.vllm.fused:TakeoverLogitsProcessor"

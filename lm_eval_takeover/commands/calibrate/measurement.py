@@ -60,7 +60,7 @@ _SPREAD = 0.6  # below, a pair differs in form: 0.86 of a pair of one form, meas
 
 def measure(options: argparse.Namespace) -> int:
     """Writes a calibration; returns the exit status. Raises ArgumentError."""
-    methods = _read_methods(options)
+    methods = read_methods(options)
     form = load_task_form(options.task, options.include_path, chat=options.apply_chat_template) if options.task else None
     setup = _prepare(options, form)
     scorers = [scorer for method, _ in methods if (scorer := method.policy.scorer)]
@@ -132,10 +132,10 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     )
 
 
-def _read_methods(options: argparse.Namespace) -> list[Wanted]:
+def read_methods(options: argparse.Namespace) -> list[Wanted]:
     """Those of `--methods`, else of every `--score`, with their rates. Raises ArgumentError for what cannot be calibrated."""
     methods = []
-    usual = {name: getattr(options, name) for name in ("direction", "kappa_rule", "window")} | {"target_rate": 0.5}
+    usual = {name: getattr(options, name) for name in ("direction", "kappa_rule", "window")} | {"target_rate": 0.5, "rate": 0.5}
     for word in options.methods or options.score or ["ce"] if options.target_rate or options.methods else []:
         named = parse_word("methods", word)
         own = find_policy("methods", named.name) | dict(named.arguments)
