@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -140,6 +140,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "attention_window_size": 16, "lru_width": 32},
     "minimax": EXPERTS | MIXED | {"block_size": 8}, "rwkv": {}, "xlstm": {"hidden_size": 128, "num_heads": 2},
     "bert": {"is_decoder": False},
+    # Those of transformers 5.24, left out where the installed version has no class for them.
+    "kolibri1": EXPERTS | WINDOW, "flint": EXPERTS | WINDOW | {"mlp_only_layers": [0]},
+    "beam": EXPERTS | WINDOW | {"n_group": 1, "topk_group": 1}, "apertus1p5_text": {}, "exaone": {}, "internlm3": {},
+    "iquestcoder": {},
+    "lfm3": WINDOW | {"conv_L_cache": 4},
+    "dory": WINDOW | {"num_hidden_layers": 4, "n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1},
+    "bailing_hybrid": EXPERTS | LATENT | DELTA
+    | {"layer_group_size": 2, "linear_head_dim": 8, "linear_num_heads": 4, "num_experts_per_token": 2},
+    "inkling2_text": EXPERTS | {"sliding_window_size": 12}, "dots3_note_text": EXPERTS | LATENT | WINDOW,
 }  # fmt: skip
 
 FLAT = ("rwkv",)  # whose own initialization leaves all tokens alike, so that rounding decides
@@ -193,7 +202,8 @@ def save_model(folder: Path, kind: str, seed: int = 1) -> Path:
     """A checkpoint of this architecture or family with the demo pair's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     model_type, own, vision = FAMILIES.get(kind) or (kind, ARCHITECTURES[kind], None)
-    given = COMMON | {"vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer)} | own
+    sizes = ("vocab_size", "vocab_size_per_layer_input", "unpadded_vocab_size")
+    given = COMMON | dict.fromkeys(sizes, len(tokenizer)) | own
     settings = {name: value for name, value in given.items() if value is not None or "token" in name}
     # Some have no length, or under another name.
     if not hasattr(AutoConfig.for_model(model_type).get_text_config(), "max_position_embeddings"):
@@ -372,7 +382,7 @@ def describe(reading: Reading) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", default=[*FAMILIES, *ARCHITECTURES])
+    parser.add_argument("kinds", nargs="*", default=[*FAMILIES, *(kind for kind in ARCHITECTURES if kind in CONFIG_MAPPING)])
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the table says it
     disable_progress_bar()
