@@ -1,4 +1,4 @@
-"""Where do takeovers help: at decisions, at results or at form? `python labels.py RUN_DIR EFFECTS`.
+"""Where do takeovers help: at decisions, at results or at form? `python labels.py RUN_DIR EFFECTS [RUN_DIR EFFECTS …]`.
 
 EFFECTS is the folder of `lm-eval-takeover effects RUN_DIR --out EFFECTS`.
 
@@ -9,12 +9,15 @@ result    a digit behind an equals sign, or of the answer in the box
 form      all else
 """
 
+import argparse
 import re
-import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures.effects import nested_mean
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
@@ -48,11 +51,10 @@ def label_effects(run_dir: Path, effects: Path) -> pl.DataFrame:
     return rows.with_columns(label=pl.Series(labels))
 
 
-def main(run_dir: Path, effects: Path) -> None:
-    rows = label_effects(run_dir, effects)
-    print("|kind|label|tried|share of the population|effect, points|share of the sum of effects|\n|---|---|--:|--:|--:|--:|")
-    for kind in ("takeover", "control"):
-        of_kind = rows.filter(pl.col("kind") == kind).with_columns(weight=1 / pl.col("inclusion"))
+def estimate_effects(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Of takeovers and controls, for each label: how many were tried, their shares (%), the effect and its interval (points)."""
+    found = []
+    for (kind,), of_kind in rows.with_columns(weight=1 / pl.col("inclusion")).group_by(["kind"], maintain_order=True):
         total, gain = of_kind["weight"].sum(), (of_kind["weight"] * of_kind["effect"]).sum()
         for label in LABELS:
             part = of_kind.filter(pl.col("label") == label)
@@ -60,10 +62,52 @@ def main(run_dir: Path, effects: Path) -> None:
                 continue
             weights, values = part["weight"].to_numpy(), part["effect"].to_numpy()
             mean = nested_mean(values, part["doc_id"].to_numpy(), weights)
-            interval = f"{100 * mean.value:+.1f} ({100 * mean.low:+.1f} to {100 * mean.high:+.1f})"
-            shares = f"{weights.sum() / total:.0%}|{interval}|{(weights * values).sum() / gain:.0%}"
-            print(f"|{kind}|{label}|{len(part)}|{shares}|")
+            effect, low, high = (100 * value for value in (mean.value, mean.low, mean.high))
+            shares = {"of_positions": 100 * weights.sum() / total, "of_gain": 100 * (weights * values).sum() / gain}
+            found.append(
+                {"kind": kind, "label": label, "tried": len(part), "effect": effect, "low": low, "high": high} | shares
+            )
+    return found
+
+
+def draw_effects(figure: Any, found: dict[str, list[dict[str, Any]]]) -> None:
+    """A panel for each row of `compare`: takeovers filled, controls open."""
+    for axes, (name, estimates) in zip(
+        figure.subplots(1, len(found), sharex=True, squeeze=False)[0], found.items(), strict=True
+    ):
+        for place, one in enumerate(reversed(estimates)):
+            ends = [[one["effect"] - one["low"]], [one["high"] - one["effect"]]]
+            filled = None if one["kind"] == "takeover" else "none"
+            axes.errorbar(one["effect"], place, xerr=ends, fmt="o", color="C0", markerfacecolor=filled, capsize=3)
+        axes.set_yticks(range(len(estimates)), [f"{one['kind']}: {one['label']}" for one in reversed(estimates)])
+        axes.axvline(0, color="grey", linewidth=0.8)
+        axes.set(title=name, xlabel="effect of the guide's token on Acc, points")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_DIR EFFECTS", help="one pair or more")
+    parser.add_argument("--picture", type=Path, help="an SVG file")
+    options = parser.parse_args()
+    pairs = zip(options.folders[::2], options.folders[1::2], strict=True)
+    found = {run_dir.parent.name: estimate_effects(label_effects(run_dir, effects)) for run_dir, effects in pairs}
+    print("|row|position|label|tried|share of positions|effect, points|share of the gain|\n|---|---|---|--:|--:|--:|--:|")
+    for name, estimates in found.items():
+        for one in estimates:
+            effect = f"{one['effect']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
+            cells = (
+                name,
+                one["kind"],
+                one["label"],
+                one["tried"],
+                f"{one['of_positions']:.0f} %",
+                effect,
+                f"{one['of_gain']:.0f} %",
+            )
+            print(f"|{'|'.join(map(str, cells))}|")
+    if options.picture:
+        options.picture.write_text(draw_svg(partial(draw_effects, found=found), (4 * len(found), 2.4)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()
