@@ -279,7 +279,7 @@ def test_auroc_of_resampled_problems_is_scikit_learns_of_their_rows(rows, random
     problems, signal, incorrect = (np.array(column) for column in zip(*rows, strict=True))
     names, index = np.unique(problems, return_inverse=True)
     drawn = np.array([random.randrange(3) for _ in names])
-    auroc, within = outcomes.count_pairs(problems, signal.astype(float), incorrect.astype(float)).areas(drawn.astype(float))
+    auroc, within = outcomes.measure_areas(problems, signal.astype(float), incorrect.astype(float), drawn.astype(float))
     times = drawn[index]
     if len(np.unique(incorrect[times > 0])) == 2:
         assert auroc == pytest.approx(roc_auc_score(incorrect, signal, sample_weight=times))
