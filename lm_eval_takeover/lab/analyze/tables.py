@@ -108,7 +108,7 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
         return measure_texts(names, scores, inputs.read_scores(group, codes))
 
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    with ThreadPoolExecutor(count_cores()) as pool:  # numpy and zlib let other threads run
+    with ThreadPoolExecutor(count_cores()) as pool:  # numpy and zstd let other threads run
         for measured in tqdm(pool.map(measure, groups), "Reading scores", len(groups), unit="group"):
             for name, frame in measured.items():
                 frames[name].append(frame)
