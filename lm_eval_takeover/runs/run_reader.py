@@ -216,15 +216,9 @@ class RunReader:
 
     def read_scores(self, columns: Sequence[str], samples: Iterable[Answered]) -> Iterator[tuple[bytes, ScoresHeader, Columns]]:
         """By key these columns of the texts that are scored. Raises RunDirError where one is damaged."""
-        return read_scores(self.folder, {one.stored.key: one.stored.tokens for one in samples}, columns)
-
-
-def read_scores(
-    folder: Path, tokens: Mapping[bytes, int], columns: Sequence[str]
-) -> Iterator[tuple[bytes, ScoresHeader, Columns]]:
-    """The same of texts with these numbers of tokens, for a process that has not read the run."""
-    unpacked = _read_evidence(folder, "score", tokens, lambda content, count: unpack_scores(content, count, columns))
-    return ((key, *found) for key, found in unpacked)
+        tokens = {one.stored.key: one.stored.tokens for one in samples}
+        unpacked = _read_evidence(self.folder, "score", tokens, lambda content, count: unpack_scores(content, count, columns))
+        return ((key, *found) for key, found in unpacked)
 
 
 def _read_evidence(

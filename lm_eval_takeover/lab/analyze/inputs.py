@@ -7,15 +7,15 @@ from functools import cached_property
 
 import polars as pl
 
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_vocabulary
+from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_text, classify_vocabulary
 from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.files import Run
 from lm_eval_takeover.results.stored import tabulate_run
-from lm_eval_takeover.runs.evidence import ScoresHeader
+from lm_eval_takeover.runs.evidence import ScoresHeader, column_of
 from lm_eval_takeover.runs.parquet import Name
-from lm_eval_takeover.runs.run_reader import RunReader
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 
 class CannotShow(ArgumentError):
@@ -127,14 +127,28 @@ class Inputs:
 
     def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:
         """`(task, tokens)` of each sample of each task, by its problem; `takeover` says what the donor wrote."""
-        shared: dict[bytes, list[Name]] = {}
-        for row in run.answered:
-            shared.setdefault(row.stored.key, []).append((row.task, row.problem, row.sample))
-        columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
+        names, columns = _name_texts(run), ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
         for row, found in run.read_traces(columns):
             found["takeover"] = found["chosen_from"] == run.donor
-            for name in shared[row.stored.key]:
+            for name in names[row.stored.key]:
                 yield name[0], SampleTokens(name, found)
+
+    @cached_property
+    def scored_names(self) -> dict[bytes, list[Name]]:
+        """By key of a scored text its names."""
+        return _name_texts(self.scored)
+
+    def read_scores(self, samples: Sequence[Answered], codes: Vocabulary | None) -> Iterator[tuple[list[Name], SampleTokens]]:
+        """The names and the scored tokens of each text. With `codes`, a column of that name has the class of each token."""
+        columns = ["token_id", *map(column_of, self.scores.scores)]
+        for key, header, found in self.scored.read_scores(columns, samples):
+            if header != self.scores:
+                both = f"{self.scores.describe()}, and with {header.describe()}"
+                raise RunDirError(f"run_dir='{self.scored.folder}' was scored with {both}; score it again with --overwrite")
+            if codes is not None:
+                found["codes"] = classify_text(codes, found["token_id"])
+            names = self.scored_names[key]
+            yield names, SampleTokens(names[0], found)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -160,3 +174,11 @@ class Inputs:
                     f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {sample.task}, "
                     f"doc {sample.doc_id} has other tokens; give the base run of its own pair"
                 )
+
+
+def _name_texts(run: RunReader) -> dict[bytes, list[Name]]:
+    """`(task, problem, sample)` of each text by key: several where tasks or documents share it."""
+    names: dict[bytes, list[Name]] = {}
+    for row in run.answered:
+        names.setdefault(row.stored.key, []).append((row.task, row.problem, row.sample))
+    return names

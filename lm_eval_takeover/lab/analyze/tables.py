@@ -5,9 +5,9 @@ import heapq
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from hashlib import blake2b
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import polars as pl
 from tqdm import tqdm
 
 from lm_eval_takeover import __version__
+from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.commands._output import write_csv, write_file, write_json, writing
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -23,13 +24,13 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures import outcomes
-from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, Measuring, measure_groups
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS, SCORED, measure_texts
 from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.lab.measures.outcomes import find_changed
 from lm_eval_takeover.lab.measures.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.results.problems import ACC
-from lm_eval_takeover.runs.parquet import Name, split_parts
+from lm_eval_takeover.runs.parquet import split_parts
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 from lm_eval_takeover.storage.files import write_text
 
@@ -100,17 +101,17 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
 def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
     """Measure these analyses on the scored samples of the base run, or of the guide's. Shows progress."""
-    places: dict[bytes, list[Name]] = {}
-    for sample in inputs.scored.answered:
-        places.setdefault(sample.stored.key, []).append((sample.task, sample.problem, sample.sample))
-    codes = inputs.codes if "planning" in names else None
-    measuring = Measuring(names, inputs.scored.folder, inputs.scores, places, codes)
-    tokens = {sample.stored.key: sample.stored.tokens for sample in inputs.scored.answered}
-    groups = [dict(group) for group in split_parts(tokens.items(), itemgetter(1))]
+    codes, scores = inputs.codes if "planning" in names else None, inputs.scores.scores
+    groups = list(split_parts(inputs.scored.stored_samples(), lambda sample: sample.stored.tokens))
+
+    def measure(group: Sequence[Answered]) -> dict[str, pl.DataFrame]:
+        return measure_texts(names, scores, inputs.read_scores(group, codes))
+
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    for measured in tqdm(measure_groups(measuring, groups), "Reading scores", len(groups), unit="group"):
-        for name, frame in measured.items():
-            frames[name].append(frame)
+    with ThreadPoolExecutor(count_cores()) as pool:  # numpy and zstd let other threads run
+        for measured in tqdm(pool.map(measure, groups), "Reading scores", len(groups), unit="group"):
+            for name, frame in measured.items():
+                frames[name].append(frame)
     return {name: pl.concat(parts).sort("task", maintain_order=True) for name, parts in frames.items() if parts}
 
 

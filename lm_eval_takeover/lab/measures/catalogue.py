@@ -1,34 +1,21 @@
 """The analyses by name: their columns, what is measured on one scored sample, and how samples are put together.
 
-How unevenly scores are spread over the tokens of a sample, and where the largest stand (section 4.1, Figure 2). The samples of a
-run are measured in groups: on all cores where there is much.
+How unevenly scores are spread over the tokens of a sample, and where the largest stand (section 4.1, Figure 2).
 """
 
-import os
-import signal
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing import get_context, parent_process
-from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from lm_eval_takeover.answers.judging import count_cores
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.lab.measures import outcomes, planning
-from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_text
 from lm_eval_takeover.lab.measures.pooling import MEAN, describe, make_frame, pool_ratios, tabulate_ratios
 from lm_eval_takeover.lab.sample_tokens import SampleTokens, ceil_percent
-from lm_eval_takeover.runs.evidence import ENTROPY, ScoresHeader, column_of
+from lm_eval_takeover.runs.evidence import ENTROPY
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
-from lm_eval_takeover.runs.run_reader import read_scores
 
 SHARES = (1, 5, 8)  # percent of a sample's tokens
 GRID = 100  # steps of the Lorenz curve
@@ -107,9 +94,6 @@ def tabulate_overlap(measured: pl.DataFrame) -> pl.DataFrame:
     return tabulate_ratios(measured, "iou", "samples", labels, value="iou")
 
 
-MANY = 10**7  # tokens from which on worker processes are worth their start of some seconds
-
-
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     name: tuple(words.split())
     for name, words in {
@@ -161,67 +145,3 @@ def measure_texts(names: Sequence[str], scores: Iterable[str], texts: Texts) -> 
                 named = (dict(zip(NAME_COLUMNS, place, strict=True)) for place in places)
                 rows[name] += [{**place, "score": score, **measured} for place in named]
     return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
-
-
-@dataclass(frozen=True)
-class Measuring:
-    """Which analyses of the scored texts of a run_dir. `codes`, where planning is among them, are those of the vocabulary.
-
-    `places` are the tasks' names of each text, by key.
-    """
-
-    names: Sequence[str]
-    folder: Path
-    header: ScoresHeader  # of all scores
-    places: Mapping[bytes, Sequence[Name]]
-    codes: Vocabulary | None = None
-
-    def measure(self, tokens: Mapping[bytes, int]) -> dict[str, pl.DataFrame]:
-        """A table by analysis, of the texts of these keys, which have these numbers of tokens."""
-        return measure_texts(self.names, self.header.scores, self._read(tokens))
-
-    def _read(self, tokens: Mapping[bytes, int]) -> Texts:
-        columns = ["token_id", *map(column_of, self.header.scores)]
-        for key, header, found in read_scores(self.folder, tokens, columns):
-            if header != self.header:
-                both = f"{self.header.describe()}, and with {header.describe()}"
-                raise RunDirError(f"run_dir='{self.folder}' was scored with {both}; score it again with --overwrite")
-            if self.codes is not None:
-                found["codes"] = classify_text(self.codes, found["token_id"])
-            yield self.places[key], SampleTokens(self.places[key][0], found)
-
-
-_AT_WORK: list[Measuring] = []  # of a worker: sent once, since with full pipes the end of a worker may hang its pool
-
-
-def _begin(measuring: Measuring) -> None:
-    """In a worker: leave Ctrl-C to the process that waits for it, and end with that one."""
-    _AT_WORK.append(measuring)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=lambda parent: (parent.join(), os._exit(1)), args=[parent_process()], daemon=True).start()
-
-
-def _measure(tokens: Mapping[bytes, int]) -> dict[str, pl.DataFrame]:
-    return _AT_WORK[0].measure(tokens)
-
-
-def measure_groups(measuring: Measuring, groups: Sequence[Mapping[bytes, int]]) -> Iterator[dict[str, pl.DataFrame]]:
-    """`Measuring.measure` of each group, in their order. Raises RunDirError where a worker process was killed."""
-    if sum(sum(group.values()) for group in groups) < MANY:
-        yield from map(measuring.measure, groups)
-        return
-    workers = min(count_cores(), len(groups))
-    context = get_context("forkserver")  # not `fork`: pyarrow and polars have threads by then
-    context.set_forkserver_preload([__name__])  # imported once for all workers
-    pool = ProcessPoolExecutor(workers, context, _begin, (measuring,))
-    ahead = deque[Future[dict[str, pl.DataFrame]]]()
-    try:
-        for group in groups:
-            ahead.append(pool.submit(_measure, group))
-            if len(ahead) > 2 * workers:
-                yield ahead.popleft().result()
-        yield from (future.result() for future in ahead)
-    except BrokenProcessPool as error:
-        raise RunDirError("a worker process of the analysis was killed; was there enough memory?") from error
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -7,7 +7,6 @@ sample's largest scores predict a wrong answer (Table 2, Figure 4).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -182,42 +181,23 @@ def _estimate(group: pl.DataFrame) -> Estimated:
     """AUROC, `within`, accuracy and the share of the larger class; only the first two have resamples."""
     problems, values = group["doc_id"].to_numpy(), group["signal_value"].to_numpy()
     incorrect = ~group["correct"].to_numpy()
-    pairs = count_pairs(problems, values, incorrect.astype(np.float64))
-    areas = pairs.areas(draw_weights(len(pairs.wins), group["task"][0]))
+    weights = draw_weights(len(np.unique(problems)), group["task"][0])
+    areas = measure_areas(problems, values, incorrect.astype(np.float64), weights)
     estimates = np.pad(areas, ((0, 0), (0, 2)), constant_values=np.nan)
     share = incorrect.mean()
     estimates[0, 2:] = cross_validated_accuracy(problems, values, incorrect), max(share, 1 - share)
     return Estimated(estimates, np.array([len(group)]))
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """What the AUROC of any resample of problems is made of.
+def measure_areas(problems: NDArray[Any], values: Values, positive: Values, weights: Values) -> Values:
+    """AUROC over all pairs, and over pairs of samples of one problem, NaN without such pairs: `[..., 2]`.
 
-    `wins` `[problems, problems]` counts pairs (incorrect sample of the first, correct one of the second) where the first is
-    larger, ties a half. `positive` and `negative` `[problems]` count the incorrect and correct samples of each problem.
+    `positive` is 1 where a sample is incorrect. `weights` `[..., problems]` say how often each problem counts.
     """
-
-    wins: Values
-    positive: Values
-    negative: Values
-
-    def areas(self, weights: Values) -> Values:
-        """AUROC over all pairs, and over pairs of samples of one problem, NaN without such pairs: `[..., 2]`.
-
-        `weights` `[..., problems]` say how often each problem counts.
-        """
-        pairs = (weights @ self.positive) * (weights @ self.negative)
-        inside = weights @ (self.positive * self.negative)
-        wins = ((weights @ self.wins) * weights).sum(axis=-1), weights @ np.diag(self.wins)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.stack([wins[0] / pairs, wins[1] / inside], axis=-1)
-
-
-def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pairs:
-    """Pairs of samples by the problems that they are of; `positive` is 1 where a sample is incorrect."""
     names, index = np.unique(problems, return_inverse=True)
     count, negative = len(names), 1 - positive
+    # `[problems, problems]`: pairs (incorrect sample of the first, correct one of the second) where the first is larger, ties a
+    # half.
     wins = np.zeros((count, count))
     # In ascending order searchsorted is several times faster.
     rising = np.argsort(values)
@@ -228,7 +208,11 @@ def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pai
         sums = np.concatenate([[0], np.cumsum(negative[others])])
         below, up_to = (sums[np.searchsorted(values[others], values[rising], side)] for side in ("left", "right"))
         wins[:, problem] = np.bincount(index[rising], positive[rising] * (below + up_to) / 2, count)
-    return Pairs(wins, *(np.bincount(index, part, count).astype(np.float64) for part in (positive, negative)))
+    incorrect, correct = (np.bincount(index, part, count) for part in (positive, negative))
+    pairs = (weights @ incorrect) * (weights @ correct), weights @ (incorrect * correct)
+    won = ((weights @ wins) * weights).sum(axis=-1), weights @ np.diag(wins)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.stack([won[0] / pairs[0], won[1] / pairs[1]], axis=-1)
 
 
 def cross_validated_accuracy(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bool_]) -> float:

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from tqdm import tqdm
@@ -110,20 +112,13 @@ def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any],
     for of_folder in folders:  # of a comparison the base's, which analyses read
         unscored += [run for run in of_folder if run.written_by == "base"] or of_folder
     runs = [(run, restore_arguments(run, given)) for run in unscored]
-    readers: Readers | None = None
-    try:
-        for run, arguments in runs:
-            with contextlib.closing(RunWriter(run.folder)) as writer:
-                if readers is not None and arguments != readers.arguments:
-                    readers.close()
-                    readers = None
-                readers = readers or Readers(arguments)
-                run.check_models(arguments, readers.pair, allowed=allow == "weights")
-                count = score_run(run, writer, readers, overwrite=overwrite)
-            print(f"{count:,} samples scored -> {run.folder / SCORES}")
-    finally:
-        if readers is not None:
-            readers.close()
+    for arguments, of_pair in groupby(runs, itemgetter(1)):
+        with contextlib.closing(Readers(arguments)) as readers:
+            for run, _ in of_pair:
+                with contextlib.closing(RunWriter(run.folder)) as writer:
+                    run.check_models(arguments, readers.pair, allowed=allow == "weights")
+                    count = score_run(run, writer, readers, overwrite=overwrite)
+                print(f"{count:,} samples scored -> {run.folder / SCORES}")
     return 0
 
 

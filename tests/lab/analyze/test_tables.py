@@ -82,6 +82,11 @@ def forget(run, rows):
         journal.execute(f"DELETE FROM {rows}")
 
 
+def score_by_another_pair(run):
+    """Half of the texts, as if the command had gone on with other models."""
+    plant(run, "evidence", "kind = 'score' AND rowid % 2", content=lambda scores: scores.replace(b"base=", b"base=other-", 1))
+
+
 def use_other_tokens(run):
     def change(content):
         prompt = json.loads(content)
@@ -104,13 +109,16 @@ def use_other_tokens(run):
          r"failure cannot be shown: \d+ of 32 samples of 'base' have no verdict: it was stopped before"),
         (lambda runs: forget(runs["guided"], "samples WHERE doc_id = 3"), ["base", "guided"], None,
          "24 of 32 samples are finished; wait for it, or run the same command again"),
+        (lambda runs: score_by_another_pair(runs["base"]), ["base"], "lorenz",
+         r"run_dir='.*' was scored with base=.*, and with base=.*; score it again with --overwrite"),
         (lambda runs: None, ["base"], "lorentz", "'lorentz' is not an analysis; did you mean 'lorenz'"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
          ["base", "twin"], "lorenz", "it needs one base run, or several seeds of it, and base, other have other models"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
          ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
     ],
-    ids=["unscored", "guided", "no-guided", "lost-traces", "tokenizer", "verdicts", "unfinished", "typo", "two-bases", "names"],
+    ids=["unscored", "guided", "no-guided", "lost-traces", "tokenizer", "verdicts", "unfinished", "two-pairs", "typo",
+         "two-bases", "names"],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, only, message):
     change(copies)

@@ -1,26 +1,22 @@
 """Analyses as pure functions: scored samples, classes of tokens, outcomes, by hand, planted, and by independent calculations."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-import psutil
 import pytest
-from helpers.analyses import analyse, score_run
+from helpers.analyses import analyse
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from sklearn.metrics import roc_auc_score
 
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.lab.measures import catalogue, outcomes, planning, pooling
-from lm_eval_takeover.lab.measures.catalogue import COLUMNS, Measuring
+from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.planning import EXECUTION, NONE, PLANNING
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.lab.sample_tokens import SampleTokens, ceil_percent
 from lm_eval_takeover.results.stored import tabulate_run
-from lm_eval_takeover.runs.evidence import ScoresHeader
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
@@ -104,46 +100,6 @@ def test_intervals_are_of_problems_whose_samples_stay_together():
     found = measure(np.arange(40).repeat(8), effects.repeat(8))
     assert found["high"] - found["low"] == pytest.approx(2 * 1.96 * effects.std() / np.sqrt(40), rel=0.08)
     assert measure(np.zeros(8, int), effects[:8]) == {"x": pytest.approx(effects[:8].mean()), "low": None, "high": None}
-
-
-@pytest.fixture
-def scored(tmp_path):
-    """A run of six scored texts, and what measures them: three in each of two groups."""
-    tokens = {key.to_bytes(16, "big"): length for key, length in enumerate([40, 30, 50, 20, 60, 10])}
-    rng = np.random.default_rng(0)
-    texts = {key: {name: rng.exponential(size=length) for name in ("ce", "base_entropy")} for key, length in tokens.items()}
-    score_run(tmp_path, texts)
-    header = ScoresHeader("some pair", {"ce": None, "entropy": None})
-    places = {key: [("ab"[number % 2], number, 0)] for number, key in enumerate(tokens)}
-    names = ["concentration", "overlap"]
-    return Measuring(names, tmp_path, header, places), [dict([*tokens.items()][at : at + 3]) for at in (0, 3)]
-
-
-def test_several_processes_measure_what_one_does(scored, monkeypatch):
-    alone = list(catalogue.measure_groups(*scored))
-    monkeypatch.setattr(catalogue, "MANY", 100)
-    together = list(catalogue.measure_groups(*scored))
-    assert len(alone) == len(together) == 2
-    for one, other in zip(alone, together, strict=True):
-        assert one.keys() == other.keys() == {"concentration", "overlap"}
-        assert all(one[name].equals(other[name]) for name in one)
-
-
-def test_a_killed_worker_ends_the_analysis_with_one_line(scored, monkeypatch):
-    monkeypatch.setattr(catalogue, "MANY", 100)
-    found = catalogue.measure_groups(scored[0], scored[1] * 5000)  # more than a pipe holds
-    next(found)  # all workers have started
-    (server,) = [one for one in psutil.Process().children() if "forkserver" in " ".join(one.cmdline())]
-    server.children()[-1].kill()
-    with pytest.raises(RunDirError, match="a worker process of the analysis was killed"):
-        list(found)
-
-
-def test_scores_by_two_pairs_are_not_mixed(scored):
-    measuring, (group, _) = scored
-    other = replace(measuring, header=ScoresHeader("other pair", measuring.header.scores))
-    with pytest.raises(RunDirError, match="was scored with other pair, ce, entropy, and with some pair, ce, entropy; score it"):
-        other.measure(group)
 
 
 def test_classes_of_single_tokens():
@@ -323,7 +279,7 @@ def test_auroc_of_resampled_problems_is_scikit_learns_of_their_rows(rows, random
     problems, signal, incorrect = (np.array(column) for column in zip(*rows, strict=True))
     names, index = np.unique(problems, return_inverse=True)
     drawn = np.array([random.randrange(3) for _ in names])
-    auroc, within = outcomes.count_pairs(problems, signal.astype(float), incorrect.astype(float)).areas(drawn.astype(float))
+    auroc, within = outcomes.measure_areas(problems, signal.astype(float), incorrect.astype(float), drawn.astype(float))
     times = drawn[index]
     if len(np.unique(incorrect[times > 0])) == 2:
         assert auroc == pytest.approx(roc_auc_score(incorrect, signal, sample_weight=times))
