@@ -24,7 +24,7 @@ _ENVIRONMENT = r"\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\
 MATHS = re.compile(
     r"\\\\|\\\$|\\\((?>(?:[^\\]|\\[^()])+)\\\)|\\\[(?>(?:[^\\]|\\[^\[\]])+)\\\]|\$\$(?>(?:(?!\$\$).)+)\$\$"
     rf"|\\begin{_ENVIRONMENT}(?>(?:(?!\\(?:begin|end){_ENVIRONMENT}).)+)\\end{_ENVIRONMENT}"
-    rf"|\$(?!\$)(?>(\s)?)(?>(?:{TEXT_COMMAND.pattern}|\\[^()\[\]A-Za-z]|(?![A-Za-z][a-z]{{2}})[^$\\])+)(?(1)|(?<!\s))\$(?!\d)",
+    rf"|\$(?!\$)(?>(\s)?)(?>(?:{TEXT_COMMAND.pattern}|\\[^()\[\]A-Za-z]|[^$\\A-Za-z]++|(?![A-Za-z][a-z]{{2}})[A-Za-z])+)(?(1)|(?<!\s))\$(?!\d)",
     re.DOTALL,
 )
 _EDGES = re.compile(r"^(?:\$\$?+|\\[(\[]|\\begin\s*+\{[^{}]*\})|(?:\$\$?+|\\[)\]]|\\end\s*+\{[^{}]*\})$")
