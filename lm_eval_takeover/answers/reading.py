@@ -49,6 +49,11 @@ _EXPRESSED = re.compile(
 )
 _SIGN = re.compile(r"(?:(?<=\b[iI]s )|(?<=\bto )|(?<=\bby )|(?<=\bof ))(?:minus|negative) (?=[\d$\\])")
 _SAYS = re.compile(r"\d\s++(?>(?:(?!and\b|or\b)[^\W\d_]++\s++){2,})\D*\d")
+_STATED = re.compile(
+    r"(?:\b(?:is|are|was|were|be|equals?|comes? to)\b|=)(?>\s++(?:exactly|only|about|therefore|indeed|thus|then)\b|)"
+    r"[\s*$\\(\[]*+\Z"
+)
+_COMPUTED = re.compile(r"=\s*+(?:\\?\$\s*+)?(-?\d[\d,]*+(?:\.\d++)?)")
 _ASKED = re.compile(r"(?i)\bhow many ((?:[\w-]++\W){1,3})")
 
 
@@ -116,16 +121,15 @@ def read_leading(sentence: Sentence) -> str | None:
     if not sentence.marked or not _DIRECT.match(text):
         return None
     maths, plain = find_maths(text), _ASIDE.split(text, maxsplit=1)[0]
+    part = Sentence(plain, 0, len(plain), sentence.problem, marked=True)
     if maths and maths[0][0] == 0:
         apart = (n for n in range(1, len(maths)) if not are_joined(text, maths[n - 1][1], maths[n][0]))
         value: str | None = ", ".join(content for _, _, content in maths[: next(apart, len(maths))])
     else:
-        number, part = NUMBER.match(plain), Sentence(plain, 0, len(plain), sentence.problem, marked=True)
-        said = RESULT.search(plain, number.end()) if number and "=" not in plain else None
-        value = (
-            said[1].strip() if said else read_alone(part) or (number[0].strip() if number and "=" not in plain else part.last)
-        )
-    return None if value and sentence.is_given(value) and sentence.list_new(plain) else value
+        number = None if "=" in plain else NUMBER.match(plain)
+        said = RESULT.search(plain, number.end()) if number else None
+        value = said[1].strip() if said else read_alone(part) or (number[0].strip() if number else part.last)
+    return None if value and sentence.is_given(value) and part.new else value
 
 
 def read_alone(sentence: Sentence) -> str | None:
@@ -151,33 +155,31 @@ def read_equation(sentence: Sentence) -> str | None:
 
 
 def read_stated(sentence: Sentence) -> str | None:
-    """The value at the end of the sentence, behind `is`, `are` or `equals`."""
-    value = sentence.stated
-    return None if value and "=" in sentence.text and sentence.is_given(value) else value
+    """The last value, if it stands behind `is`, `are` or `equals`."""
+    start, _, value = sentence.values[-1] if sentence.values else (0, 0, "")
+    given = "=" in sentence.text and sentence.is_given(value)
+    return value if _STATED.search(sentence.text[:start]) and not given else None
 
 
 def read_asked(sentence: Sentence) -> str | None:
     """The only new value before a word that stands behind the problem's `how many`."""
     asked = _ASKED.findall(sentence.problem)
     stems = tuple(word[:5].lower() for word in asked[-1].split() if word[0].isalpha()) if asked else ()
-    counted = [
-        value for _, end, value in sentence.values if sentence.text[end:].lstrip(" $*").lower().startswith(stems or "\0")
-    ]
-    new = {value for value in counted if not sentence.is_given(value)}
-    return new.pop() if len(new) == 1 else None
+    counted = [value for _, end, value in sentence.new if sentence.text[end:].lstrip(" $*").lower().startswith(stems)]
+    return counted[0] if len(counted) == 1 else None
 
 
 def read_new(sentence: Sentence) -> str | None:
     """The only value that the problem does not have."""
-    new = sentence.list_new(sentence.text)
-    return new[0] if len(new) == 1 else None
+    return sentence.new[0][2] if len(sentence.new) == 1 else None
 
 
 def read_computed(sentence: Sentence) -> str | None:
     """The value that the last calculation before the sentence gave, where the last value is the problem's."""
     if sentence.last is None or not sentence.is_given(sentence.last):
         return None
-    return next((value for _, _, value in sentence.values if identify(value) == sentence.computed), None)
+    results = _COMPUTED.findall(sentence.source, 0, sentence.start) or [""]
+    return next((value for _, _, value in sentence.values if identify(value) == identify(results[-1])), None)
 
 
 def read_last(sentence: Sentence) -> str | None:
