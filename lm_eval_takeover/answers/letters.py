@@ -83,9 +83,6 @@ def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
 
 
 def _find_marked(text: str, letters: str) -> str | None:
-    """The letter of the last marker; empty where it offers two or denies one, None where there is no marker."""
-    last = None
-    for match in _LETTER_MARKER.finditer(text):
-        chosen = _choose(text, match, letters)
-        last = chosen if chosen is not None else last or ("" if match[match.lastindex or 0].upper() in letters else None)
-    return last
+    """The letter of the last marker that does not deny it; empty where it offers two, None where there is no marker."""
+    chosen = (_choose(text, match, letters) for match in _LETTER_MARKER.finditer(text))
+    return next(reversed([letter for letter in chosen if letter is not None]), None)
