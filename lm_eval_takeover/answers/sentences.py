@@ -126,9 +126,9 @@ class Sentence:
     def __init__(self, text: str, start: int, end: int, problem: str, marked: bool = False, whole: bool = False):
         self.source, self.start, self.problem, self.marked, self.whole = text, start, problem, marked, whole
         self.written = text[start:end].strip()
-        said = _DENIED.sub("", _FOR_ALL.sub("", text[start:end]))
+        said = _DENIED.sub("", _FOR_ALL.sub("", "" if whole else text[start:end]))
         bold = [content for content in _BOLD.findall(said) if MATHEMATICAL.search(content)]
-        self.text = "" if whole else _PLACE.sub("", bold[-1] if bold else said)
+        self.text = _PLACE.sub("", bold[-1] if bold else said)
 
     @cached_property
     def maths(self) -> list[Span]:
