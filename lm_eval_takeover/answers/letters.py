@@ -48,18 +48,19 @@ _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
     """The letter that a response answers with; None if it gives none, or more than one."""
     text = strip_thinking(response).translate(FULL_WIDTH)
-    text = find_tagged(text) or text
+    unclosed, tagged = bool(find_tags(text)), find_tagged(text)
+    text = tagged or text
     boxes, _ = find_boxes(text)
     if boxes:
         content = _WRAP.sub(" ", join_last(text, boxes).strip("*"))
         match = _BOXED.match(content)
         letter = _choose(content, match, letters) if match else _find_marked(content, letters)
         if letter:
-            return ExtractedAnswer(letter, boxed=True)
+            return ExtractedAnswer(letter, True, unclosed)
         ends, starts = [0, *(end for _, end, _ in boxes)], [*(start for start, _, _ in boxes), len(text)]
         text = " ".join(text[end:start] for end, start in zip(ends, starts, strict=True))
-    if find_tags(text):
-        return ExtractedAnswer(None)
+    if unclosed and not tagged:
+        return ExtractedAnswer(None, False, unclosed)
     text = text[-TAIL:]
     marked = _find_marked(text, letters)
     if marked is None and not truncated:
@@ -67,7 +68,7 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
         alone = {_choose(line, match, letters) for match in _ALONE.finditer(line)} - {None}
         whole = _FIRST.match(text.lstrip()) or (None if alone else _BOXED.match(line))
         marked = alone.pop() if len(alone) == 1 else _choose(whole.string, whole, letters) if whole else None
-    return ExtractedAnswer(marked or None)
+    return ExtractedAnswer(marked or None, False, unclosed)
 
 
 def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
@@ -82,9 +83,6 @@ def _choose(text: str, match: re.Match[str], letters: str) -> str | None:
 
 
 def _find_marked(text: str, letters: str) -> str | None:
-    """The letter of the last marker; empty where it offers two or denies one, None where there is no marker."""
-    last = None
-    for match in _LETTER_MARKER.finditer(text):
-        chosen = _choose(text, match, letters)
-        last = chosen if chosen is not None else last or ("" if match[match.lastindex or 0].upper() in letters else None)
-    return last
+    """The letter of the last marker that does not deny it; empty where it offers two, None where there is no marker."""
+    chosen = (_choose(text, match, letters) for match in _LETTER_MARKER.finditer(text))
+    return next(reversed([letter for letter in chosen if letter is not None]), None)

@@ -49,55 +49,20 @@ _EXPRESSED = re.compile(
 )
 _SIGN = re.compile(r"(?:(?<=\b[iI]s )|(?<=\bto )|(?<=\bby )|(?<=\bof ))(?:minus|negative) (?=[\d$\\])")
 _SAYS = re.compile(r"\d\s++(?>(?:(?!and\b|or\b)[^\W\d_]++\s++){2,})\D*\d")
+_STATED = re.compile(
+    r"(?:\b(?:is|are|was|were|be|equals?|comes? to)\b|=)(?>\s++(?:exactly|only|about|therefore|indeed|thus|then)\b|)"
+    r"[\s*$\\(\[]*+\Z"
+)
+_COMPUTED = re.compile(r"=\s*+(?:\\?\$\s*+)?(-?\d[\d,]*+(?:\.\d++)?)")
 _ASKED = re.compile(r"(?i)\bhow many ((?:[\w-]++\W){1,3})")
 
 
 class ExtractedAnswer(NamedTuple):
-    """The answer of a response, None if it gives none, and whether it stands in a box."""
+    """The answer of a response, None if it gives none; whether it stands in a box; whether thinking never ends."""
 
     answer: str | None
     boxed: bool = False
-
-
-class Reply:
-    """A response as the rules read it: its boxes, and the end of its text without them."""
-
-    def __init__(self, response: str, truncated: bool, problem: str):
-        text = strip_thinking(response)
-        if tagged := find_tagged(text):
-            text, truncated = tagged, False
-        self.text, self.problem = write_braces(text), problem
-        self.boxes, unclosed = find_boxes(self.text)
-        if unclosed is not None:  # cut off in its last box
-            self.text, self.boxes, truncated = LEAD.sub("", self.text[:unclosed]), [], True
-        first = drop_second_round(self.text, problem)
-        self.truncated = truncated and first == self.text
-        start = max(0, max(map(first.rfind, "0123456789")) - TAIL)  # a loop of words may follow the last number
-        tail = PICTURE.sub(" ", first[start : start + 2 * TAIL]).strip()
-        tail = _SIGN.sub("-", tail) if "minus" in tail or "negative" in tail else tail
-        self.tail = EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
-
-    def list_sentences(self) -> Iterator[Sentence]:
-        """What may give the answer: texts behind markers, the whole reply, its sentences; each from the last one on."""
-        ends = find_ends(self.tail)
-        for start, end in reversed(self._find_marked(ends)):
-            yield Sentence(self.tail, start, end, self.problem, marked=True)
-        if not self.truncated:
-            yield Sentence(self.tail, 0, len(self.tail), self.problem, whole=True)
-            for start, end in zip([*ends[-2::-1], -1], reversed(ends), strict=True):
-                if self.tail[end : end + 1] != "?" and end - start > 1:
-                    yield Sentence(self.tail, start + 1, end, self.problem)
-
-    def _find_marked(self, ends: list[int]) -> list[tuple[int, int]]:
-        """Where texts behind markers begin and end. A cut-off copy of the one before, a question and a doubt are none."""
-        found: dict[int, int] = {}  # end of a sentence: end of its last marker
-        for match in _MARKER.finditer(self.tail):
-            found[ends[bisect_left(ends, match.end())]] = match.end()
-        spans = [(start, end) for end, start in found.items() if self.tail[end : end + 1] != "?"]
-        if len(spans) > 1 and spans[-1][1] == len(self.tail):
-            before, last = (self.tail[start:end] for start, end in spans[-2:])
-            spans = spans[:-1] if before.startswith(last) else spans
-        return [span for span in spans if not DOUBTED.search(self.tail, *span)]
+    unclosed: bool = False
 
 
 def read_answer(response: str, truncated: bool = False, problem: str = "") -> ExtractedAnswer:
@@ -105,13 +70,49 @@ def read_answer(response: str, truncated: bool = False, problem: str = "") -> Ex
 
     `truncated`: the token limit is known to have ended the response. `problem`: its text, where it is known.
     """
-    reply = Reply(response, truncated, problem)
-    if reply.boxes and not _REFUSED.match(reply.text, reply.boxes[-1][1]):
-        return ExtractedAnswer(join_last(reply.text, reply.boxes), boxed=True)
-    if reply.boxes or find_tags(reply.text):  # behind a refused box, or in thinking, nothing is an answer
-        return ExtractedAnswer(None)
-    found = (rule(sentence) for sentence in reply.list_sentences() for rule in RULES)
-    return ExtractedAnswer(next(filter(None, found), None))
+    text = strip_thinking(response)
+    unclosed, tagged = bool(find_tags(text)), find_tagged(text)
+    text = write_braces(tagged or text)
+    boxes, cut = find_boxes(text)
+    if cut is not None:  # off in its last box
+        text, boxes = LEAD.sub("", text[:cut]), []
+    if boxes and not _REFUSED.match(text, boxes[-1][1]):
+        return ExtractedAnswer(join_last(text, boxes), True, unclosed)
+    if boxes or (unclosed and not tagged):  # behind a refused box, or in thinking, nothing is an answer
+        return ExtractedAnswer(None, False, unclosed)
+    sentences = list_sentences(text, cut is not None or (truncated and not tagged), problem)
+    found = (rule(sentence) for sentence in sentences for rule in RULES)
+    return ExtractedAnswer(next(filter(None, found), None), False, unclosed)
+
+
+def list_sentences(text: str, truncated: bool, problem: str) -> Iterator[Sentence]:
+    """What may give the answer: texts behind markers, the whole text, its sentences; each from the last one on."""
+    first = drop_second_round(text, problem)
+    start = max(0, max(map(first.rfind, "0123456789")) - TAIL)  # a loop of words may follow the last number
+    tail = PICTURE.sub(" ", first[start : start + 2 * TAIL]).strip()
+    tail = _SIGN.sub("-", tail) if "minus" in tail or "negative" in tail else tail
+    tail = EMPTY_BOX.sub(" ", tail).strip() if "box" in tail else tail
+    ends = find_ends(tail)
+    for start, end in reversed(_find_marked(tail, ends)):
+        yield Sentence(tail, start, end, problem, marked=True)
+    if truncated and first == text:
+        return
+    yield Sentence(tail, 0, len(tail), problem, whole=True)
+    for start, end in zip([*ends[-2::-1], -1], reversed(ends), strict=True):
+        if tail[end : end + 1] != "?" and end - start > 1:
+            yield Sentence(tail, start + 1, end, problem)
+
+
+def _find_marked(text: str, ends: list[int]) -> list[tuple[int, int]]:
+    """Where texts behind markers begin and end. A cut-off copy of the one before, a question and a doubt are none."""
+    found: dict[int, int] = {}  # end of a sentence: end of its last marker
+    for match in _MARKER.finditer(text):
+        found[ends[bisect_left(ends, match.end())]] = match.end()
+    spans = [(start, end) for end, start in found.items() if text[end : end + 1] != "?"]
+    if len(spans) > 1 and spans[-1][1] == len(text):
+        before, last = (text[start:end] for start, end in spans[-2:])
+        spans = spans[:-1] if before.startswith(last) else spans
+    return [span for span in spans if not DOUBTED.search(text, *span)]
 
 
 def read_leading(sentence: Sentence) -> str | None:
@@ -120,16 +121,15 @@ def read_leading(sentence: Sentence) -> str | None:
     if not sentence.marked or not _DIRECT.match(text):
         return None
     maths, plain = find_maths(text), _ASIDE.split(text, maxsplit=1)[0]
+    part = Sentence(plain, 0, len(plain), sentence.problem, marked=True)
     if maths and maths[0][0] == 0:
         apart = (n for n in range(1, len(maths)) if not are_joined(text, maths[n - 1][1], maths[n][0]))
         value: str | None = ", ".join(content for _, _, content in maths[: next(apart, len(maths))])
     else:
-        number, part = NUMBER.match(plain), Sentence(plain, 0, len(plain), sentence.problem, marked=True)
-        said = RESULT.search(plain, number.end()) if number and "=" not in plain else None
-        value = (
-            said[1].strip() if said else read_alone(part) or (number[0].strip() if number and "=" not in plain else part.last)
-        )
-    return None if value and sentence.is_given(value) and sentence.list_new(plain) else value
+        number = None if "=" in plain else NUMBER.match(plain)
+        said = RESULT.search(plain, number.end()) if number else None
+        value = said[1].strip() if said else read_alone(part) or (number[0].strip() if number else part.last)
+    return None if value and sentence.is_given(value) and part.new else value
 
 
 def read_alone(sentence: Sentence) -> str | None:
@@ -155,33 +155,31 @@ def read_equation(sentence: Sentence) -> str | None:
 
 
 def read_stated(sentence: Sentence) -> str | None:
-    """The value at the end of the sentence, behind `is`, `are` or `equals`."""
-    value = sentence.stated
-    return None if value and "=" in sentence.text and sentence.is_given(value) else value
+    """The last value, if it stands behind `is`, `are` or `equals`."""
+    start, _, value = sentence.values[-1] if sentence.values else (0, 0, "")
+    given = "=" in sentence.text and sentence.is_given(value)
+    return value if _STATED.search(sentence.text[:start]) and not given else None
 
 
 def read_asked(sentence: Sentence) -> str | None:
     """The only new value before a word that stands behind the problem's `how many`."""
     asked = _ASKED.findall(sentence.problem)
     stems = tuple(word[:5].lower() for word in asked[-1].split() if word[0].isalpha()) if asked else ()
-    counted = [
-        value for _, end, value in sentence.values if sentence.text[end:].lstrip(" $*").lower().startswith(stems or "\0")
-    ]
-    new = {value for value in counted if not sentence.is_given(value)}
-    return new.pop() if len(new) == 1 else None
+    counted = [value for _, end, value in sentence.new if sentence.text[end:].lstrip(" $*").lower().startswith(stems)]
+    return counted[0] if len(counted) == 1 else None
 
 
 def read_new(sentence: Sentence) -> str | None:
     """The only value that the problem does not have."""
-    new = sentence.list_new(sentence.text)
-    return new[0] if len(new) == 1 else None
+    return sentence.new[0][2] if len(sentence.new) == 1 else None
 
 
 def read_computed(sentence: Sentence) -> str | None:
     """The value that the last calculation before the sentence gave, where the last value is the problem's."""
     if sentence.last is None or not sentence.is_given(sentence.last):
         return None
-    return next((value for _, _, value in sentence.values if identify(value) == sentence.computed), None)
+    results = _COMPUTED.findall(sentence.source, 0, sentence.start) or [""]
+    return next((value for _, _, value in sentence.values if identify(value) == identify(results[-1])), None)
 
 
 def read_last(sentence: Sentence) -> str | None:

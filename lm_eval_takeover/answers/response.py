@@ -30,11 +30,11 @@ _OPENING = rf"<{_TAG_NAME}>|\[think\]|<\|(?:begin_of_thought|start_thinking)\|>|
 _CLOSING = rf"</{_TAG_NAME}>|\[/think\]|<\|(?:end_of_thought|end_thinking)\|>|◁/think▷|<\|channel\|>final(?><\|message\|>|)"
 _TAG = re.compile(f"({_OPENING})|({_CLOSING})", re.IGNORECASE)
 # The first line of a solution, and the end of a text that was not cut off.
-_FIRST_STEP = re.compile(r"(?im)^[ \t*#]*+(?:step[ -]1\b|step[ -]by[ -]step\b|1\. )[^\n]*+")
+_FIRST_STEP = re.compile(r"(?i)\n[ \t*#]*+(?:step[ -]1\b|step[ -]by[ -]step\b|1\. )[^\n]*+")
 _FINISHED = re.compile(r"[.!?。\d)\]}$*`>|][\s\\]*+\Z")
 # What begins a check, a second way or an explanation; what concludes.
 _CHECK = re.compile(
-    r"(?i)[\n.!$)](?:(?<=\n)|\s)[*# ]*+(?:(?>step \d++:? |)(?>to |let(?:'s| us) |we can |)(?>double[ -]?|)"
+    r"(?i)[\n.!$)](?:\s|(?<=\n))[*# ]*+(?:(?>step \d++:? |)(?>to |let(?:'s| us) |we can |)(?>double[ -]?|)"
     r"(?:check|verif[iy]|confirm)|explanation|alternatively|this (?:includes|is because))"
 )
 _CONCLUDED = re.compile(r"\b(?:therefore|thus|hence|so|answer|total|final)\b|conclu", re.IGNORECASE)
@@ -85,9 +85,9 @@ def drop_second_round(text: str, problem: str) -> str:
     """A solution without what follows it: the problem again, first steps again that lead to no conclusion, or a check."""
     opening = problem.strip()[:_RESTATED]
     again = text.find(f"\n{opening}") if len(opening) > _RESTATED // 3 else -1
-    if again > 0 and any(map(str.isdigit, _FIRST_STEP.sub("", text[:again]))):
+    if again > 0 and any(map(str.isdigit, _FIRST_STEP.sub("", f"\n{text[:again]}"))):
         return text[:again]
-    steps = list(_FIRST_STEP.finditer(text))
+    steps = list(_FIRST_STEP.finditer(f"\n{text}"))
     if len(steps) > 1:
         place, again = steps[-1].start(), steps[0][0].strip().startswith(steps[-1][0].strip())
         if not _FINISHED.search(text[-20:]) or (again and not _CONCLUDED.search(text, place)):

@@ -9,11 +9,9 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers import verification
-from lm_eval_takeover.answers.boxes import find_boxes
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.reading import read_answer
-from lm_eval_takeover.answers.response import find_tags, strip_thinking
 
 _log = logging.getLogger(__name__)
 
@@ -116,14 +114,13 @@ def read(
     """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
         return response, None, False, False
-    unclosed = bool(find_tags(strip_thinking(response)))
     if kind == "letters":
-        answer, boxed = read_letter(response, truncated)
+        answer, boxed, unclosed = read_letter(response, truncated)
         return answer, answer, boxed, unclosed
+    answer, boxed, unclosed = read_answer(response, truncated, problem)
     if verifier == "math_verify":
-        answer, boxes = verification.read_stock(response), find_boxes(strip_thinking(response))[0]
-        return answer, answer and f"${answer}$", bool(boxes), unclosed
-    answer, boxed = read_answer(response, truncated, problem)
+        answer = verification.read_stock(response)
+        return answer, answer and f"${answer}$", boxed, unclosed
     restated = answer is not None and verification.restates(answer, gold, problem)
     return answer, None if answer is None or restated else canonicalise(answer), boxed, unclosed
 

@@ -6,7 +6,6 @@ Every regular expression here is atomic or bounded, so time is linear in the len
 import re
 from decimal import Decimal
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from lm_eval_takeover.answers.boxes import Span, join_last
 from lm_eval_takeover.answers.normalisation import split_top
@@ -24,7 +23,7 @@ _ENVIRONMENT = r"\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\
 MATHS = re.compile(
     r"\\\\|\\\$|\\\((?>(?:[^\\]|\\[^()])+)\\\)|\\\[(?>(?:[^\\]|\\[^\[\]])+)\\\]|\$\$(?>(?:(?!\$\$).)+)\$\$"
     rf"|\\begin{_ENVIRONMENT}(?>(?:(?!\\(?:begin|end){_ENVIRONMENT}).)+)\\end{_ENVIRONMENT}"
-    rf"|\$(?!\$)(?>(\s)?)(?>(?:{TEXT_COMMAND.pattern}|\\[^()\[\]A-Za-z]|(?![A-Za-z][a-z]{{2}})[^$\\])+)(?(1)|(?<!\s))\$(?!\d)",
+    rf"|\$(?!\$)(?>(\s)?)(?>(?:{TEXT_COMMAND.pattern}|\\[^()\[\]A-Za-z]|[^$\\A-Za-z]++|(?![A-Za-z][a-z]{{2}})[A-Za-z])+)(?(1)|(?<!\s))\$(?!\d)",
     re.DOTALL,
 )
 _EDGES = re.compile(r"^(?:\$\$?+|\\[(\[]|\\begin\s*+\{[^{}]*\})|(?:\$\$?+|\\[)\]]|\\end\s*+\{[^{}]*\})$")
@@ -70,12 +69,6 @@ _NO_VALUE = re.compile(r"(?s)(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\en
 
 
 _PLACE = re.compile(r"\A\s*+(?:(?:step\s)?\d++\s?[:.)]|[-*•])\s++(?=[^\W\d_]|[*$\\(])", re.IGNORECASE)  # of a step or an item
-_STATED = re.compile(
-    r"(?:\b(?:is|are|was|were|be|equals?|comes? to)\b|=)(?>\s++(?:exactly|only|about|therefore|indeed|thus|then)\b|)"
-    r"[\s*$\\(\[]*+\Z"
-)
-_UNIT = re.compile(r"[\s\\)\]$*.°%]*+(?:[^\W\d_][\w'/-]*+[\s.*]*+){0,3}")
-_COMPUTED = re.compile(r"=\s*+(?:\\?\$\s*+)?(-?\d[\d,]*+(?:\.\d++)?)")
 _WRITTEN = re.compile(r"\s|\\(?:left|right)(?![A-Za-z])")
 
 
@@ -87,8 +80,12 @@ def find_maths(text: str) -> list[Span]:
 
 def find_ends(text: str) -> list[int]:
     """Where the sentences of a text end. Full stops within mathematics end none."""
-    masked = MATHS.sub(lambda match: "x" * len(match[0]), text)
-    return [*(match.start() for match in _SENTENCE_END.finditer(masked)), len(text)]
+    return [*(match.start() for match in _SENTENCE_END.finditer(mask_maths(text))), len(text)]
+
+
+def mask_maths(text: str) -> str:
+    """The text with an `x` for each character of mathematics."""
+    return MATHS.sub(lambda match: "x" * len(match[0]) if len(match[0]) > 2 else match[0], text)
 
 
 def after_equals(maths: str) -> str:
@@ -102,17 +99,11 @@ def after_equals(maths: str) -> str:
     return maths if value == "0" and len(sides) == 2 else value
 
 
-class Given(NamedTuple):
-    """What a problem says: its numbers, and its text without spaces."""
-
-    numbers: frozenset[str]
-    text: str
-
-
 @lru_cache(maxsize=64)  # a problem has many samples
-def read_given(problem: str) -> Given:
+def read_given(problem: str) -> tuple[frozenset[str], str]:
+    """What a problem says: its numbers, and its text without spaces."""
     text = PICTURE.sub(" ", problem)
-    return Given(frozenset(map(identify, NUMBER.findall(text) + re.findall(r"\d++(?>\.\d++|)", text))), _WRITTEN.sub("", text))
+    return frozenset(map(identify, NUMBER.findall(text) + re.findall(r"\d++(?>\.\d++|)", text))), _WRITTEN.sub("", text)
 
 
 def identify(value: str) -> str:
@@ -128,60 +119,44 @@ def identify(value: str) -> str:
 class Sentence:
     """A sentence of a text: its values in their order, what stands before it, and what the problem says.
 
+    `text`: the sentence without denied numbers and its place in a list; of one with bold values the last of these.
     `marked`: a marker introduces it; `whole`: it is the whole text, of which no part is an answer.
     """
 
     def __init__(self, text: str, start: int, end: int, problem: str, marked: bool = False, whole: bool = False):
         self.source, self.start, self.problem, self.marked, self.whole = text, start, problem, marked, whole
-        text = text[start:end]
-        self.written = text.strip()
-        self.text = "" if whole else self._leave_out(text)
+        self.written = text[start:end].strip()
+        said = _DENIED.sub("", _FOR_ALL.sub("", "" if whole else text[start:end]))
+        bold = [content for content in _BOLD.findall(said) if MATHEMATICAL.search(content)]
+        self.text = _PLACE.sub("", bold[-1] if bold else said)
 
-    @staticmethod
-    def _leave_out(text: str) -> str:
-        """A sentence without denied numbers and its place in a list; of one with bold values the last of these."""
-        text = _DENIED.sub("", _FOR_ALL.sub("", text))
-        bold = [content for content in _BOLD.findall(text) if MATHEMATICAL.search(content)]
-        return _PLACE.sub("", bold[-1] if bold else text)
+    @cached_property
+    def maths(self) -> list[Span]:
+        """Its mathematics, but for names of unknowns."""
+        return [span for span in find_maths(self.text) if not _UNKNOWN.fullmatch(span[2])]
 
     @cached_property
     def values(self) -> list[Span]:
         """Each value, the last side of an equation."""
-        return find_values(self.text)
+        sides = [(start, end, after_equals(content)) for start, end, content in self.maths]
+        return sorted(sides + [(*match.span(), match[0].strip()) for match in NUMBER.finditer(mask_maths(self.text))])
 
     def is_given(self, value: str) -> bool:
         """Whether the problem has this value, or each of a list. A letter of the problem is none."""
-        given, text = read_given(self.problem), identify(value)
-        if text in given.numbers or (len(text) > 2 and not text.isdigit() and text in given.text):
+        (numbers, words), text = read_given(self.problem), identify(value)
+        if text in numbers or (len(text) > 2 and not text.isdigit() and text in words):
             return True
         return ", " in value and all(map(self.is_given, value.split(", ")))
 
-    def list_new(self, text: str) -> list[str]:
-        """Each value of a text that the problem does not have; where there is no mathematics, without clauses that explain."""
-        without = _CLAUSE.sub("", text)
-        values = find_values(without if NUMBER.search(without) and not find_maths(text) else text)
-        return list({identify(value): value for _, _, value in values if not self.is_given(value)}.values())
-
     @cached_property
-    def stated(self) -> str | None:
-        """The last value, if it ends the sentence behind `is`, `are` or `equals`."""
-        if not self.values:
-            return None
-        start, end, value = self.values[-1]
-        return value if _STATED.search(self.text[:start]) and _UNIT.fullmatch(self.text, end) else None
-
-    @cached_property
-    def computed(self) -> str:
-        """The result of the last calculation before the sentence."""
-        found = _COMPUTED.findall(self.source, 0, self.start)
-        return identify(found[-1]) if found else ""
+    def new(self) -> list[Span]:
+        """Each value that the problem does not have, once."""
+        return list({identify(span[2]): span for span in self.values if not self.is_given(span[2])}.values())
 
     @cached_property
     def last(self) -> str | None:
         """The last mathematics, after its last `=`; else the number after the last `=`; else the last number."""
-        named = find_maths(self.text)
-        maths = [span for span in named if not _UNKNOWN.fullmatch(span[2])]
-        if maths:
+        if maths := self.maths:
             behind = self.text[maths[-1][1] :]
             if "=" in maths[-1][2] and (said := RESULT.search(_CLAUSE.sub("", behind))):  # For $n=6$ there are 36 outcomes.
                 return said[1].strip()
@@ -194,14 +169,7 @@ class Sentence:
         if sign and MATHEMATICAL.search(after) and not WORDS.search(TEXT_COMMAND.sub(" ", after)):  # without delimiters
             return strip_markup(after)
         numbers: list[str] = (NUMBER.findall(after)[:1] if sign else []) or NUMBER.findall(text)
-        return numbers[-1].strip() if numbers else join_last(self.text, named) if named else None
-
-
-def find_values(text: str) -> list[Span]:
-    named = find_maths(text)
-    maths = [(start, end, after_equals(content)) for start, end, content in named if not _UNKNOWN.fullmatch(content)]
-    masked = MATHS.sub(lambda match: "x" * len(match[0]) if len(match[0]) > 2 else match[0], text)
-    return sorted(maths + [(*match.span(), match[0].strip()) for match in NUMBER.finditer(masked)])
+        return numbers[-1].strip() if numbers else None
 
 
 def strip_markup(text: str) -> str | None:

@@ -193,7 +193,6 @@ def _split_names(text: str) -> tuple[list[str], str]:
 
 def _read_named(items: list[str]) -> Group:
     """A list whose items may have names: `x = 1, y = 2`. One name for all, as in `n = 2, 3`, is dropped."""
-    items = [re.sub(r"^\\text\s*\{[^{}]*:\s*\}", "", item) for item in items]
     sides = [split_top(item, "=") for item in items]
     named = [len(parts) == 2 and is_name(parts[0]) for parts in sides]
     names = {normalise(parts[0]) for parts, has in zip(sides, named, strict=True) if has}

@@ -102,7 +102,7 @@ def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other()
     assert judged.samples[judged.majority].answer == "5"
 
 
-@pytest.mark.parametrize("failing", ["read_answer", "canonicalise", "verify", "verdict_by_text", "strip_thinking"])
+@pytest.mark.parametrize("failing", ["read_answer", "canonicalise", "verify", "verdict_by_text"])
 def test_what_reading_or_judging_raises_is_the_outcome_of_one_response(monkeypatch, caplog, failing):
     module = next(m for m in (samples, samples.verification) if hasattr(m, failing))
     plain = getattr(module, failing)
@@ -128,8 +128,8 @@ def test_a_text_that_was_cut_off_has_not_answered():
     for text in ("She has 5 + 3 = 8", "So it is $8$", "8"):
         assert read_answer(text).answer is not None
         assert read_answer(text, truncated=True).answer is None
-    assert read_answer("\\boxed{8} and", truncated=True) == ("8", True)
-    assert read_answer("The answer is 8. Let me", truncated=True) == ("8", False)
+    assert read_answer("\\boxed{8} and", truncated=True) == ("8", True, False)
+    assert read_answer("The answer is 8. Let me", truncated=True) == ("8", False, False)
 
 
 def test_no_pattern_repeats_a_group_possessively():
