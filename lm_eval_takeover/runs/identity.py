@@ -141,6 +141,7 @@ def digest_task(task: Any, documents: int | None = None) -> str:
     """A task of lm-eval: its configuration, the code that it reaches, so many of its documents (None: all), and its examples."""
     config = task.config.to_dict(keep_callable=True)
     config["metadata"] = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
+    task.doc_to_text(task.eval_docs[0])  # what its code asks for is known once it has run
     read = [list(itertools.islice(task.eval_docs, documents))] if documents != 0 else []
     read += [list(task.fewshot_docs())] if read and config.get("num_fewshot") else []
     return digest_of([_name_functions(config, []), digest_task_code(task), *read])
