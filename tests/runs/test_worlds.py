@@ -111,9 +111,11 @@ def test_rolling_log_likelihoods_refuse_the_problems_of_a_calibration(monkeypatc
 def test_no_worlds_that_differ_in_an_input_of_a_run_share_an_identity(small_pair, tmp_path, monkeypatch):
     """And what a run opens or asks for is in a digest, but for what `worlds.NAMED` says."""
     worlds.build(tmp_path, {member.role: member.path for member in small_pair.members})
-    files, variables = worlds.trace(tmp_path)
-    assert worlds.find_undigested(tmp_path, files, variables) == []
-    monkeypatch.setenv("WORLD_LIMIT", "0")
-    inputs = worlds.list_inputs(tmp_path, files)
+    traced = worlds.trace(tmp_path)
+    for name in worlds.ASKED:
+        monkeypatch.setenv(name, "0")
+    worlds.identify(tmp_path)
+    assert worlds.find_undigested(tmp_path, traced["files"], traced["variables"]) == []
+    inputs = worlds.list_inputs(tmp_path, traced["files"])
     assert worlds.try_worlds(tmp_path, inputs, 20)[1] == []
-    assert {"tasks/lib/words.txt", "further.py", "guide/shards/a.safetensors"} <= {*inputs}
+    assert {"tasks/lib/words.txt", "tasks/.hidden/.words.txt", "further.py", "guide/shards/a.safetensors"} <= {*inputs}
