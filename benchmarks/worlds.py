@@ -136,7 +136,7 @@ def identify(folder: Path) -> str:
         load_plugins(plugin)
         (task,) = find_tasks(["of_world"], folder / "tasks").load(["of_world"])["tasks"].values()
         task.process_results(task.eval_docs[0], [""])
-        run = [digest_plugins(plugin), digest_task(task)]
+        run = [digest_plugins(plugin), digest_task(task), list(task.eval_docs)]
     except Exception as error:  # a world that cannot run shares nothing
         run = [repr(error)]
     sys.path[:] = paths
