@@ -120,12 +120,13 @@ def build(folder: Path, pair: dict[str, Path]) -> None:
 
 def identify(folder: Path) -> str:
     """What a run of this world is known by; an error where it cannot run. Runs its plug-in and its grader."""
+    from lm_eval.tasks import TaskManager
+
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.method.registry import digest_plugins, load_plugins
     from lm_eval_takeover.pair.ids import identify as identify_model
     from lm_eval_takeover.runs.identity import digest_task
     from lm_eval_takeover.storage.digests import digest_of
-    from lm_eval_takeover.tasks.sampled import find_tasks
 
     models = [
         identify_model(name := str(folder / role), name, None, ModelArguments(), {}).revision for role in ("base", "guide")
@@ -134,7 +135,7 @@ def identify(folder: Path) -> str:
     sys.path.insert(0, str(folder))
     try:
         load_plugins(plugin)
-        (task,) = find_tasks(["of_world"], folder / "tasks").load(["of_world"])["tasks"].values()
+        (task,) = TaskManager(include_path=str(folder / "tasks"), include_defaults=False).load(["of_world"])["tasks"].values()
         task.process_results(task.eval_docs[0], [""])
         run = [digest_plugins(plugin), digest_task(task), list(task.eval_docs)]
     except Exception as error:  # a world that cannot run shares nothing
