@@ -1,11 +1,13 @@
 """Do two runs share an identity that they should not? What does a digest of all weights cost?
 
-    python benchmarks/worlds.py                   2,000 pairs of worlds that differ in one input; what is opened and in no digest
+    python benchmarks/worlds.py                   2,000 pairs of worlds that differ in one input; what is opened and in no digest;
+                                                  the same world in three processes, and with each variable changed
     python benchmarks/worlds.py --gigabytes 16    seconds to digest sparse weights of this size, without and with kept digests
 
-A world is a pair with weights in a sub-folder, a plug-in with helpers and data, and a task with a grader of its own. Its inputs
-are what `sys.addaudithook` sees a run of lm_eval open or ask of the environment. A pair differs in one random bit of one of them,
-or in the value of one variable. `NAMED` says what is opened and in no digest, and why.
+A world is a pair with weights in a sub-folder, a plug-in with helpers and data, and a task with a grader of its own, which reads
+a hidden file and a module in a folder `site-packages`, and asks for variables under names that no source shows. Its inputs are
+what `sys.addaudithook` sees a run of lm_eval open or ask of the environment. A pair differs in one random bit of one of them, or
+in the value of one variable. `NAMED` says what is opened and in no digest, and why.
 """
 
 import argparse
@@ -35,6 +37,7 @@ VARIABLES = (
     "MKL_", "KMP_", "OPENBLAS_", "NUMEXPR_", "LC_", "SSL_", "REQUESTS_", "CURL_", "HTTP", "NO_", "ALL_",
     "COLORTERM", "TERM", "COLUMNS", "LINES", "CI",
 )  # fmt: skip
+ASKED = ("WORLD_LIMIT", "WORLD_ALIAS", "WORLD_FORMED", "WORLD_EXPANDED", "WORLD_CHILD")  # by the plug-in, and by the grader
 PLUGIN = """\
 import json, os
 from pathlib import Path
@@ -50,25 +53,30 @@ def of_world(logits):
     return logits.float().std(-1) * SCALE * TABLE["scale"] + LIMIT
 """
 JUDGE = """\
-import sys
+import os, sys
+from os import environ as E
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "lib"))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "lib"), str(HERE / "site-packages")]
 
 
 def judge(doc, results):
-    import grade
+    import grade, vendored
 
-    return {"acc": float(grade.read(results[0]) == doc["answer"])}
+    read = grade.read(results[0].removeprefix((HERE / f".{'hidden'}" / ".words.txt").read_text()))
+    asked = E.get("WORLD_ALIAS"), E.get(f"WORLD_{'FORMED'}"), os.path.expandvars("$WORLD_EXPANDED")
+    return {"acc": float(read in (doc["answer"], vendored.ANSWER, *asked))}
 """
 GRADE = """\
+import os
 from pathlib import Path
 
 WORDS = (Path(__file__).parent / "words.txt").read_text().split()
 
 
 def read(text):
-    return next((word for word in text.split() if word not in WORDS), "")
+    return next((word for word in text.split() if word not in WORDS), os.getenv("WORLD_CHILD"))
 """
 TASK = """\
 task: {task}
@@ -101,7 +109,8 @@ def build(folder: Path, pair: dict[str, Path]) -> None:
     files = {
         "plugin.py": PLUGIN, "aside.py": "from further import SCALE\n", "further.py": "SCALE = 2.0\n",
         "data/table.json": '{"scale": 3}', "tasks/judging.py": JUDGE, "tasks/lib/grade.py": GRADE,
-        "tasks/lib/words.txt": "the a", "tasks/of_world.yaml": task,
+        "tasks/lib/words.txt": "the a", "tasks/.hidden/.words.txt": "so", "tasks/site-packages/vendored.py": "ANSWER = '7'\n",
+        "tasks/of_world.yaml": task,
         "documents.jsonl": "".join(json.dumps(each) + "\n" for each in documents),
     }  # fmt: skip
     for name, text in files.items():
@@ -110,37 +119,46 @@ def build(folder: Path, pair: dict[str, Path]) -> None:
 
 
 def identify(folder: Path) -> str:
-    """What a run of this world is known by; an error where it cannot run."""
+    """What a run of this world is known by; an error where it cannot run. Runs its plug-in and its grader."""
+    from lm_eval.tasks import TaskManager
+
     from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.method.registry import digest_plugins, load_plugins
     from lm_eval_takeover.pair.ids import identify as identify_model
     from lm_eval_takeover.runs.identity import digest_task
-    from lm_eval_takeover.storage.digests import digest_code, digest_of
-    from lm_eval_takeover.tasks.sampled import find_tasks
+    from lm_eval_takeover.storage.digests import digest_of
 
     models = [
         identify_model(name := str(folder / role), name, None, ModelArguments(), {}).revision for role in ("base", "guide")
     ]
-    paths = list(sys.path)
+    paths, modules, plugin = list(sys.path), set(sys.modules), str(folder / "plugin.py")
+    sys.path.insert(0, str(folder))
     try:
-        (task,) = find_tasks(["of_world"], folder / "tasks").load(["of_world"])["tasks"].values()
-        judged = digest_task(task)
+        load_plugins(plugin)
+        (task,) = TaskManager(include_path=str(folder / "tasks"), include_defaults=False).load(["of_world"])["tasks"].values()
+        task.process_results(task.eval_docs[0], [""])
+        run = [digest_plugins(plugin), digest_task(task), list(task.eval_docs)]
     except Exception as error:  # a world that cannot run shares nothing
-        judged = repr(error)
+        run = [repr(error)]
     sys.path[:] = paths
-    return digest_of([models, digest_code([str(folder / "plugin.py")]), judged])
+    for name in sys.modules.keys() - modules:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
+    return digest_of([models, run])
 
 
-def trace(folder: Path) -> tuple[list[str], list[str]]:
-    """The files that a run of this world opens for reading, and the variables that it asks for."""
+def trace(folder: Path, **changed: str) -> dict[str, Any]:
+    """What a run of this world opens for reading and asks for, and its identity. A second one resumes the first."""
     given = {"base": folder / "base", "guide": folder / "guide", "plugins": folder / "plugin.py", "score": "of_world", "tau": 1}
     given |= {"kappa": 0, "run_dir": folder / "run", "device": "cpu"}
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder), "WORLD_LIMIT": "0"}
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(ASKED, "0") | changed
+    environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(Path(__file__).resolve().parents[1])])
     code = [sys.executable, __file__, "--traced", str(folder), ",".join(f"{name}={value}" for name, value in given.items())]
     ended = subprocess.run(code, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise SystemExit(ended.stderr)
-    found = json.loads((folder / "traced.json").read_text())
-    return found["files"], found["variables"]
+    found: dict[str, Any] = json.loads((folder / "traced.json").read_text())
+    return found
 
 
 def run_traced(folder: Path, arguments: str) -> None:
@@ -168,14 +186,17 @@ def run_traced(folder: Path, arguments: str) -> None:
     from lm_eval.tasks import TaskManager
 
     tasks = TaskManager(include_path=str(folder / "tasks"), include_defaults=False)
-    simple_evaluate("guided-takeover", model_args=arguments, tasks=["of_world"], limit=2, task_manager=tasks, bootstrap_iters=0)
+    results: Any = simple_evaluate(
+        "guided-takeover", model_args=arguments, tasks=["of_world"], limit=2, task_manager=tasks, bootstrap_iters=0
+    )
     read = sorted(file for file in files - written if os.path.isfile(file))
     variables = {name for names in asked.values() if len(names) < 20 for name in names}  # not of a line that copies all
-    (folder / "traced.json").write_text(json.dumps({"files": read, "variables": sorted(variables)}))
+    identity = results["config"]["takeover"]["identity"], results["configs"]["of_world"]["metadata"]["scorer"]
+    (folder / "traced.json").write_text(json.dumps({"files": read, "variables": sorted(variables), "identity": identity}))
 
 
 def find_undigested(folder: Path, files: list[str], variables: list[str]) -> list[str]:
-    """What is opened or asked for, and neither in a digest nor named above."""
+    """What is opened or asked for, and neither in a digest nor named above, once this process has identified the world."""
     from lm_eval_takeover.storage import digests
 
     loaded = ("*.json", "*.jinja", "*.txt", "*.safetensors", "shards/*")
@@ -189,16 +210,14 @@ def find_undigested(folder: Path, files: list[str], variables: list[str]) -> lis
         str(Path(__file__).resolve().parents[1]),
     )
     files = [file for file in files if not file.endswith(".pyc")]  # their sources are there, too
-    left = [file for file in files if file not in covered and not file.startswith(own) and not digests.is_elsewhere(file)]
-    asked = [
-        f"${name}" for name in variables if not name.startswith(VARIABLES) and name not in digests.PLACES | {"WORLD_LIMIT"}
-    ]
+    left = [file for file in files if file not in covered and not file.startswith(own) and not digests.is_elsewhere(file, "")]
+    asked = [f"${name}" for name in variables if not name.startswith(VARIABLES) and name not in {*digests.PLACES, *ASKED}]
     return left + [name for name in asked if name[1:] in os.environ]
 
 
 def change(folder: Path, inputs: list[str], chooser: random.Random) -> str:
     """Change one random byte of one input, or a variable. Returns which."""
-    name = chooser.choice([*inputs, "$WORLD_LIMIT"])
+    name = chooser.choice([*inputs, *(f"${name}" for name in ASKED)])
     if name.startswith("$"):
         os.environ[name[1:]] = str(chooser.random())
         return name
@@ -212,13 +231,13 @@ def try_worlds(folder: Path, inputs: list[str], count: int, seed: int = 0) -> tu
     """How often each input was changed, and the changes that left the identity as it was."""
     chooser, tried, shared = random.Random(seed), Counter[str](), []
     kept = {name: (folder / name).read_bytes() for name in inputs}
-    os.environ["WORLD_LIMIT"] = "0"
+    os.environ |= dict.fromkeys(ASKED, "0")
     before = identify(folder)
     for _ in range(count):
         name = change(folder, inputs, chooser)
         tried[name] += 1
         shared += [name] if identify(folder) == before else []
-        os.environ["WORLD_LIMIT"] = "0"
+        os.environ |= dict.fromkeys(ASKED, "0")
         if name in kept:
             (folder / name).write_bytes(kept[name])
     assert identify(folder) == before
@@ -264,16 +283,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         build(folder, DEMO)
-        files, variables = trace(folder)
-        inputs = list_inputs(folder, files)
+        traced = trace(folder)
+        files, inputs = traced["files"], list_inputs(folder, traced["files"])
+        identify(folder)
         print(f"{len(files)} files opened, {len(inputs)} inputs of the world; opened or asked for and in no digest:")
-        print("\n".join(find_undigested(folder, files, variables)) or "nothing but:")
+        print("\n".join(find_undigested(folder, files, traced["variables"])) or "nothing but:")
         print("\n".join(f"  {what}: {why}" for what, why in NAMED.items()))
         tried, shared = try_worlds(folder, inputs, options.count)
         print(
             f"{options.count:,} pairs of worlds that differ in one input: {len(shared)} share an identity {Counter(shared) or ''}"
         )
         print("\n".join(f"  {count:4}  {name}" for name, count in sorted(tried.items())))
+        again = [trace(folder)["identity"] == traced["identity"]]
+        shutil.rmtree(folder / "run")
+        again += [trace(folder)["identity"] == traced["identity"]]
+        print(f"the same world, resumed and in a new run_dir: {again.count(False)} of 2 have another identity")
+        shared = [name for name in ASKED if trace(folder, **{name: "1"})["identity"] == traced["identity"]]
+        print(f"one variable changed in a run of its own: {len(shared)} of {len(ASKED)} share an identity {shared or ''}")
     return None
 
 

@@ -31,7 +31,7 @@ from lm_eval_takeover.calibration.commands import RunTask
 from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.identity import find_missed_rate
-from lm_eval_takeover.storage.digests import watch_opens
+from lm_eval_takeover.storage.digests import watch
 from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
 from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
 
@@ -101,7 +101,7 @@ def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
     The documents of `--samples` are sorted: lm-eval takes them in the order of the task, and would log them in the given one.
     """
-    watch_opens()
+    watch()
     signature = inspect.signature(evaluate)
 
     @wraps(evaluate)

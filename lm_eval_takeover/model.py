@@ -163,7 +163,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
         for source in self.policy.sources:
             if source.files and digest_code(source.files) != source.digest:
-                logger.warning("plug-in %s read or changed a file after its first text; no digest covers that", source.name)
+                logger.warning("plug-in %s reads a file or variable after its first text; no digest covers that", source.name)
         told: dict[str, Any] = {"differs_from_calibration": differences, "run_dir": None if run is None else str(run.folder)}
         told |= {"attempts": len(spent), "seconds": round(sum(spent), 3)}
         return {"takeover": {**self._description(), **identity.describe_identity(self._collect_settings()), **counts, **told}}

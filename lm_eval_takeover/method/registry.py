@@ -126,7 +126,7 @@ class Score:
         from lm_eval_takeover.method.sampling import flush_denormals
 
         with flush_denormals():
-            if self.source.key is None:
+            if self.source.digest is None:  # taken before the first call, so that it has the same in it in each process
                 return self.function(*arguments, **options)
             values: Tensor = call_plugin(self.where, self.function, *arguments, **options)
         check_shape(self.where, values, reading.host_logits.shape[:-1])
@@ -276,7 +276,7 @@ def register_score(
 
 def load_plugins(names: str | None) -> None:
     """Run the files or modules of `plugins`, joined by `+`. Raises ArgumentError for a missing, PluginError for a broken one."""
-    digests.watch_opens()
+    digests.watch()
     for name, file, is_module in _find_plugins(names):
         call_plugin(f"plugins='{name}'", *((importlib.import_module, name) if is_module else (_run_file, file)))
 

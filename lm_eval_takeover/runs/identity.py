@@ -21,7 +21,6 @@ changes. Not in it are versions of Python and of libraries that round in another
 
 import functools
 import inspect
-import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -137,13 +136,12 @@ def _policy_settings(policy: "Policy") -> dict[str, Any]:
 # Tasks
 
 
-def digest_task(task: Any, documents: int | None = None) -> str:
-    """A task of lm-eval: its configuration, the code that it reaches, so many of its documents (None: all), and its examples."""
+def digest_task(task: Any) -> str:
+    """A task of lm-eval without its documents: its configuration, and the code that it reaches."""
     config = task.config.to_dict(keep_callable=True)
     config["metadata"] = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
-    read = [list(itertools.islice(task.eval_docs, documents))] if documents != 0 else []
-    read += [list(task.fewshot_docs())] if read and config.get("num_fewshot") else []
-    return digest_of([_name_functions(config, []), digest_task_code(task), *read])
+    task.doc_to_text(task.eval_docs[0])  # what its code asks for is known once it has run
+    return digest_of([_name_functions(config, []), digest_task_code(task)])
 
 
 def digest_task_code(task: Any, verifier: "Verifier" = "takeover") -> str:

@@ -108,12 +108,28 @@ def test_rolling_log_likelihoods_refuse_the_problems_of_a_calibration(monkeypatc
             getattr(lm, kind)([instance], disable_tqdm=True)
 
 
+def test_a_run_says_if_a_plug_in_asks_for_a_variable_when_it_is_called(tmp_path, monkeypatch, caplog):
+    (plugin := tmp_path / "late.py").write_text(
+        "import os\nfrom lm_eval_takeover import register_score\n"
+        "@register_score('test_late', needs_donor=False)\n"
+        "def late(host_logits):\n    return host_logits.std(-1) * float(os.environ[f\"SCALE_{'OF_SCORE'}\"])\n"
+    )
+    monkeypatch.setenv("SCALE_OF_SCORE", "2")
+    given = {"plugins": str(plugin), "score": "test_late", "tau": 1, "kappa": 0}
+    runs = [run_demo(tmp_path / name, 1, given, gen_kwargs={"max_gen_toks": 2}) for name in ("one", "other")]
+    assert len({run["config"]["takeover"]["identity"] for run in runs}) == 1
+    said = [record for record in caplog.records if "late.py reads a file or variable" in record.getMessage()]
+    assert len(said) == 2
+
+
 def test_no_worlds_that_differ_in_an_input_of_a_run_share_an_identity(small_pair, tmp_path, monkeypatch):
     """And what a run opens or asks for is in a digest, but for what `worlds.NAMED` says."""
     worlds.build(tmp_path, {member.role: member.path for member in small_pair.members})
-    files, variables = worlds.trace(tmp_path)
-    assert worlds.find_undigested(tmp_path, files, variables) == []
-    monkeypatch.setenv("WORLD_LIMIT", "0")
-    inputs = worlds.list_inputs(tmp_path, files)
+    traced = worlds.trace(tmp_path)
+    for name in worlds.ASKED:
+        monkeypatch.setenv(name, "0")
+    worlds.identify(tmp_path)
+    assert worlds.find_undigested(tmp_path, traced["files"], traced["variables"]) == []
+    inputs = worlds.list_inputs(tmp_path, traced["files"])
     assert worlds.try_worlds(tmp_path, inputs, 20)[1] == []
-    assert {"tasks/lib/words.txt", "further.py", "guide/shards/a.safetensors"} <= {*inputs}
+    assert {"tasks/lib/words.txt", "tasks/.hidden/.words.txt", "further.py", "guide/shards/a.safetensors"} <= {*inputs}

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -168,7 +169,7 @@ def test_an_error_names_the_field_its_value_and_what_was_expected(value: Any, hi
 
 
 MAIN = """\
-import json, os
+import json, sys
 from pathlib import Path
 import yaml
 import aside
@@ -177,13 +178,15 @@ from lm_eval_takeover import register_score
 HERE = Path(__file__).parent
 TABLE = json.loads((HERE / "data" / "table.json").read_text())
 COMPUTED = Path(__file__).with_suffix(".cfg").read_text()
+HIDDEN = (HERE / f".{'hidden'}" / ".words").read_text()
+sys.path.insert(0, str(HERE / "site-packages"))
+import vendored
 
 
 def judge(text):
     import late
     from package.inner import deep
 
-    name = os.environ.get("JUDGED_BY")
     with open("log.txt", "a") as log:
         log.write(text)
     (HERE / "written.txt").write_text(text)
@@ -193,7 +196,7 @@ WORLD = {
     "main.py": MAIN, "aside.py": "from other import x\n", "other.py": "x = 1\n", "late.py": "import package\n",
     "package/__init__.py": "from . import one\n", "package/one.py": "from .two import y\n", "package/two.py": "y = 1\n",
     "package/inner/__init__.py": "", "package/inner/deep.py": "from ..three import z\n", "package/three.py": "z = 1\n",
-    "data/table.json": "[1]", "main.cfg": "a", "late.txt": "b",
+    "data/table.json": "[1]", ".hidden/.words": "c", "site-packages/vendored.py": "", "main.cfg": "a", "late.txt": "b",
 }  # fmt: skip
 BESIDE = {"log.txt": "", "written.txt": "", "unused.py": "", "run/journal.sqlite": "", "data/other.json": ""}
 
@@ -205,11 +208,12 @@ def world(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    digests.watch_opens()
+    digests.watch()
     importlib.import_module("main")
     yield tmp_path
-    for name in ("main", "aside", "other"):
+    for name in ("main", "aside", "other", "vendored"):
         del sys.modules[name]
+    sys.path.remove(str(tmp_path / "site-packages"))
 
 
 def test_a_digest_changes_with_all_that_is_reached_and_with_nothing_else(world, monkeypatch):
@@ -225,9 +229,6 @@ def test_a_digest_changes_with_all_that_is_reached_and_with_nothing_else(world, 
         assert digest() != before, name
         (world / name).write_text(text)
         assert digest() == before, name
-    monkeypatch.setenv("JUDGED_BY", "someone")
-    assert digest() != before
-    monkeypatch.delenv("JUDGED_BY")
     monkeypatch.setattr(digests, "find_version", lambda name: "0" if name == "yaml" else "1")
     assert digest() != before
     assert ("lm_eval_takeover", "") in digests.describe_code([str(world / "main.py")])  # by its schema, not by its bytes
@@ -239,6 +240,42 @@ def test_what_code_opens_by_a_name_that_it_makes_counts_once_it_is_open(world):
     exec(compile("open(chr(101) + 'xtra.txt').close()", str(world / "main.py"), "exec"))
     assert str(world / "extra.txt") in digests.list_files([str(world / "main.py")])
     assert digests.digest_code([str(world / "main.py")]) != before
+
+
+ASKING = {
+    "under another name": "from os import environ as E\nE.get('ASKED')\n",
+    "by a name that it makes": "import os\n'ASKED' in os.environ\nos.environ.get(f\"{'ASK'}ED\")\n",
+    "in bytes": "import os\nos.environb.get(b'ASKED')\n",
+    "expanded": "import os\nos.path.expandvars('$ASKED')\n",
+    "in a template": "import os, string\nstring.Template('$ASKED').safe_substitute(os.environ)\n",
+    "in a module that it makes the name of": "import importlib\nimportlib.import_module('chi' + 'ld')\n",
+    "of all that begin so": "import os\n[os.environ[name] for name in os.environ if name.startswith('ASK')]\n",
+}
+NOT_ASKING = {
+    "in a string": "import os\n'ASKED'\nos.environ.get('OTHER')\n",
+    "in a copy": "import os\ndict(os.environ), os.environ.copy(), {**os.environ}, os.environ | {}\nos.environ.get('OTHER')\n",
+    "by a library": "import tempfile\ntempfile.gettempdir()\n",
+}
+
+
+@pytest.mark.parametrize("code", ASKING | NOT_ASKING)
+def test_a_variable_counts_if_code_asks_for_it(tmp_path, monkeypatch, code):
+    files = {"asking.py": (ASKING | NOT_ASKING)[code], "child.py": "import os\nos.getenv('ASKED')\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "TEMP" if code == "by a library" else "ASKED"
+    monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    digests.watch()
+    importlib.import_module("asking")
+    for module in ("asking", "child"):
+        sys.modules.pop(module, None)
+    before = digests.digest_code([str(tmp_path / "asking.py")])
+    monkeypatch.setenv(name, "another")
+    assert (digests.digest_code([str(tmp_path / "asking.py")]) != before) == (code in ASKING)
+    monkeypatch.setenv(name, str(tmp_path))
+    assert digests.digest_code([str(tmp_path / "asking.py")]) == before
 
 
 def test_a_library_outside_of_site_packages_is_one_entry_by_its_bytes(tmp_path, monkeypatch):
@@ -274,7 +311,7 @@ def test_a_large_file_is_read_once_until_its_size_times_or_inode_change(tmp_path
     assert digest_path(path) != before
 
 
-def test_tasks_count_by_their_file_code_and_documents(tmp_path):
+def test_tasks_count_by_their_file_and_code(tmp_path):
     from lm_eval_takeover.runs.identity import digest_task, digest_task_code
     from lm_eval_takeover.tasks.sampled import load_named_tasks
 
@@ -293,14 +330,14 @@ def test_tasks_count_by_their_file_code_and_documents(tmp_path):
 
     def digest():
         (task,) = load_named_tasks(["mine"], tmp_path).values()
-        return digest_task_code(task), digest_task(task, 0), digest_task(task)
+        return digest_task_code(task), digest_task(task)
 
     paths = list(sys.path)
     before = digest()
     for name, changed in (("mine.yaml", 2), ("judging.py", 3), ("lib/grading.py", 3), ("docs.jsonl", 1)):
         text = files[name].replace("3 + 4", "3 + 5").replace("{{problem}}", "Q: {{problem}}").replace("0.0", "1.0")
         (tmp_path / name).write_text(text + ("# changed" if name == "judging.py" else ""))
-        assert [one != other for one, other in zip(before, digest(), strict=True)] == [changed == 3, changed > 1, True], name
+        assert [one != other for one, other in zip(before, digest(), strict=True)] == [changed == 3, changed > 1], name
         (tmp_path / name).write_text(files[name])
         assert digest() == before
     sys.path[:] = paths

@@ -107,7 +107,7 @@ def _digest_calibration(asked: Comparison, pair: Pair, options: Mapping[str, Any
     models = [describe_member(member, is_asked=False) for member in pair.members]
     words = write_words(options)
     read = [digest_path(Path(word)) if Path(word).is_file() else word for word in words]
-    return digest_of([read, models, digest_plugins(asked.arguments.get("plugins")), digest_task(load.loaded, 0)])
+    return digest_of([read, models, digest_plugins(asked.arguments.get("plugins")), digest_task(load.loaded)])
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, asked: Comparison) -> Target | None:
