@@ -1,9 +1,11 @@
 """Engines without vLLM, for what a cluster does with them: a text follows from its prompt and the number of its sample.
 
 `python stub_engines.py --model guided-takeover …` is `lm_eval` with them. They read these model arguments: `max_num_seqs`,
-`stub_pause`, seconds of a step, which writes the oldest text, and `stub_other`, the name of a node that has another torch.
+`stub_pause`, seconds of a step, which writes the oldest text; `stub_torch`, another version of it; `stub_mounts`, the id of a
+process whose files it sees.
 """
 
+import ctypes
 import os
 import random
 import runpy
@@ -47,9 +49,14 @@ class StubEngine:
 class StubActor(cluster.EngineActor):
     def start(self, arguments, *given):
         cluster.VllmEngine = StubEngine
-        if arguments.engine_arguments.get("stub_other") == os.environ["STUB_NODE"]:
-            find = cluster.find_version
-            cluster.find_version = lambda name: "9.9" if name == "torch" else find(name)
+        own, find = arguments.engine_arguments, cluster.find_version
+        if other := own.get("stub_torch"):
+            cluster.find_version = lambda name: other if name == "torch" else find(name)
+        if pid := own.get("stub_mounts"):
+            libc = ctypes.CDLL(None)
+            libc.unshare(0x200)  # CLONE_FS, from the other threads
+            with open(f"/proc/{pid}/ns/mnt") as namespace:
+                assert libc.setns(namespace.fileno(), 0x20000) == 0  # CLONE_NEWNS
         return super().start(arguments, *given)
 
 
