@@ -7,7 +7,6 @@ process whose files it sees.
 
 import ctypes
 import os
-import random
 import runpy
 import sys
 import time
@@ -71,12 +70,12 @@ def list_gpus():
 
 def write(job, vocab):
     request = job.request
-    drawn = random.Random(f"{request.prompt} {request.sample}")
-    tokens = [drawn.randrange(vocab) for _ in range(drawn.randint(1, request.max_new_tokens))]
+    drawn = np.random.default_rng([len(request.prompt), *request.prompt, request.sample])
+    tokens = drawn.integers(vocab, size=drawn.integers(1, request.max_new_tokens + 1))
     records = np.zeros((len(tokens), COLUMNS), np.float32)
-    records[:, SCORE] = [drawn.random() for _ in tokens]
+    records[:, SCORE] = drawn.random(len(tokens))
     records[::9, TAKEN] = 1
-    return Text(job.number, tokens, records, {})
+    return Text(job.number, tokens.tolist(), records, {})
 
 
 def stand_in(engines=StubEngines):

@@ -7,15 +7,16 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import psutil
 import pytest
 from helpers.pairs import POLICIES
-from helpers.processes import mounted, wait_until
+from helpers.processes import HELPERS, mounted, wait_until
 from helpers.stub_engines import StubEngines
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -182,3 +183,36 @@ def test_what_differs_on_a_node_is_named_before_any_text(cluster, open_engines, 
             open_engines(**given, data_parallel_size=1, stub_mounts=pid)
     with pytest.raises(ArgumentError, match=r"^the engine on node \w+: torch is 9\.x there and .* here; make them the same"):
         open_engines(**given, data_parallel_size=1, stub_torch="9.x")
+
+
+def test_a_run_waits_for_gpus_can_be_stopped_and_goes_on_after_its_driver_was_killed(cluster, open_engines, tmp_path):
+    def start(name, engines, *, until=None):
+        given = f"backend=vllm,data_parallel_size={engines},stub_pause=0.3,run_dir={tmp_path / name}"
+        words = ["--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", "3", "--model_args", given]
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen([sys.executable, HELPERS / "stub_engines.py", *words], stdout=log, stderr=log)
+        if until:
+            wait_until(lambda: until in (tmp_path / "log").read_text(), process)
+        return process
+
+    def read(name):
+        with closing(sqlite3.connect(f"file:{tmp_path / name}/journal-000.sqlite?mode=ro", uri=True)) as journal:
+            return journal.execute("SELECT key, text FROM samples ORDER BY key").fetchall()
+
+    open_engines(data_parallel_size=1).close()  # connects to Ray
+    taken = cluster.ray.util.placement_group([{"GPU": 3}, {"GPU": 3}])
+    assert taken.wait(60)
+    with pytest.raises(ArgumentError, match=r"second has 3 \(0 free\): not free within data_parallel_wait=1 seconds"):
+        open_engines(data_parallel_wait=1)
+    waits = "second has 3 (0 free): waiting until others free them; Ctrl-C ends this"
+    process = start("run", 2, until=waits)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130 and "stopped; " in (tmp_path / "log").read_text()
+    process = start("run", 2, until=waits)
+    cluster.ray.util.remove_placement_group(taken)
+    wait_until(lambda: len(read("run")) > 3, process)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL and len(read("run")) < 24
+    assert start("run", 2).wait() == 0 and "24 samples are finished already" in (tmp_path / "log").read_text()
+    assert start("one", 1).wait() == 0
+    assert read("run") == read("one") and len(read("one")) == 24
