@@ -32,7 +32,7 @@ from lm_eval_takeover.vllm.settings import build_policy, describe_policy
 
 logger = logging.getLogger(__name__)
 
-_TURN = 0.5  # seconds that an engine writes before it returns, if no text ends
+_TURN = 0.2  # seconds that an engine writes before it returns
 _QUIET = 5  # seconds of waiting before a line says so: an engine that was just closed takes as long to go
 _LIBRARIES = ("vllm", "torch", "triton", "transformers")
 _ROOMS = ("kernels", "method", "pair", "vllm")  # our code that computes in an engine
@@ -55,13 +55,16 @@ class EngineActor:
         return self.engine.facts
 
     def work(self, jobs: Sequence[Job]) -> tuple[list[Text], int]:
-        """Take these jobs, too, and write until a text ends or `_TURN` is over. Returns texts and the number of new tokens."""
+        """Take these jobs, too, and write for `_TURN`, or until a place is free. Returns texts and the number of new tokens."""
         for job in jobs:
             self.engine.add(job)
         texts, tokens, until = list[Text](), 0, time.monotonic() + _TURN
-        while self.engine.running and not texts and time.monotonic() < until:
-            texts, new = self.engine.step()
+        while self.engine.running and time.monotonic() < until:
+            ended, new = self.engine.step()
+            texts += ended
             tokens += new
+            if ended and len(self.engine.running) < self.engine.facts.max_num_seqs:
+                break
         return texts, tokens
 
     def abort(self) -> None:
