@@ -53,7 +53,7 @@ JUDGING = ("process_results", "filter_list", "metric_list", "doc_to_target", "do
 # Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
 _HARMLESS_ELSEWHERE = {
     "num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string", "data_parallel_size",
-    "data_parallel_backend", "gpu_memory_utilization", "swap_space",
+    "data_parallel_backend", "data_parallel_wait", "data_parallel_timeout", "gpu_memory_utilization", "swap_space",
 }  # fmt: skip
 # Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
 HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}

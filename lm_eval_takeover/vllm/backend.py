@@ -20,8 +20,9 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import COMPARED, COUNTED, OBSERVED, CountTokens, Generation, Request
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.engine import Engines, Job, Text, VllmEngine
-from lm_eval_takeover.vllm.launch import check_architectures, check_version, count_engines
+from lm_eval_takeover.vllm.cluster import Engines
+from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
+from lm_eval_takeover.vllm.launch import check_architectures, check_names, check_version, count_engines
 from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 
 _AT_ONCE = 4096  # samples that vLLM gets together; its queue is long, and a waiting sample is small
@@ -32,12 +33,13 @@ class VllmBackend:
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         check_version()
+        check_names(arguments.engine_arguments)
         check_architectures(pair, policy)
         self.pair, self.policy = pair, policy
         for member in pair.members:
             _ = member.outline  # made first: vLLM may wrap classes of transformers in this process
-        several = count_engines(arguments)[0] > 1
-        self.engine: Engines | VllmEngine = Engines(arguments, policy) if several else VllmEngine(arguments, pair, policy)
+        kind = Engines if count_engines(arguments).data_parallel_size > 1 else VllmEngine
+        self.engine: Engines | VllmEngine = kind(arguments, pair, policy)
         for member in pair.members:
             member.loaded_dtype = self.engine.facts.dtype
 

@@ -1,16 +1,10 @@
-"""A vLLM engine, and several that share the work as actors of Ray: `data_parallel_size`.
+"""One vLLM engine: jobs go in at any time, vLLM batches them, and texts come out as they finish."""
 
-Jobs go in at any time, vLLM batches them, and texts come out as they finish.
-"""
-
-import asyncio
 import gc
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +12,12 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.rows import StopStrings
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.request import GREEDY, CountTokens, Request
-from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import Choice
-from lm_eval_takeover.vllm.launch import count_engines, list_engine_arguments, plan_drafts, start_engine
-from lm_eval_takeover.vllm.settings import RequestSettings, build_policy, describe_policy
+from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_drafts, start_engine
+from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +69,7 @@ class VllmEngine:
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         self.pair, self.policy = pair, policy
         self._own_policy = describe_policy(policy)
-        self._numbers, self._running = count(), dict[str, _Written]()
+        self._numbers, self.running = count(), dict[str, _Written]()
         self._start(arguments, plan_drafts(arguments, pair, policy))
         if self.facts.block > 1 and not self._agrees_with_lockstep():
             logger.warning(
@@ -118,7 +109,7 @@ class VllmEngine:
         for job in jobs:
             self.add(job)
         try:
-            while self._running:
+            while self.running:
                 texts, tokens = self.step()
                 if count_tokens is not None:
                     count_tokens(tokens, None)
@@ -148,13 +139,13 @@ class VllmEngine:
         )
         stop = StopStrings(self.pair.tokenizer, request.until)
         self._engine.add_request(name, {"prompt_token_ids": list(request.text)}, params)
-        self._running[name] = _Written(job, stop, ends, list(request.begun))
+        self.running[name] = _Written(job, stop, ends, list(request.begun))
 
     def step(self) -> tuple[list[Text], int]:
         """Run one step of vLLM. Returns the texts that ended, and the number of tokens written."""
         ended, cut, tokens = [], [], 0
         for output in self._engine.step():
-            written = self._running.get(output.request_id)
+            written = self.running.get(output.request_id)
             if written is None:
                 continue  # cut off in an earlier step
             new, limit = output.outputs[0].token_ids, written.job.request.max_new_tokens
@@ -168,17 +159,17 @@ class VllmEngine:
             self._engine.abort_request(cut)
         texts = []
         if ended:
-            records = self._take_records({name: len(self._running[name].tokens) for name in ended})
+            records = self._take_records({name: len(self.running[name].tokens) for name in ended})
             for name in ended:
-                written = self._running.pop(name)
+                written = self.running.pop(name)
                 texts.append(Text(written.job.number, written.tokens, *records[name]))
         return texts, tokens
 
     def abort(self) -> None:
         """Drop all unfinished jobs."""
-        if self._running:
-            self._engine.abort_request(list(self._running))
-            self._running.clear()
+        if self.running:
+            self._engine.abort_request(list(self.running))
+            self.running.clear()
 
     def _take_records(self, counts: dict[str, int]) -> dict[str, tuple[NDArray[np.float32], dict[str, int]]]:
         """Each text's records `[tokens, columns]` and passes. Raises RuntimeError if a worker's gate was never asked."""
@@ -189,99 +180,3 @@ class VllmEngine:
                     raise RuntimeError(f"vLLM wrote {name} and the gate was never asked; no result can be trusted")
                 records[name] = np.frombuffer(record[0], np.float32).reshape(counts[name], -1), record[1]
         return records
-
-
-class EngineActor:
-    """One engine in its process. It writes all jobs that are there together."""
-
-    async def start(self, arguments: ModelArguments, policy: str) -> EngineFacts:
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # it is a process of its own already
-        load_plugins(arguments.plugins)
-        self.engine = VllmEngine(arguments, load_pair(arguments), build_policy(policy))
-        self._texts = dict[int, asyncio.Future[Text]]()
-        return self.engine.facts
-
-    async def write(self, job: Job) -> Text:
-        self.engine.add(job)
-        self._texts[job.number] = asyncio.get_running_loop().create_future()
-        if len(self._texts) == 1:
-            self._steps = asyncio.create_task(self._step())
-        return await self._texts[job.number]
-
-    async def _step(self) -> None:
-        try:
-            while self._texts:
-                for text in self.engine.step()[0]:
-                    self._texts.pop(text.number).set_result(text)
-                await asyncio.sleep(0)  # new jobs come in
-        except Exception:
-            logger.exception("a vLLM engine failed")
-            os._exit(1)
-
-    async def abort(self) -> None:
-        self.engine.abort()
-        while self._texts:
-            self._texts.popitem()[1].cancel()
-
-
-class Engines:
-    """Several engines behind the interface of one `VllmEngine`. Raises ArgumentError if one cannot start."""
-
-    def __init__(self, arguments: ModelArguments, policy: Policy, kind: type = EngineActor) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise ArgumentError("data_parallel_size needs Ray: pip install ray") from error
-        self._ray, (size, ranks) = ray, count_engines(arguments)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # by default Ray reports its use
-        ray.init(include_dashboard=False, logging_level=logging.WARNING, ignore_reinit_error=True)
-        if 0 < (gpus := int(ray.cluster_resources().get("GPU", 0))) < size * ranks:
-            raise ArgumentError(f"data_parallel_size={size} needs {size * ranks} GPUs, and Ray has {gpus}; give fewer engines")
-        actor = ray.remote(kind).options(num_gpus=ranks * bool(gpus), scheduling_strategy="SPREAD", max_concurrency=2**14)
-        self.actors = {one._actor_id.hex(): one for one in (actor.remote() for _ in range(size))}
-        own = {name: value for name, value in arguments.engine_arguments.items() if not name.startswith("data_parallel")}
-        given = replace(arguments, engine_arguments=own), describe_policy(policy)
-        try:
-            self.facts: EngineFacts = ray.get([actor.start.remote(*given) for actor in self.actors.values()])[0]
-        except ray.exceptions.RayError as error:
-            self.close()
-            raise ArgumentError(str(error).strip().splitlines()[-1].rpartition("Error: ")[2]) from error
-
-    def run(self, jobs: Sequence[Job], count_tokens: CountTokens | None = None) -> Iterator[Text]:
-        """Texts as they finish. Raises RuntimeError when the last engine has ended."""
-        left, asked = {job.number: job for job in jobs}, dict[int, Any]()
-
-        def ask(name: str, job: Job) -> Any:
-            """Have this engine write a job, or another one if it has ended: every engine writes the same texts."""
-            engine = self.actors.get(name) or [*self.actors.values()][job.number % len(self.actors)]
-            asked[job.number] = engine.write.remote(job)
-            return asked[job.number]
-
-        try:
-            while left:  # again for the jobs of engines that have ended
-                if not self.actors:
-                    raise RuntimeError("every vLLM engine has ended. Give the command again: finished samples are kept")
-                pool = self._ray.util.ActorPool([*self.actors] * (self.facts.max_num_seqs * 5 // 4))  # some jobs wait
-                for job in left.values():
-                    pool.submit(ask, job)
-                while self.actors and pool.has_next():
-                    try:
-                        text = pool.get_next_unordered()
-                    except self._ray.exceptions.RayActorError as error:
-                        if self.actors.pop(error.actor_id, None):
-                            logger.warning("a vLLM engine has ended; the run goes on (engines left: %d)", len(self.actors))
-                        continue
-                    del left[text.number], asked[text.number]
-                    if count_tokens is not None:
-                        count_tokens(len(text.tokens), None)
-                    yield text
-        finally:
-            while asked:  # actors take tasks in any order: a late abort would end jobs of the next run, a late job join them
-                aborts = [actor.abort.remote() for actor in self.actors.values()]
-                self._ray.wait(aborts, num_returns=len(aborts))
-                running = self._ray.wait([*asked.values()], num_returns=len(asked), timeout=0.1)[1]
-                asked = {number: task for number, task in asked.items() if task in running}
-
-    def close(self) -> None:
-        for actor in self.actors.values():
-            self._ray.kill(actor)

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -34,6 +34,7 @@ RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 EXTENSION = "lm_eval_takeover.vllm.slots.WorkerExtension"
 WORKER = "lm_eval_takeover.vllm.drafts.TakeoverWorker"
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
+_LIMITS = ("data_parallel_wait", "data_parallel_timeout")  # of several engines; vLLM has no such arguments
 _MEMORY = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
 # vLLM arguments that this package sets.
 _OURS = {"hf_overrides", "logits_processors", "model", "speculative_config", "tokenizer", "worker_cls", "worker_extension_cls"}
@@ -55,14 +56,24 @@ def check_version() -> None:
         logger.warning("vLLM %s: the tests ran with %s. Of this version only the names were compared.", version, SUPPORTED[0])
 
 
-def count_engines(arguments: ModelArguments) -> tuple[int, int]:
-    """The number of engines, and the ranks of each. Raises ArgumentError unless both are whole and 1 or more."""
-    counts = {name: arguments.engine_arguments.get(name, 1) for name in ("data_parallel_size", "tensor_parallel_size")}
-    for name, value in counts.items():
+class Sharing(NamedTuple):
+    """How engines share the work: their number, the ranks of each, seconds to wait for GPUs that others use, and seconds without
+    a token after which an engine is ended.
+    """
+
+    data_parallel_size: int = 1
+    tensor_parallel_size: int = 1
+    data_parallel_wait: int = 3600
+    data_parallel_timeout: int = 600
+
+
+def count_engines(arguments: ModelArguments) -> Sharing:
+    """How engines share the work. Raises ArgumentError unless all numbers are whole and 1 or more."""
+    given = {name: value for name, value in arguments.engine_arguments.items() if name in Sharing._fields}
+    for name, value in given.items():
         if type(value) is not int or value < 1:
             raise ArgumentError(f"{name}={value} is not a whole number of 1 or more")
-    size, ranks = counts.values()
-    return size, ranks
+    return Sharing(**given)
 
 
 def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
@@ -72,7 +83,7 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
     """
     check_architectures(pair, policy)
     engine_arguments, block_size = arguments.engine_arguments, arguments.block_size
-    most = int(engine_arguments.get("max_num_seqs") or count_requests(count_engines(arguments)[1]))
+    most = int(engine_arguments.get("max_num_seqs") or count_requests(count_engines(arguments).tensor_parallel_size))
     if pair.base is None or pair.guide is None or "guide" not in policy.roles:
         obstacle = f"policy={policy.name} has no base to draft and a guide to verify"
         if block_size not in ("auto", 1):
@@ -102,7 +113,7 @@ def count_requests(ranks: int) -> int:
 def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, drafts: Choice) -> dict[str, Any]:
     """vLLM's `EngineArgs`, with drafts of these lengths. Raises ArgumentError for arguments or pairs that it cannot have."""
     refuse_others(arguments)
-    engine_options = _check_names(arguments.engine_arguments)
+    engine_options = check_names(arguments.engine_arguments)
     block, (drafting, verifying) = drafts.longest, DIRECTIONS[policy.direction]
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
     base = pair.member("base") if len(policy.roles) == 2 and block == 1 else None
@@ -199,7 +210,7 @@ def _choose_dtype(arguments: ModelArguments, pair: Pair, policy: Policy) -> str:
     return own[policy.roles[0]]
 
 
-def _check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments for vLLM's engine. Raises ArgumentError for unknown ones and those that are ours."""
     from vllm.engine.arg_utils import EngineArgs
 
@@ -208,14 +219,15 @@ def _check_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
             f"pipeline_parallel_size={stages}: the gate compares the logits of both models in one process; give "
             f"tensor_parallel_size={stages} instead"
         )
-    names = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
+    names = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK, *_LIMITS}
     for name, value in arguments.items():
         if name in _OURS:
             raise ArgumentError(f"{name}={value} is set by this package; give base, guide, block_size or plugins instead")
         if name not in names:
             ours = {field.name for field in fields(ModelArguments)}
             raise ArgumentError(f"unknown model argument '{name}'; {nearest(name, names | ours)}")
-    return {"block_size" if name == _CACHE_BLOCK else name: value for name, value in arguments.items()}
+    given = {name: value for name, value in arguments.items() if name not in _LIMITS}
+    return {"block_size" if name == _CACHE_BLOCK else name: value for name, value in given.items()}
 
 
 def _choose_length(arguments: ModelArguments, pair: Pair, options: dict[str, Any]) -> int | None:

@@ -1,38 +1,21 @@
-"""vLLM writes what the transformers engines write: tokens, takeovers, scores, observations, log-likelihoods.
+"""vLLM writes what the transformers engines write: tokens, takeovers, scores, observations, log-likelihoods."""
 
-Several engines share the work: no job is lost or written twice, whichever of them ends.
-"""
-
-import asyncio
-import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-import torch
 from helpers.pairs import METHODS, POLICIES, save_random_model
-from helpers.vllm_engines import open_with
 from safetensors.torch import load_file, save_file
 
-from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import Early
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import COUNTED
-from lm_eval_takeover.vllm.engine import EngineActor, EngineFacts, Engines, Job, Text
-from lm_eval_takeover.vllm.launch import count_engines
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's and Ray's own
+pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 # Of each kind that the gate inside vLLM treats in its own way. Scores are compared below.
 KINDS = {name: POLICIES[name] for name in ("disagreement", "entropy", "random", "early", "base", "guide")}
 KINDS |= {name: METHODS[name] for name in ("top1", "surprise", "lossy", "ensemble")} | {"early by length": Early(rate=0.3)}
@@ -200,146 +183,3 @@ def test_a_checkpoint_without_a_part_of_a_joined_projection_is_refused(open_vllm
     words = rf"lack 1 of their models' weights: {role}.model.layers.0.self_attn.qkv_proj.weight"
     with pytest.raises(ArgumentError, match=words):
         open_vllm(**{role: str(folder)})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("data_parallel_size", 0), ("data_parallel_size", "two"), ("tensor_parallel_size", 0)]
-)
-def test_what_is_no_number_of_engines_is_refused(name, value):
-    arguments = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, name: value})
-    with pytest.raises(ArgumentError, match=f"{name}={value} is not a whole number of 1 or more"):
-        count_engines(arguments)
-
-
-def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ArgumentError, match="data_parallel_size needs Ray: pip install ray"):
-        Engines(ModelArguments(backend="vllm"), POLICIES["disagreement"])
-
-
-def make_actor(most=2, error=None):
-    """The class of an actor without vLLM, which holds `most` jobs and writes one a step. A local class travels to Ray."""
-
-    class Script:
-        def __init__(self):
-            self.jobs = []
-
-        def add(self, job):
-            assert len(self.jobs) < 2 * (most * 5 // 4)  # with those of an engine that has ended
-            self.jobs.append(job)
-
-        def step(self):
-            import ray
-
-            node = ray.get_runtime_context().get_node_id()
-            time.sleep(0.05)  # tasks come between steps
-            gpus = {f"{node} {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")}
-            return [Text(self.jobs.pop(0).number, [os.getpid()], None, gpus)], 1
-
-        def abort(self):
-            self.jobs.clear()
-
-    class ScriptedActor(EngineActor):
-        async def start(self, arguments, policy):
-            assert not any(name.startswith("data_parallel") for name in arguments.engine_arguments)
-            if error:
-                raise ArgumentError(error)
-            self.engine, self._texts = Script(), {}
-            return EngineFacts(torch.float32, 64, most, 1)
-
-        async def write(self, job):
-            await asyncio.sleep(0.03 * (job.number % 3))  # Ray may start tasks in any order
-            return await super().write(job)
-
-        async def abort(self):
-            await asyncio.sleep(0.05)
-            await super().abort()
-
-    return ScriptedActor
-
-
-def run(engines, count=20):
-    return {text.number: text for text in engines.run([Job(number, None, None) for number in range(count)])}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A Ray cluster as docs/vllm.md starts it: two nodes with a core and two GPUs each, which are both this machine."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed")
-    shared = ["--num-cpus", "1", "--num-gpus", "2", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))  # a short name
-
-        def start(*words, until):
-            command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, *shared]
-            node = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            stack.callback(node.terminate)
-            return next(found[1] for line in node.stdout if (found := re.search(until, line)))
-
-        head = ["--head", "--port", "0", "--temp-dir", folder, "--include-dashboard", "false"]
-        address = start(*head, until=r"--address='(.+)'")
-        start("--address", address, until="(Ray runtime started)")
-        patch.setenv("RAY_ADDRESS", address)
-        yield ray
-        ray.shutdown()
-
-
-@pytest.fixture
-def open_engines(cluster):
-    """Opens engines, and closes all before the next test."""
-
-    def open_some(actor=None, **arguments):
-        parsed = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, "data_parallel_backend": "ray"} | arguments)
-        opened.append(Engines(parsed, POLICIES["disagreement"], actor or make_actor()))
-        return opened[-1]
-
-    opened = []
-    yield open_some
-    for one in opened:
-        one.close()
-
-
-def test_every_job_is_written_once_whichever_engine_ends_and_the_last_one_ends_the_run(open_engines, caplog):
-    with pytest.raises(ArgumentError, match=r"data_parallel_size=3 needs 6 GPUs, and Ray has 4; give fewer engines"):
-        open_engines(data_parallel_size=3, tensor_parallel_size=2)
-    with pytest.raises(ArgumentError, match=r"^guide='x' has heads of 48$"):
-        open_engines(make_actor(error="guide='x' has heads of 48"), data_parallel_size=1)
-    engines, counted = open_engines(tensor_parallel_size=2), []
-    first = engines.run([Job(number, None, None) for number in range(9)], lambda tokens, taken: counted.append(tokens))
-    next(first)
-    first.close()  # leaves no job behind
-    assert counted == [1]
-    texts = run(engines)
-    assert sorted(texts) == list(range(20))
-    gpus = {text.tokens[0]: text.passes for text in texts.values()}
-    assert len(gpus) == 2 and all(map(len, gpus.values())) and len(set.union(*gpus.values())) == 4
-    texts = engines.run([Job(number, None, None) for number in range(20)])
-    first = next(texts)
-    os.kill(first.tokens[0], signal.SIGKILL)
-    assert sorted([first.number, *(text.number for text in texts)]) == list(range(20))
-    assert "a vLLM engine has ended; the run goes on (engines left: 1)" in caplog.text
-    (left,) = {text.tokens[0] for text in run(engines).values()}
-    os.kill(left, signal.SIGKILL)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
-            run(engines)
-
-
-def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, tight, reference, requests, caplog):
-    from lm_eval_takeover.vllm.backend import VllmBackend
-
-    find_node = lambda worker: (cluster.get_runtime_context().get_node_id(), os.getpid())  # noqa: E731 (an actor knows values)
-    asked = requests[:6]
-    with closing(open_with(VllmBackend, tight, {})(data_parallel_size=2)) as backend:
-        actors = backend.engine.actors.values()
-        nodes, pids = zip(*cluster.get([actor.__ray_call__.remote(find_node) for actor in actors]), strict=True)
-        assert len({*nodes}) == 2
-        written = assert_same(backend, reference, POLICIES["disagreement"], asked)
-        forced = backend.force([asked[0].prompt] * 3, [written[0].tokens] * 3, seed=3, labels=["a"] * 3)
-        assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
-        os.kill(pids[0], signal.SIGKILL)
-        again = {index: one.tokens for index, one in backend.generate(asked, seed=3)}
-    assert again == {index: one.tokens for index, one in written.items()}
-    assert "a vLLM engine has ended; the run goes on (engines left: 1)" in caplog.text
