@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import psutil
@@ -60,7 +61,7 @@ def measure(options: argparse.Namespace, engines: int) -> None:
         add, own = model.run.add, psutil.Process()
         written = 0
 
-        def count(*given: object) -> None:
+        def count(*given: Any) -> None:
             nonlocal written
             add(*given)
             written += 1

@@ -122,7 +122,8 @@ class Engines:
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy, kind: type = EngineActor) -> None:
         self._ray, self._sharing = _connect(), count_engines(arguments)
-        self._engines, self._error = list[_Engine](), None
+        self._engines = list[_Engine]()
+        self._error: Exception | None = None  # of the engine that ended last
         self._group = self._reserve()
         try:
             nodes = self._wait_for_room()
@@ -278,8 +279,11 @@ def _list_environment() -> dict[str, str]:
 def _make_absolute(arguments: ModelArguments) -> ModelArguments:
     """For one engine, on any node, whatever folder Ray was started in."""
     own = {name: value for name, value in arguments.engine_arguments.items() if not name.startswith("data_parallel")}
-    names = {role: getattr(arguments, role) for role in ("base", "guide")}
-    paths = {role: os.path.abspath(path) for role, name in names.items() if name and os.path.isdir(path := locate(name)[0])}
+    paths = dict[str, Any]()
+    for role in ("base", "guide"):
+        name = getattr(arguments, role)
+        if name and os.path.isdir(path := locate(name)[0]):
+            paths[role] = os.path.abspath(path)
     plugins = "+".join(str(file.absolute()) if file else name for name, file in split_plugins(arguments.plugins)) or None
     return replace(arguments, engine_arguments=own, plugins=plugins, **paths)
 

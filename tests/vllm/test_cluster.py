@@ -13,11 +13,14 @@ import sys
 import tempfile
 from contextlib import ExitStack, closing
 
+import numpy as np
 import psutil
 import pytest
+import torch
 from helpers.pairs import POLICIES
 from helpers.processes import HELPERS, mounted, wait_until
 from helpers.stub_engines import StubEngines
+from helpers.vllm_engines import open_with
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
@@ -50,17 +53,14 @@ class Cluster:
     def __init__(self, stack, folder):
         self.ray = pytest.importorskip("ray", reason="Ray is not installed")
         self._stack, self._folder, self.nodes = stack, folder, {}
-        if dev := os.environ.get("RAY_DEV"):
-            self.address = dev
-            return
         head = ["--head", "--port", "0", "--temp-dir", folder, "--include-dashboard", "false"]
         self.address = self.start("first", *head, until=r"--address='(.+)'")
         self.start("second")
 
-    def start(self, name, *words, until="(Ray runtime started)", wrapped=()):
+    def start(self, name, *words, until="(Ray runtime started)"):
         words = words or ("--address", self.address)
         shared = ["--num-cpus", "1", "--num-gpus", "3", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
-        command = [*wrapped, sys.executable, "-m", "ray.scripts.scripts", "start", "--node-name", name, *words, *shared]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--node-name", name, *words, *shared]
         options = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | {"STUB_NODE": name}, "cwd": self._folder}
         for _ in range(3):  # on a busy machine Ray's own limit of 30 seconds may be too short
             node = self.nodes[name] = self._stack.enter_context(subprocess.Popen(command, **options))
@@ -216,3 +216,27 @@ def test_a_run_waits_for_gpus_can_be_stopped_and_goes_on_after_its_driver_was_ki
     assert start("run", 2).wait() == 0 and "24 samples are finished already" in (tmp_path / "log").read_text()
     assert start("one", 1).wait() == 0
     assert read("run") == read("one") and len(read("one")) == 24
+
+
+def test_real_engines_on_two_nodes_write_the_texts_of_transformers_and_one_of_them_may_end(
+    cluster, tight, open_hf, requests, caplog
+):
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    asked, reference = requests[:6], open_hf()
+    reference.policy = POLICIES["disagreement"]
+    write = lambda backend, **rows: dict(backend.generate(asked, seed=3, **rows))  # noqa: E731
+    want = write(reference, rows=8)
+    with closing(open_with(VllmBackend, tight, {})(data_parallel_size=2)) as backend:
+        first, second = backend.engine._engines
+        assert {first.node, second.node} == {"first", "second"}
+        written = write(backend)
+        for number, one in want.items():
+            assert (written[number].tokens, written[number].taken_over) == (one.tokens, one.taken_over)
+            np.testing.assert_allclose(written[number].scores, one.scores, atol=1e-4, rtol=1e-4)
+        forced = backend.force([asked[0].prompt] * 3, [written[0].tokens] * 3, seed=3, labels=["a"] * 3)
+        assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
+        os.kill(cluster.ray.get(first.actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+        again = write(backend)
+    assert {number: one.tokens for number, one in again.items()} == {number: one.tokens for number, one in want.items()}
+    assert f"a vLLM engine on node {first.node} has ended" in caplog.text
