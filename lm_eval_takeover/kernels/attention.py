@@ -39,7 +39,7 @@ def _attend(
     query_row, query_new, query_head, key_row, key_head, key_column, value_row, value_head, value_column, mask_row, mask_new,
     M: tl.constexpr, D: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    row, head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
+    row, head = (tl.program_id(0) // kv_heads).to(tl.int64), (tl.program_id(0) % kv_heads).to(tl.int64)
     split = tl.program_id(1)
     lanes, dims = tl.program_id(2) * M + tl.arange(0, M), tl.arange(0, D)
     live = lanes < new * group
