@@ -132,8 +132,6 @@ def write_prompts(folder: Path) -> None:
     """The file of all prompts that the journals have, in the order of tasks and documents. Raises OSError."""
     lock, prompts = Lock(folder / PROMPTS_LOCK, wait=True), dict[str, Prompt]()
     try:
-        for unfinished in folder.glob(f".{PROMPTS}.*"):  # of a run that was killed
-            unfinished.unlink()
         for path in list_journals(folder):
             unreadable = suppress(Damaged, RunDirError, sqlite3.Error, OSError)  # its own rank repairs it
             with unreadable, closing(Journal(path, read_only=True, check=False)) as journal:

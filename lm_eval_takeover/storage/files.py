@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import stat
@@ -55,10 +56,13 @@ def describe_written() -> str:
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """`write` fills a file that then takes the name. Keeps an old file's mode, makes folders. An OSError names `path`."""
     make_folder(path.parent)
+    _remove_abandoned(path)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):  # the rights of the file that it replaces
                 mode = path.lstat().st_mode
                 if stat.S_ISREG(mode):
@@ -66,7 +70,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        unfinished.replace(path)
+            unfinished.replace(path)
         written.append(path)
         sync_folder(path.parent)
     except BaseException as error:
@@ -74,6 +78,14 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes that were killed left of this file: nobody has a lock on it."""
+    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 12}"):
+        with contextlib.suppress(OSError), os.fdopen(open_regular(unfinished), "rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unfinished.unlink()
 
 
 def make_folder(folder: Path) -> None:

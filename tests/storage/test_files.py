@@ -278,6 +278,18 @@ def test_a_variable_counts_if_code_asks_for_it(tmp_path, monkeypatch, code):
     assert digests.digest_code([str(tmp_path / "asking.py")]) == before
 
 
+def test_what_a_killed_process_left_of_a_file_goes_when_the_file_is_written_again(tmp_path):
+    (left := tmp_path / f".a[1].json.{'0' * 12}").write_text("{")
+    (others := tmp_path / f".b.json.{'0' * 12}").write_text("{")
+    held = tmp_path / f".a[1].json.{'1' * 12}"
+    lock = Lock(held)  # another process is writing it
+    write_text(tmp_path / "a[1].json", "{}")
+    assert not left.exists() and others.exists() and held.exists()
+    lock.release()
+    write_text(tmp_path / "a[1].json", "{}")
+    assert {path.name for path in tmp_path.iterdir()} == {"a[1].json", others.name}
+
+
 def test_a_library_outside_of_site_packages_is_one_entry_by_its_bytes(tmp_path, monkeypatch):
     (library := tmp_path / "checkout" / "large_library").mkdir(parents=True)
     for number in range(300):
