@@ -57,12 +57,9 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """`write` fills a file that then takes the name. Keeps an old file's mode, makes folders. An OSError names `path`."""
     make_folder(path.parent)
     _remove_abandoned(path)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    unfinished, handle = _create_locked(path)
     try:
         with os.fdopen(handle, "wb") as stream:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):  # the rights of the file that it replaces
                 mode = path.lstat().st_mode
                 if stat.S_ISREG(mode):
@@ -78,6 +75,18 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
+
+
+def _create_locked(path: Path) -> tuple[Path, int]:
+    """A new hidden file beside this one, locked while its handle is open."""
+    while True:
+        unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return unfinished, handle
+        os.close(handle)  # before it was locked, another process took it for abandoned
 
 
 def _remove_abandoned(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Files are whole or old, what strangers wrote is checked by its types, and code is digested with all that it reaches."""
 
+import fcntl
 import importlib
 import json
 import os
@@ -288,6 +289,20 @@ def test_what_a_killed_process_left_of_a_file_goes_when_the_file_is_written_agai
     lock.release()
     write_text(tmp_path / "a[1].json", "{}")
     assert {path.name for path in tmp_path.iterdir()} == {"a[1].json", others.name}
+
+
+def test_a_file_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    removed, lock = [], fcntl.flock
+
+    def remove_first(handle, operation):
+        if not removed:
+            removed.append(next(tmp_path.glob(".a.json.*")))
+            removed[0].unlink()
+        lock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    write_text(tmp_path / "a.json", "{}")
+    assert removed and [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_library_outside_of_site_packages_is_one_entry_by_its_bytes(tmp_path, monkeypatch):
