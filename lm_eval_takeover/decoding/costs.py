@@ -57,11 +57,11 @@ _OTHER_GPU = "H100"
 _PADDED = np.array([round_up(new) for new in range(LONGEST + 2)])
 
 
-def find_machine(device: torch.device, dtype: torch.dtype) -> Machine:
-    """The line of the table for a device: a GPU by its name."""
+def find_machine(device: torch.device, dtype: torch.dtype, name: str = "") -> Machine:
+    """The line of the table for a device: a GPU by its name, which torch says if it is not given."""
     if device.type == "cpu":
         return MACHINES["cpu with matrices" if dtype == torch.bfloat16 and computes_bfloat16() else "cpu"]
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    name = name or (torch.cuda.get_device_name(device) if device.type == "cuda" else "")
     return next((machine for kind, machine in MACHINES.items() if kind in name), MACHINES[_OTHER_GPU])
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, get_type_hints
@@ -166,7 +167,13 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
 
 
 def resolve_devices(arguments: ModelArguments) -> dict[str, str]:
-    """The device of each model. Raises ArgumentError for one that is not there."""
+    """The device of each model. Raises ArgumentError for one that is not there.
+
+    With vLLM this process opens no GPU: one that allows a single process would leave none for the engine.
+    """
+    if arguments.backend == "vllm":
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks the driver alone
+        return dict.fromkeys(("base", "guide"), arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     device = _resolve_device("device", arguments.device)
     return {"base": device, "guide": _resolve_device("guide_device", arguments.guide_device or device)}
 

@@ -24,7 +24,9 @@ _COLUMNS = 4096  # cached tokens of a request, at most: a quarter of the context
 
 
 def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> StepCosts:
-    """Of a pair that may draft."""
+    """Of a pair that may draft. Opens no GPU: vLLM's own name of it is the driver's."""
+    from vllm.platforms import current_platform
+
     engine_arguments = arguments.engine_arguments
     drafting, verifying = (pair.member(role) for role in DIRECTIONS[policy.direction])
     launch = LAUNCH.get(pair.member("guide").device.type, LAUNCH["cpu"])[bool(engine_arguments.get("enforce_eager"))]
@@ -32,7 +34,7 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
 
     def find_cost(member: Member) -> PassCost:
         model = member.outline
-        machine = find_machine(member.device, model.dtype)
+        machine = find_machine(member.device, model.dtype, current_platform.get_device_name())
         speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
         if member.device.type == "cuda":  # the table has what `hf` took there; vLLM has kernels of its own
             speeds |= {"cache": speeds["weights"], "several": 0.0}

@@ -11,13 +11,14 @@ import check_next_vllm
 import pytest
 import torch
 from helpers.one_line import one_line
-from helpers.pairs import save_random_model
+from helpers.pairs import POLICIES, save_random_model
 from transformers import AutoConfig
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.serve import server
+from lm_eval_takeover.vllm.block_rule import describe_costs
 from lm_eval_takeover.vllm.launch import RUNNER, check_version, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 
@@ -206,6 +207,22 @@ def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: vLLM's server cannot go on: division by zero\n"
     monkeypatch.setattr("vllm.entrypoints.launchers.api_server.entry.main", Mock(side_effect=KeyboardInterrupt))
     assert server.main() == 130 and capsys.readouterr().err == "stopped\n"
+
+
+def test_the_process_that_starts_the_engine_opens_no_gpu(monkeypatch):
+    """This machine's torch raises where one is opened."""
+    with pytest.raises(AssertionError, match="not compiled with CUDA"):
+        torch.cuda.get_device_name("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("vllm.platforms.current_platform.get_device_name", lambda: "NVIDIA H200", raising=False)
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
+    arguments = ModelArguments.parse({"backend": "vllm"})
+    pair = load_pair(arguments)
+    assert [member.device.type for member in pair.members] == ["cuda", "cuda"]
+    assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    drafter = describe_costs(arguments, pair, POLICIES["disagreement"]).drafter
+    monkeypatch.setattr("vllm.platforms.current_platform.get_device_name", lambda: "NVIDIA A100", raising=False)
+    assert drafter.fixed < describe_costs(arguments, pair, POLICIES["disagreement"]).drafter.fixed
 
 
 def test_a_version_that_was_only_read_is_named_and_another_one_is_refused(monkeypatch, caplog):
