@@ -93,7 +93,7 @@ def open_engines(cluster):
     """Opens stub engines, and closes all before the next test."""
 
     def open_some(**arguments):
-        usual = {"backend": "vllm", "data_parallel_size": 2, "data_parallel_backend": "ray"}
+        usual = {"backend": "vllm", "data_parallel_size": 2, "data_parallel_backend": "ray", "data_parallel_wait": 120}
         parsed = ModelArguments.parse(usual | arguments)
         opened.append(StubEngines(parsed, load_pair(parsed), POLICIES["disagreement"]))
         return opened[-1]
@@ -139,12 +139,12 @@ def test_every_job_is_written_once_whichever_engine_ends_and_the_last_one_ends_t
 
 
 def test_a_hung_engine_is_ended_and_the_others_write_its_jobs(open_engines, caplog):
-    engines = open_engines(data_parallel_timeout=4)
+    engines = open_engines(data_parallel_timeout=15)
     texts = engines.run([Job(number, None, None) for number in range(20)])
     first = next(texts)
     os.kill(first.tokens[0], signal.SIGSTOP)
     assert sorted([first.number, *(text.number for text in texts)]) == list(range(20))
-    assert re.search(r"on node \w+ wrote no token for data_parallel_timeout=4 seconds and was ended; the run", caplog.text)
+    assert re.search(r"on node \w+ wrote no token for data_parallel_timeout=15 seconds and was ended; the run", caplog.text)
     wait_until(lambda: not psutil.pid_exists(first.tokens[0]))  # its GPU is free
 
 
@@ -159,6 +159,7 @@ def test_the_jobs_of_a_node_that_dies_are_written_by_the_others(cluster, open_en
     wait_until(lambda: not psutil.pid_exists(pid))
     assert sorted([first.number, *(text.number for text in texts)]) == list(range(30))
     assert "a vLLM engine on node third has ended" in caplog.text and len(run(engines)) == 20
+    wait_until(lambda: not any(node["Alive"] for node in cluster.ray.nodes() if node["NodeName"] == "third"))
 
 
 def test_what_differs_on_a_node_is_named_before_any_text(cluster, open_engines, demo_folders, tmp_path, monkeypatch):
