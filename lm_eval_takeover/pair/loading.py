@@ -171,21 +171,20 @@ def resolve_devices(arguments: ModelArguments) -> dict[str, str]:
 
     With vLLM this process opens no GPU: one that allows a single process would leave none for the engine.
     """
-    if arguments.backend == "vllm":
+    if not (opens := arguments.backend != "vllm"):
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks the driver alone
-        return dict.fromkeys(("base", "guide"), arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    device = _resolve_device("device", arguments.device)
-    return {"base": device, "guide": _resolve_device("guide_device", arguments.guide_device or device)}
+    device = _resolve_device("device", arguments.device, opens)
+    return {"base": device, "guide": _resolve_device("guide_device", arguments.guide_device or device, opens)}
 
 
-def _resolve_device(argument: str, device: str | None) -> str:
+def _resolve_device(argument: str, device: str | None, opens: bool) -> str:
     """The device to load onto; None is the GPU where there is one. Raises ArgumentError for one that is not there."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
         raise ArgumentError(f"{argument}='{device}': torch finds no GPU; give cpu, or install a torch with CUDA")
     try:
-        torch.empty(0, device=device)
+        _ = torch.empty(0, device=device) if opens else torch.device(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ArgumentError(
             f"{argument}='{device}': torch {torch.__version__} cannot use it here; give cpu or cuda:0"

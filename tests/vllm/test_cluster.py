@@ -102,6 +102,7 @@ def open_engines(cluster):
     yield open_some
     for one in opened:
         one.close()
+    wait_until(lambda: cluster.ray.available_resources().get("GPU") == cluster.ray.cluster_resources().get("GPU"))
 
 
 def run(engines, count=20):
@@ -109,7 +110,7 @@ def run(engines, count=20):
 
 
 def test_engines_that_no_nodes_have_room_for_are_refused_at_once(open_engines):
-    nodes = r"first has 3 \(\d free\), second has 3 \(\d free\): room for 2 engines; give fewer, or fewer ranks"
+    nodes = r"first has 3 \(3 free\), second has 3 \(3 free\): room for 2 engines; give fewer, or fewer ranks"
     with pytest.raises(ArgumentError, match=rf"data_parallel_size=3 needs 2 GPUs on one node for each engine; {nodes}"):
         open_engines(data_parallel_size=3, tensor_parallel_size=2)
     with pytest.raises(ArgumentError, match=r"needs 8 GPUs on one node .* room for 0 engines"):

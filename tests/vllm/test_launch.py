@@ -213,6 +213,9 @@ def test_the_process_that_starts_the_engine_opens_no_gpu(monkeypatch):
     """This machine's torch raises where one is opened."""
     with pytest.raises(AssertionError, match="not compiled with CUDA"):
         torch.cuda.get_device_name("cuda")
+    for device, text in (("cuda", "torch finds no GPU"), ("gpu", "cannot use it here; give cpu or cuda:0")):
+        with pytest.raises(ArgumentError, match=f"device='{device}': .*{text}"):
+            load_pair(ModelArguments.parse({"backend": "vllm", "device": device}))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("vllm.platforms.current_platform.get_device_name", lambda: "NVIDIA H200", raising=False)
     monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
