@@ -49,7 +49,7 @@ def measure_enrichment(run_dir: Path) -> dict[str, float]:
         decisions = np.zeros(len(sample), dtype=bool)
         decisions[decision_positions([tokenizer.decode([token]) for token in sample.columns["token_id"]])] = True
         for score, count in counts.items():
-            top = sample.top(score, TOP)
+            (top,) = sample.tops(score, (TOP,))
             count += (decisions & top).sum(), top.sum(), decisions.sum(), len(sample)
     return {score: round(float((a / b) / (c / d)), 2) for score, (a, b, c, d) in counts.items()}
 

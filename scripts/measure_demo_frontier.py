@@ -170,9 +170,9 @@ def draw(run_dir: Path, oracle: dict[str, Any]) -> None:
     for rate, acc in oracle["acc"].items():
         named = {"row": f"oracle@{rate}", "method": "oracle", "rate": float(rate), "realized_rate": float(rate), "acc": acc}
         lines.append(dict.fromkeys(lines[0]) | named)
-    draw_frontier(lines, "share", IMAGES / "frontier.svg")
+    (IMAGES / "frontier.svg").write_text(draw_frontier(lines, "share"))
     few = [line | {"pass8": None} for line in lines if line["method"] != "early"]  # which takes more than one pass a token
-    draw_frontier(few, "passes", IMAGES / "frontier_passes.svg")
+    (IMAGES / "frontier_passes.svg").write_text(draw_frontier(few, "passes"))
 
 
 def compare(run_dir: Path, *, seconds: float | None = None) -> int | None:

@@ -13,7 +13,6 @@ from typing import Any
 from lm_eval_takeover.arguments import KINDS, TRUTHS, check_folder, split_plugins
 from lm_eval_takeover.errors import ArgumentError, nearest
 
-Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 _PROMPTS = (".jsonl", ".json", ".txt", ".csv", ".parquet")  # endings of files
 
 
@@ -71,7 +70,7 @@ _SHARED: Mapping[str, dict[str, Any]] = {
 }
 
 
-def add_shared(parser: Parser, *names: str, **changes: Mapping[str, Any]) -> None:
+def add_shared(parser: argparse._ActionsContainer, *names: str, **changes: Mapping[str, Any]) -> None:
     """Add the shared options of these names, in this order. `changes`: by name, what one has otherwise here."""
     for name in names:
         parser.add_argument(f"--{name}", **{**_SHARED[name], **changes.get(name, {})})

@@ -30,10 +30,7 @@ _BREAKS = re.compile(r"(?<=[ _+/,:-])(?=\S)")  # where a name may be folded
 
 @dataclass(frozen=True)
 class Table:
-    """Texts: the first `names` columns are names, the others are figures. `notes` stand below.
-
-    Figures that no row has make no column.
-    """
+    """Texts: the first `names` columns are names, the others figures, shown where a row has one. `notes` stand below."""
 
     columns: list[str]
     rows: list[list[str]]
@@ -126,8 +123,6 @@ def _draw(columns: Sequence[Sequence[str]], names: int) -> list[str]:
 
 
 def write_markdown(table: Table) -> str:
-    """As GitHub shows it."""
-
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 
@@ -151,6 +146,17 @@ def write_latex(table: Table) -> str:
     lines += [" & ".join(table.columns) + r" \\", r"\midrule", *map(line, table.rows)]
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
+
+
+def show_span(low: float | None, high: float | None, form: str, unit: float = 1) -> str:
+    """From one figure to another; empty where one is None."""
+    return "" if low is None or high is None else f"{unit * low:{form}} to {unit * high:{form}}"
+
+
+def show_figure(value: float | None, form: str, unit: float = 1, low: float | None = None, high: float | None = None) -> str:
+    """A figure, times `unit`, with its interval where it has one; empty for None."""
+    span = show_span(low, high, form, unit)
+    return "" if value is None else f"{unit * value:{form}}" + (span and f" ({span})")
 
 
 def show_p_value(p: float | None) -> str:
@@ -221,6 +227,15 @@ def writing(option: str, path: Path, kept: str = "") -> Iterator[None]:
         raise ArgumentError(
             f"--{option} '{path}' cannot be written: {reason}; give another place or make room{kept and f'; {kept}'}"
         ) from error
+
+
+def write_study(folder: Path, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], svg: str | None) -> None:
+    """`NAME.csv`, `NAME.json` and, where there is a picture, `NAME.svg`. Raises ArgumentError where `--out` cannot be written."""
+    with writing("out", folder):
+        write_text(folder / f"{name}.csv", write_csv(columns, rows))
+        write_text(folder / f"{name}.json", write_json(rows))
+        if svg is not None:
+            write_text(folder / f"{name}.svg", svg)
 
 
 def write_file(option: str, path: Path, text: str, kept: str = "") -> None:

@@ -67,7 +67,7 @@ def log_ratio(reading: PairReading) -> Tensor:
 class Segment(Gated):
     """Where the gate fires, the donor writes that token and the next ones (as in arXiv 2601.05110 and 2602.05307)."""
 
-    reads_text = True
+    reads_text = needs_token = True
 
     #: Tokens of a segment, the one where the gate fires included, or `sentence`: until a token that ends one.
     length: int | str = 8
@@ -76,10 +76,6 @@ class Segment(Gated):
         super().__post_init__()
         if self.length != "sentence" and (isinstance(self.length, str) or self.length < 1):
             raise ArgumentError(f"length={self.length} is neither 'sentence' nor a whole number of at least 1")
-
-    @property
-    def needs_token(self) -> bool:
-        return True
 
     @property
     def redraws(self) -> bool:  # the end of a sentence is seen in the tokens before

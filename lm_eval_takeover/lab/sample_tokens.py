@@ -65,10 +65,6 @@ class SampleTokens:
                 mask[np.flatnonzero(values == edge)[-more:]] = False
         return masks
 
-    def top(self, score: str, percent: int) -> NDArray[np.bool_]:
-        """One of `tops`: `[tokens]`."""
-        return np.asarray(self.tops(score, (percent,))[0])
-
 
 def ceil_percent(count: int, percent: int) -> int:
     """`ceil(percent % of count)`, exactly."""

@@ -164,11 +164,7 @@ def _plain(value: Any) -> Any:
 
 
 def calibrate(
-    setup: Setup,
-    wanted: Sequence[Wanted] = (),
-    *,
-    known: Calibration | None = None,
-    rollouts: Rollouts | None = None,
+    setup: Setup, wanted: Sequence[Wanted] = (), *, known: Calibration | None = None, rollouts: Rollouts | None = None
 ) -> Calibration:
     """Score one rollout of the host per prompt, read tau and kappa off the scores, and solve methods for realized rates.
 
@@ -196,10 +192,7 @@ def _measure_thresholds(setup: Setup, rollouts: Rollouts) -> Calibration:
 
 
 def _calibrate_score(score: Score, rows: Sequence[NDArray[np.float32]], window: int) -> ScoreCalibration:
-    """Thresholds of a score, with the share of tokens at which the whole gate fires, by (rho, kappa rule).
-
-    The shares are of the rollouts as they are: what would follow from a takeover is not known, so a run's rate differs.
-    """
+    """Thresholds, and by (rho, kappa rule) the share of tokens at which the gate fires, in rollouts without takeovers."""
     held = ScoreCalibration.of(np.concatenate(rows), signed=score.signed)
     if held.mean == 0:
         logger.warning("all %s scores are 0: its gate fires on every score above 0", score.name)

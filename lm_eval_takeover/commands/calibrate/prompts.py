@@ -177,13 +177,9 @@ def _draw_rows(
         row = rows.rows[index]
         text = row.get(rows.field)
         if not isinstance(text, str) or not text.strip():
-            lacking = (
-                "no row has text" if all(not each.get(rows.field) for each in rows.rows) else f"row {index + 1} has no text"
-            )
-            raise ArgumentError(
-                f"{rows.option}: {lacking} in field '{rows.field}' "
-                f"(its fields: {', '.join(map(str, row))}); name the field with --field"
-            )
+            which = f"row {index + 1} has no" if any(each.get(rows.field) for each in rows.rows) else "no row has"
+            fields = f"'{rows.field}' (its fields: {', '.join(map(str, row))})"
+            raise ArgumentError(f"{rows.option}: {which} text in field {fields}; name the field with --field")
         if task is not None:
             prompt = _render_task(task, row | {"problem": text})
         else:

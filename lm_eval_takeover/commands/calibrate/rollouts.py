@@ -135,10 +135,7 @@ class Rollout(NamedTuple):
 
 
 class Rollouts:
-    """What a calibration has measured, with these scores: rollouts by the numbers of their prompts, and small results.
-
-    The journal of a folder keeps them. Without one they are in memory only.
-    """
+    """Rollouts with these scores, by the numbers of their prompts, and small results; the journal of a folder keeps them."""
 
     def __init__(self, scores: Sequence[Score], folder: Path | None = None) -> None:
         self.scores, self.run = scores, None if folder is None else RunWriter(folder)
@@ -178,10 +175,7 @@ class Rollouts:
 
 @contextlib.contextmanager
 def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[Rollouts]:
-    """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder.
-
-    Raises ArgumentError where another process is at work there.
-    """
+    """What this calibration, and no other, keeps beside `out`. Raises ArgumentError where another process is at work there."""
     measured = {
         **{m.role: [m.id.revision or m.id.id, str(m.dtype), text_settings(m.given)] for m in setup.pair.members},
         "draw": "race",
@@ -270,16 +264,13 @@ def _check_values(score: Score, values: NDArray[np.float32], request: Request) -
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What rollouts realized. error: the rate's standard error over prompts, of which `effective` of one length tell as much.
-
-    `largest` is the share of the tokens that one prompt has.
-    """
+    """What rollouts realized, with the standard error of the rate over prompts."""
 
     takeovers: int
     tokens: int
     error: float
-    effective: float = 2.0  # of what is kept without it: little is known
-    largest: float = 0.0
+    effective: float = 2.0  # so many prompts of one length tell as much; of what is kept without it, little is known
+    largest: float = 0.0  # share of the tokens that one prompt has
 
     @classmethod
     def of(cls, counts: Sequence[tuple[int, int]]) -> Self:
@@ -300,10 +291,6 @@ class Measured:
         if self.takeovers in (0, self.tokens):
             return min(3 / prompts, 1.0)  # the rule of three
         return self.error * math.sqrt(prompts / (prompts - 1)) * float(stdtrit(prompts - 1, 0.975)) if prompts > 1 else 1.0
-
-    def is_near(self, rate: float) -> bool:
-        """Whether more measurements of the same prompts would only fit their noise."""
-        return abs(self.rate - rate) <= min(max(_NEAR, self.error), TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +361,8 @@ def _measure(rollouts: HeldOutRollouts, value: float, label: str, memory: Rollou
 
 def _choose_next(measured: dict[float, Measured], rate: float, step: int, expect: Callable[[float], float]) -> float | None:
     """Where to measure next; None where it is near enough, or there is nothing left to try."""
-    if any(found.is_near(rate) for found in measured.values()):
+    # Nearer than its error, more measurements of the same prompts would only fit their noise.
+    if any(abs(found.rate - rate) <= min(max(_NEAR, found.error), TOLERANCE) for found in measured.values()):
         return None
     rates = {x: found.rate for x, found in measured.items()}
     low = max((x for x in rates if rates[x] < rate), default=None)
@@ -392,10 +380,7 @@ def _choose_next(measured: dict[float, Measured], rate: float, step: int, expect
 
 
 def _read_replay(rollouts: HeldOutRollouts) -> Callable[[float], float]:
-    """By share of takeovers the x that would give it, as far as is known before anything is measured.
-
-    A gate's shares are those at which it fires on the calibration's own rollouts. A share of tokens is its own value.
-    """
+    """By share of takeovers the x that gives it: of a gate by the calibration's own rollouts; a share of tokens is its own."""
     method, parameter = rollouts.method, rollouts.method.budget_parameter
     if parameter.name == SPIKE_RATIO:
         table = rollouts.calibration.score(method.settings["score"]).table

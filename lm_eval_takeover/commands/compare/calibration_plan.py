@@ -7,13 +7,7 @@ from typing import Any
 
 from lm_eval_takeover.arguments import KINDS, join_arguments, write_words
 from lm_eval_takeover.calibration.commands import RunTask, calibration_command
-from lm_eval_takeover.calibration.files import (
-    Calibration,
-    Target,
-    find_packaged,
-    find_target,
-    read_calibration,
-)
+from lm_eval_takeover.calibration.files import Calibration, Target, find_packaged, find_target, read_calibration
 from lm_eval_takeover.commands._options import LOADING, PAIR
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
 from lm_eval_takeover.commands.compare.comparison import Comparison

@@ -1,5 +1,3 @@
-"""The options of `compare`."""
-
 import argparse
 from pathlib import Path
 

@@ -56,10 +56,7 @@ def run_apart(call: Call, *, quiet: bool = False) -> None:
 
 
 def start_worker(words: Sequence[str], stdout: int = 2, given: bytes | None = None) -> None:
-    """Run `python -m WORDS` to its end. Its standard output goes to stderr, or to this descriptor; `given` is its input.
-
-    Raises CallFailed.
-    """
+    """Run `python -m WORDS` to its end, its output to stderr or this descriptor; `given` is its input. Raises CallFailed."""
     # The kernel stops the process if its parent is killed, so that it holds no run_dir (PR_SET_PDEATHSIG).
     first = functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
     source = None if given is None else subprocess.PIPE

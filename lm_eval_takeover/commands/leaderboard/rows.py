@@ -57,10 +57,7 @@ class Board:
 def build_board(
     results: Sequence[Path], thinking: Sequence[Path], versus: Path | None, reading: ReadOptions = ReadOptions()
 ) -> Board:
-    """Build the table of these results. Rows of a folder of `compare` have its names, its order and its reference.
-
-    Raises ResultsError, ArgumentError.
-    """
+    """Rows of a folder of `compare` have its names, its order and its reference. Raises ResultsError, ArgumentError."""
     places = _find_places([*results, *thinking])
     ours, notes = read_runs([path for given in results for path in _open_comparison(given, places)], reading)
     thinkers, more = read_runs(thinking, reading)

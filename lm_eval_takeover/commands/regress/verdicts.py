@@ -54,11 +54,7 @@ def find_metric(settings: Settings, name: str) -> str:
 
 @dataclass(frozen=True)
 class TaskVerdict:
-    """One task, or the average over tasks.
-
-    `p_value` is of a difference this bad if the true one were just at the limit: one-sided for a drop, two-sided for a change.
-    `p_holm` is corrected for all that is judged.
-    """
+    """One task, or the average over tasks. `p_holm` is corrected for all that is judged."""
 
     metric: str
     baseline: float
@@ -66,7 +62,7 @@ class TaskVerdict:
     difference: float
     low: float
     high: float
-    p_value: float
+    p_value: float  # of a difference this bad if the true one is at the limit: one-sided for a drop, two-sided for a change
     verdict: str
     note: str = ""
     p_holm: float = 1.0
@@ -90,10 +86,7 @@ class TaskPair:
 
 
 def compare(old: Run, new: Run, metric: str, limit: float, confidence: float) -> dict[str, TaskVerdict]:
-    """Judge each task, and the average over several tasks. Raises ResultsError for other problems.
-
-    Holm's correction is over tasks and average, which alone may use half of the error rate.
-    """
+    """Judge each task, and the average over several, corrected by `weigh`. Raises ResultsError for other problems."""
     parts = {task: _align(task, side, new.tasks[task], metric, limit) for task, side in old.tasks.items()}
     groups = {task: [part] for task, part in parts.items()}
     averaged = choose_averaged(old.tasks)
@@ -115,16 +108,13 @@ def correct(verdicts: dict[str, TaskVerdict], level: float) -> dict[str, TaskVer
 
 
 def weigh(names: Collection[str]) -> list[float]:
-    """The weights of Holm's correction: the average has as much as all tasks together."""
+    """The weights of Holm's correction: the average has as much, half of the error rate, as all tasks together."""
     return [float(max(1, len(names) - 1)) if name == AVERAGE else 1.0 for name in names]
 
 
 @dataclass(frozen=True)
 class Changed:
-    """How many answers changed their verdict, of how many; of a problem with several samples it is how many are correct.
-
-    `p_value` is that of the exact sign test: how probable it is that so many of those changed, or more, are worse by chance.
-    """
+    """How many answers changed their verdict; of a problem with several samples it is how many are correct."""
 
     worse: int
     better: int
@@ -132,6 +122,7 @@ class Changed:
 
     @property
     def p_value(self) -> float:
+        """Of the exact sign test: how probable it is that so many of those changed, or more, are worse by chance."""
         return float(bdtrc(self.worse - 1, self.worse + self.better, 0.5)) if self.worse else 1.0
 
     def describe(self) -> str:
@@ -325,28 +316,23 @@ class Design:
 
 @dataclass(frozen=True)
 class Power:
-    """The chance to find a drop: if it shifts all problems' log-odds alike, and if whole problems are lost.
-
-    Both are None where a task's Acc is below the drop. `problems_for_80` is for the former; None where it is too large.
-    """
+    """The chance to find a drop, None where a task's Acc is below it."""
 
     task: str
     problems: int
     samples: int
     drop: float
-    power: float | None
-    power_whole: float | None
-    problems_for_80: int | None
+    power: float | None  # if it shifts all problems' log-odds alike
+    power_whole: float | None  # if whole problems are lost
+    problems_for_80: int | None  # for `power` of 80 %; None where it is too large
 
 
 def plan(baseline: Run, design: Design, drops: Sequence[float], tasks: bool = True) -> list[Power]:
-    """Plan by task and drop, and for the average over tasks, if there is one; without `tasks` for this alone.
-
-    One task falls at a time, so it must be found at the first step of Holm's correction over all that `compare` judges.
-    """
+    """Plan by task and drop, and for the average over tasks, if there is one; without `tasks` for this alone."""
     averaged = choose_averaged(baseline.tasks)
     groups = {task: [side] for task, side in baseline.tasks.items()}
     groups |= {AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {}
+    # One task falls at a time, so it must be found at the first step of Holm's correction over all that `compare` judges.
     weights = dict(zip(groups, weigh(groups), strict=True))
     designs = {name: replace(design, part=weight / sum(weights.values())) for name, weight in weights.items()}
     planned = [name for name in groups if tasks or name == AVERAGE or AVERAGE not in groups]
@@ -413,5 +399,4 @@ def _lose(generator: np.random.Generator, probabilities: Values, drop: float) ->
 
 
 def draw_scores(generator: np.random.Generator, chances: Values, samples: int) -> Values:
-    """Draw the accuracy by problem of runs with these chances."""
     return generator.binomial(samples, chances) / samples

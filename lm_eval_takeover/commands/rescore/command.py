@@ -1,5 +1,3 @@
-"""The options of `rescore`."""
-
 import argparse
 from pathlib import Path
 

@@ -132,17 +132,11 @@ class StoredResponses(LM):  # type: ignore[misc]
         return {"takeover": self.run.takeover | describe_identity(self.run.settings) | counts | times}
 
 
-def rescore(
-    run: RunReader,
-    tasks: Sequence[str],
-    include: Path | None,
-    verifier: Verifier = "takeover",
-) -> Rescored:
+def rescore(run: RunReader, tasks: Sequence[str], include: Path | None, verifier: Verifier = "takeover") -> Rescored:
     """Score the responses of a run with the tasks of these names (its own by default) as they are installed, or in `include`.
 
     Documents are matched by their content; where that has changed (a corrected gold answer), by their number. Those without all
-    their responses are left out. Raises ArgumentError for tasks that are not
-    known, or that the run has nothing of.
+    their responses are left out. Raises ArgumentError for tasks that are not known, or that the run has nothing of.
     """
     end = read_given_arguments(run).get("think_end_token", "")
     if isinstance(end, int):

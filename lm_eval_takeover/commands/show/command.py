@@ -1,5 +1,3 @@
-"""The options of `show`."""
-
 import argparse
 from pathlib import Path
 

@@ -126,10 +126,7 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
 
 
 def mark_takeovers(decode: Decode, trace: Columns, donor: str | None) -> Text:
-    """The text with each takeover in brackets, beside the host's own token. Without a donor nothing is marked.
-
-    A text with brackets of its own has marks of another kind. A line that a takeover ends is broken behind its mark.
-    """
+    """The text with each takeover in brackets that it has not itself, beside the host's token; nothing marked without a donor."""
     text = Text()
     rows = list(zip(*(trace[name].tolist() for name in (*_IDS, "chosen_from")), strict=True))
     own = decode([token for token, _, _ in rows])
@@ -149,7 +146,7 @@ def _mark(decode: Decode, token: int, host: int, brackets: str) -> Text:
     marked = Text(written[: len(written) - len(shown)]).append(brackets[0]).append(_inline(shown), style=TAKEOVER)
     if host not in (-1, token):
         marked.append("|").append(_inline(_strip(decode([host]))), style=REPLACED)
-    return marked.append(brackets[1] + "\n" * written.count("\n"))
+    return marked.append(brackets[1] + "\n" * written.count("\n"))  # the line that it ends is broken behind its mark
 
 
 def _strip(text: str) -> str:

@@ -1,5 +1,3 @@
-"""The options of `analyze`."""
-
 import argparse
 import math
 from pathlib import Path

@@ -53,7 +53,6 @@ class Inputs:
 
     @cached_property
     def scored_name(self) -> str:
-        """The run whose scored rollouts are analysed."""
         return self._find_run(self.rollouts)
 
     def _find_run(self, role: str) -> str:
@@ -159,7 +158,6 @@ class Inputs:
 
     @cached_property
     def codes(self) -> Vocabulary:
-        """The class of every token of the vocabulary."""
         return classify_vocabulary(self.pieces.list_names(), self.pieces.encode)
 
     def check_tokenizer(self, name: str) -> None:

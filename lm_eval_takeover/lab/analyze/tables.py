@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.answers.judging import count_cores
-from lm_eval_takeover.commands._output import write_csv, write_file, write_json, writing
+from lm_eval_takeover.commands._output import write_file, write_json, write_study
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
@@ -32,7 +32,6 @@ from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.results.problems import ACC
 from lm_eval_takeover.runs.parquet import split_parts
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
-from lm_eval_takeover.storage.files import write_text
 
 INDEX = "analysis.json"
 
@@ -204,15 +203,10 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
 
 
 def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
-    """`NAME.csv`, `NAME.json` and, of numbers, `NAME.svg`. Raises ArgumentError where they cannot be written."""
-    floats = [column for column, kind in table.schema.items() if kind.is_float()]
-    rows = table.with_columns(pl.col(floats).fill_nan(None))
+    """Its files, of numbers with a figure. Raises ArgumentError where they cannot be written."""
+    rows = table.with_columns(pl.selectors.float().fill_nan(None))
     picture = draw_svg(partial(draw, name, rows), SIZE) if name in DRAWN else None
-    with writing("out", folder):
-        write_text(folder / f"{name}.csv", write_csv(rows.columns, rows.to_dicts()))
-        write_text(folder / f"{name}.json", write_json(rows.to_dicts()))
-        if picture is not None:
-            write_text(folder / f"{name}.svg", picture)
+    write_study(folder, name, rows.columns, rows.to_dicts(), picture)
 
 
 _LARGEST, _AROUND = 3, 24  # takeovers that are shown, and tokens on either side

@@ -1,5 +1,3 @@
-"""The options of `effects`."""
-
 import argparse
 from pathlib import Path
 

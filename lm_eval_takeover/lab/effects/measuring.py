@@ -93,7 +93,6 @@ class Writer:
         return [new[-1] for new, _ in self._write(policy, requests, "tokens")]
 
     def respond(self, policy: Policy, requests: Sequence[Request]) -> list[Continued]:
-        """The continuation of each request to its end."""
         continued = []
         for request, (new, is_cut) in zip(requests, self._write(policy, requests, "texts"), strict=True):
             text = text_of(self._pair.tokenizer, (*request.begun, *new), request.until)
@@ -209,10 +208,7 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
 def _judge(
     run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Continued]]
 ) -> dict[Position, list[bool]]:
-    """A verdict on each text; all texts of a problem go to its task together.
-
-    Raises ArgumentError for a problem that is another one than the run was asked.
-    """
+    """A verdict on each text; all of a problem go to its task together. ArgumentError where the task has another problem now."""
     responses: dict[tuple[str, int], list[Response]] = {}
     samples = {position.sample.name[:2]: position.sample for position in behind}
     for position, texts in behind.items():
@@ -245,7 +241,6 @@ def _judge(
 
 
 def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], texts: Sequence[Continued]) -> dict[str, Any]:
-    """A row of `effects`, with the verdicts and texts of either token."""
     half = len(verdicts) // 2
     host, donor = verdicts[:half], verdicts[half:]
     task, doc_id, sample = position.sample.name
@@ -269,10 +264,7 @@ Row = Mapping[str, Any]
 def write_effects(
     folder: Path, run: RunReader, tokenizer: Any, rows: Sequence[Row], signals: Sequence[str], after: str, *, exact: bool
 ) -> None:
-    """Tables, figures and texts into the folder, and the summary to the terminal.
-
-    `rows` of one kind stand together; `signals` are the columns to hold effects against.
-    """
+    """Write and print the effects of `rows`, of which one kind stands together; `signals` are columns to hold them against."""
     positions = pl.DataFrame([{name: row[name] for name in row if name not in ("begun", "texts")} for row in rows])
     positions = effects.add_shrunk(positions, exact=exact)
     columns = list(positions.drop(_INNER).columns)
@@ -313,7 +305,6 @@ def _choose_examples(rows: Sequence[Row], shrunk: Sequence[float]) -> list[Row]:
 
 
 def _describe_example(row: Row, tokenizer: Any) -> dict[str, Any]:
-    """The text before a position, its two tokens, and the continuations of each."""
     before = tokenizer.decode(row["begun"])
     described = {name: row[name] for name in (*_NAME, "score", "effect", "low", "high")}
     described |= {"before": before[-_CONTEXT:], "clipped": len(before) > _CONTEXT}

@@ -31,16 +31,13 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a stored text, and the two tokens that host and donor draw there, UNKNOWN where one has not been asked.
-
-    `begun` are the tokens before it, `scores` theirs and its own, in nats (NaN under a policy without a score).
-    """
+    """A place in a stored text, and the two tokens that host and donor draw there, UNKNOWN where one has not been asked."""
 
     kind: str
     sample: Answered
     prompt: tuple[int, ...]
-    begun: tuple[int, ...]
-    scores: tuple[float, ...]
+    begun: tuple[int, ...]  # the tokens before it
+    scores: tuple[float, ...]  # theirs and its own, in nats (NaN under a policy without a score)
     length: int  # of the text, in tokens
     host_token: int
     donor_token: int
@@ -142,16 +139,13 @@ def list_candidates(run: RunReader, limit: Callable[[Answered], int]) -> dict[st
 def choose_evenly(
     rows: NDArray[Any], sizes: NDArray[np.float64], count: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """`(indices, probabilities)` of about `count` rows, each as probable as its size: a systematic sample from a random start.
-
-    It goes through quarters of the score, and through the places in the text within each.
-    """
+    """`(indices, probabilities)` of about `count` rows, each as probable as its size: a systematic sample from a random start."""
     if count >= len(rows):
         return np.arange(len(rows)), np.ones(len(rows))
     ranks = np.empty(len(rows))
     # By hundredths of a nat: the last bits of a score, which depend on the block lengths, choose no other positions.
     ranks[np.argsort(rows["score"].round(2), kind="stable")] = np.arange(len(rows))
-    order = np.lexsort((rows["place"], ranks * _QUARTERS // len(rows)))
+    order = np.lexsort((rows["place"], ranks * _QUARTERS // len(rows)))  # in each quarter of the scores by place in the text
     sums = sizes[order].cumsum()
     step = sums[-1] / count
     points = (np.random.default_rng(seed).random() + np.arange(count)) * step

@@ -1,5 +1,3 @@
-"""The options of `frontier`."""
-
 import argparse
 from pathlib import Path
 

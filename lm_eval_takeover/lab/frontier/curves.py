@@ -27,13 +27,10 @@ LEAST = ("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_h
 
 @dataclass(frozen=True)
 class Curve:
-    """Gains of one method over the host: by task `[points, problems]`, in one order of problems for all methods.
+    """Gains of one method over the host, in one order of problems for all methods."""
 
-    `costs` `[points]` rise.
-    """
-
-    costs: Values
-    gains: Sequence[Values]
+    costs: Values  # [points], rising
+    gains: Sequence[Values]  # by task [points, problems]
 
     @property
     def means(self) -> Values:
@@ -103,15 +100,12 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class Oracle:
-    """The best gain at each cost of any selector that knows what each takeover is worth: `costs` and `gains` of its choices.
-
-    Those that give most for their cost come first. `problems` are the places of theirs, those of all tasks behind each other.
-    """
+    """The best gain at each cost of a selector that knows what each takeover is worth: its choices, the best price first."""
 
     costs: Values
     gains: Values
     room: float
-    problems: NDArray[np.intp]
+    problems: NDArray[np.intp]  # their places, those of all tasks behind each other
 
     @classmethod
     def of(cls, costs: Values, gains: Values, room: float, problems: Sequence[int] | NDArray[np.intp] = ()) -> Self:
@@ -131,7 +125,6 @@ class Oracle:
         return float(np.interp(cost, *(each[0] for each in self.curve())))
 
     def area(self, cap: float) -> float:
-        """The mean gain over costs from 0 to the cap."""
         return float(find_areas(*self.curve(), cap)[0])
 
 
@@ -141,10 +134,7 @@ def find_cap(curves: Sequence[Curve]) -> float:
 
 
 def find_areas(costs: Values, gains: Values, cap: float) -> Values:
-    """The mean over costs from 0 to the cap of curves `[curves, points]` that begin at 0, linear between their points.
-
-    Behind its last point a curve keeps its gain.
-    """
+    """The mean over costs from 0 to the cap of curves `[curves, points]` from 0, linear between points, level behind the last."""
     ends, steps = np.minimum(costs, cap), np.diff(costs)
     widths = np.diff(ends)
     reached = np.divide(widths, steps, out=np.zeros_like(steps), where=steps > 0)
@@ -167,17 +157,14 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
 
 
 def find_band(curve: Curve) -> list[Interval]:
-    """The gain at each point, with a 95 % band that holds all points of the curve at once: the bootstrap of the largest t.
-
-    Problems are drawn again, for all points the same. Never narrower than each point's own interval.
-    """
+    """The gain at each point, with a 95 % band that holds all points of the curve at once: the bootstrap of the largest t."""
     parts = [average_differences(of_point) for of_point in zip(*curve.gains, strict=True)]
     errors, own = np.array([part.error for part in parts]), [part.reach() for part in parts]
     drawn = _draw_means(curve.gains) - curve.means
     largest = (np.abs(drawn) / errors).max(axis=1)
     # The errors are estimated, so that a quantile for known ones grows as Student's t does.
     factor = float(np.quantile(largest, CONFIDENCE)) * own[0] / errors[0] / float(ndtri((1 + CONFIDENCE) / 2))
-    reaches = np.maximum(own, factor * errors)
+    reaches = np.maximum(own, factor * errors)  # never narrower than each point's own interval
     values = [part.value for part in parts]
     return [Interval(value, value - reach, value + reach) for value, reach in zip(values, reaches, strict=True)]
 
@@ -195,10 +182,9 @@ def _draw_means(gains: Sequence[Values], counts: Sequence[Values] | None = None)
 
 
 def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float | None) -> dict[str, float | None]:
-    """`LEAST`: the first crossings of 50 and 90 % of the donor's gain (by task `[problems]`), along rising costs.
+    """`LEAST`, by a bootstrap over problems: where the curve first has 50 and 90 % of the donor's gain (by task `[problems]`).
 
-    None if it never has it. `start` is the cost of the host alone, where the curve begins; None where the costs do not go down to
-    it. The interval is a bootstrap over problems.
+    None if it never has it. `start`: the cost of the host alone, where the curve begins; None where costs do not go down to it.
     """
     means, costs, whole = curve.means, curve.costs, float(np.mean([gains.mean() for gains in donor_gains]))
     both = [np.vstack(of_task) for of_task in zip(curve.gains, donor_gains, strict=True)]

@@ -10,16 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_p_value, write_csv, write_json, writing
+from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_figure, show_p_value, show_span, write_study
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
+from lm_eval_takeover.lab.frontier.curves import LEAST
 from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, ComparedFolder, Frontier, list_folder_differences, merge_pair
 from lm_eval_takeover.results.kept_rows import DRAFTED
-from lm_eval_takeover.storage.files import make_folder, write_text
 
 _METRICS = {"acc": "Acc", "pass8": "Pass@k"}  # of the k that a task has
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
@@ -52,12 +51,11 @@ def make_frontier(options: argparse.Namespace) -> int:
         whole.lines.extend(line | named for line in frontier.lines)
         whole.all_areas.extend(area | named for area in frontier.all_areas)
         print(write_frontier(frontier, options.cost, options.format))
-    with writing("out", options.out):
-        make_folder(options.out)
-        for name, rows in (("frontier", whole.lines), ("frontier_area", whole.all_areas)):
-            write_text(options.out / f"{name}.csv", write_csv(list(rows[0] if rows else AREA_COLUMNS), rows))
-            write_text(options.out / f"{name}.json", write_json(rows))
-        draw_frontier(whole.averages, options.cost, options.out / "frontier.svg", frontier.host)
+    picture = draw_frontier(whole.averages, options.cost, frontier.host)
+    write_study(options.out, "frontier", list(whole.lines[0]), whole.lines, picture)
+    write_study(
+        options.out, "frontier_area", list(whole.all_areas[0] if whole.all_areas else AREA_COLUMNS), whole.all_areas, None
+    )
     print(f"{len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''} -> {options.out}")
     return 0
 
@@ -72,10 +70,17 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
     lines, has_oracle = [], any(area["oracle_share"] is not None for area in areas)
     for area in sorted(areas, key=lambda area: -(area["area"] or 0)):
         if area["axis"] == over:
-            own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
-            against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
-            shares = [_show_points(area, "oracle_share", form=".0f")] * has_oracle
-            lines.append([area["method"], *own, *against, *shares])
+            own = show_figure(area["area"], "+.1f", 100, area["low"], area["high"])
+            steps = show_span(area["area_low_step"], area["area_high_step"], "+.1f", 100)
+            bounds = area["difference_low"], area["difference_high"]
+            against = [
+                area["versus"] or "",
+                show_figure(area["difference"], "+.1f", 100, *bounds),
+                show_p_value(area["p_holm"]),
+            ]
+            bounds = area["oracle_share_low"], area["oracle_share_high"]
+            share = [show_figure(area["oracle_share"], ".0f", 100, *bounds)] * has_oracle
+            lines.append([area["method"], own, steps, *against, *share])
     notes = [
         "The best method is the first. "
         f"Area: the mean gain over the {frontier.host} alone, in percentage points, over costs from 0 to the largest that all "
@@ -94,7 +99,7 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
     form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
     lines = []
     for area in {area["method"]: area for area in areas if area["axis"] == least}.values():
-        half, most, low, high = (_show(area[f"least_cost_{goal}"], form) for goal in ("50", "90", "90_low", "90_high"))
+        half, most, low, high = (show_figure(area[name], form) for name in LEAST)
         lines.append([area["method"], half, most, f"{low} to {high or 'not reached'}" if low else ""])
     gain = name_roles("50 and 90 % of the gain of the guide alone", frontier.host)
     notes = [f"The best price is the lowest one. The least cost at which a method has {gain}; empty if it never has."]
@@ -103,21 +108,8 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
     return f"{shown}\n{mark}Least {titles[least]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
 
 
-def _show(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _show_points(area: Mapping[str, Any], name: str, to: str = "", form: str = "+.1f") -> str:
-    """In percentage points: a figure with its interval, or from one figure to another."""
-    if area[name] is None:
-        return ""
-    ends = [to] if to else ["low", "high"] if name == "area" else [f"{name}_low", f"{name}_high"]
-    value, *shown = (_show(None if area[each] is None else 100 * area[each], form) for each in (name, *ends))
-    return f"{value} to {shown[0]}" if to else value + (f" ({shown[0]} to {shown[1]})" if shown[0] else "")
-
-
-def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> None:
-    """`lines` are those of frontier.csv for one task, of one pair or several."""
+def draw_frontier(lines: _Lines, axis: str, host: str = "base") -> str:
+    """The picture as SVG. `lines` are those of frontier.csv for one task, of one pair or several."""
     column, title = COSTS[axis]
     metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
     methods = _group_methods(lines if metrics else (), column)
@@ -137,8 +129,7 @@ def draw_frontier(lines: _Lines, axis: str, path: Path, host: str = "base") -> N
             block.supxlabel(name_roles(title, host), fontsize=10)
 
     text = draw_svg(draw, (_WIDTH, (3.3 + 1.15 * rows) * len(parts)), _SETTINGS)
-    titled = re.sub(r'<g id="(point-\d+)">', lambda at: f"{at[0]}<title>{escape(points[at[1]])}</title>", text)
-    write_text(path, titled)
+    return re.sub(r'<g id="(point-\d+)">', lambda at: f"{at[0]}<title>{escape(points[at[1]])}</title>", text)
 
 
 def _name_metric(metric: str, lines: _Lines) -> str:

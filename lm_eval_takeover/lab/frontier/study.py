@@ -41,7 +41,6 @@ class ComparedFolder:
 
     @classmethod
     def read(cls, folder: Path) -> "ComparedFolder":
-        """Raises ResultsError, ArgumentError."""
         rows = read_kept_rows(folder)
         runs = list(rows.values())
         pair = [{str(run.settings[role]) for run in runs if run.settings.get(role)} for role in ("base", "guide")]
@@ -262,9 +261,14 @@ class Study:
             return f"no areas: they are gains over the {methods[0].row.host} alone; add the row of that name"
         drafted = [point for point in points if point.row.name == DRAFTED]
         others = [point for point in alone.values() if point is not host]
-        problems = _align_problems([host, *others, *methods, *drafted], tasks)
-        if problems is None:
-            return "no areas: the rows have different problems, or no samples"
+        compared = [host, *others, *methods, *drafted]
+        problems: dict[str, list[Problems]] = {point.row.label: [] for point in compared}
+        for task in tasks:
+            known = [point.results[task].problems for point in compared if task in point.results]
+            if len(known) < len(compared) or (sides := align(known)) is None:
+                return "no areas: the rows have different problems, or no samples"
+            for own, aligned in zip(problems.values(), sides, strict=True):
+                own.append(aligned)
         families: dict[str, list[Point]] = {}
         for point in methods:
             families.setdefault(point.row.family, []).append(point)
@@ -307,7 +311,6 @@ class Study:
         return bands
 
     def list_areas(self) -> list[dict[str, Any]]:
-        """The lines of frontier_area.csv."""
         lines: list[dict[str, Any]] = []
         for axis, (task, metric) in product(COSTS, self.sections):
             curves, has_area = self.draw_curves(axis, task, metric), axis in AREA_AXES
@@ -355,16 +358,3 @@ class Study:
         if most:
             steps = {"area": most[0], "area_low_step": most[0], "area_high_step": most[1]}
             yield {"method": ORACLE, "oracle_share": 1.0} | steps
-
-
-def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[str, list[Problems]] | None:
-    """By row its problems of each task, in one order for all; None if rows have different ones."""
-    aligned: dict[str, list[Problems]] = {point.row.label: [] for point in points}
-    for task in averaged:
-        known = [point.results[task].problems for point in points if task in point.results]
-        sides = align(known) if len(known) == len(points) else None
-        if sides is None:
-            return None
-        for point, problems in zip(points, sides, strict=True):
-            aligned[point.row.label].append(problems)
-    return aligned

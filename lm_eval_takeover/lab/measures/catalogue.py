@@ -69,7 +69,7 @@ def measure_position(sample: SampleTokens, score: str) -> dict[str, Any] | None:
     """How many of the top 1 % positions lie at `t / n` in each of 20 equal bins, and on average; None without mass or peaks."""
     if not (sample.has_mass(score) and sample.has_peaks(score)):
         return None
-    places = np.flatnonzero(sample.top(score, 1)) * BINS // len(sample)
+    places = np.flatnonzero(sample.tops(score, (1,))[0]) * BINS // len(sample)
     return {"counts": np.bincount(places, minlength=BINS).astype(np.int32), "even": len(places) / BINS}
 
 

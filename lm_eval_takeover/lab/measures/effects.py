@@ -88,10 +88,7 @@ class Outcomes:
             self._likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
 
     def fit(self, weights: Values, where: Values | None = None) -> Values:
-        """The distribution on the grid, `[..., grid]`, of positions that count with these weights `[..., positions]`.
-
-        `where` `[grid]` is 1 at the points that may have a share; all by default.
-        """
+        """The distribution `[..., grid]` of positions with these weights `[..., positions]`; 0 where `where` `[grid]` is 0."""
         counts = self.count(weights)
         start = np.ones(len(_GRID)) if where is None else where
         mixture = np.broadcast_to(start / start.sum(), (*counts.shape[:-1], len(_GRID)))
@@ -105,10 +102,7 @@ class Outcomes:
         return np.asarray(counts / counts.sum(axis=-1, keepdims=True))
 
     def ratio(self, weights: Values, mixture: Values, where: Values) -> float:
-        """How much less likely outcomes are if there is nothing here: twice the difference of log-likelihoods.
-
-        `mixture` is the distribution that these weights give, `where` as in `fit`.
-        """
+        """Twice the difference of log-likelihoods between the `mixture` of these weights and one with nothing at `where`."""
         logs = [np.log(np.maximum(fitted @ self._likelihood.T, _TINY)) for fitted in (mixture, self.fit(weights, 1 - where))]
         positions = weights.sum() ** 2 / np.square(weights).sum()
         return float(2 * positions * self.count(weights) @ (logs[0] - logs[1]))

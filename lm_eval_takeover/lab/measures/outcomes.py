@@ -33,10 +33,7 @@ _FIRST_RANKS = np.array([1, 2, 3, 4, 11, 101])  # of each bucket
 
 
 def tabulate_budget(runs: Mapping[str, Run]) -> pl.DataFrame:
-    """Figure 5: realized rate, Acc and Pass@8 of each run by task. `pass8` is Pass@k, k = 8 or the samples that there are.
-
-    A run that lacks a task of the others has no row `mean`: means are over the same tasks, or not beside each other.
-    """
+    """Figure 5: realized rate, Acc and Pass@8 of each run by task. `pass8` is Pass@k, k = 8 or the samples that there are."""
     tasks = choose_averaged([task for run in runs.values() for task in run.tasks])
     rows: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
@@ -44,7 +41,7 @@ def tabulate_budget(runs: Mapping[str, Run]) -> pl.DataFrame:
         facts = {"run": name, "policy": run.takeover.get("policy"), "score": run.takeover.get("score")}
         facts["nominal"] = find_nominal_rate(run.takeover)
         summaries = summarize_tasks(run)
-        if all(task in summaries for task in tasks):
+        if all(task in summaries for task in tasks):  # else its mean is over other tasks than those beside it
             summaries[MEAN] = average([summaries[task] for task in tasks])
         for task, summary in summaries.items():
             row = {"task": task, **facts, "realized_rate": summary.rates.realized_rate, "k": summary.k}
@@ -133,8 +130,7 @@ def tabulate_cross(measured: pl.DataFrame, accuracies: pl.DataFrame, near: float
     table = measured.group_by("task", "run", "direction", maintain_order=True).agg(
         threshold=pl.lit(near), near_share=pl.col("near").sum() / tokens, **counts, **shares
     )
-    joined = table.join(accuracies, on=["task", "run"], how="left", maintain_order="left")
-    return joined.select(pl.exclude("changed", "changed_share"), "changed", "changed_share")
+    return table.join(accuracies, on=["task", "run"], how="left", maintain_order="left")
 
 
 LARGEST = 100
@@ -190,10 +186,8 @@ def _estimate(group: pl.DataFrame) -> Estimated:
 
 
 def measure_areas(problems: NDArray[Any], values: Values, positive: Values, weights: Values) -> Values:
-    """AUROC over all pairs, and over pairs of samples of one problem, NaN without such pairs: `[..., 2]`.
-
-    `positive` is 1 where a sample is incorrect. `weights` `[..., problems]` say how often each problem counts.
-    """
+    """AUROC `[..., 2]` over all pairs, and over pairs of one problem (NaN without any); of samples where `positive` is 1,
+    incorrect, against others. `weights` `[..., problems]` say how often each problem counts."""
     names, index = np.unique(problems, return_inverse=True)
     count, negative = len(names), 1 - positive
     # `[problems, problems]`: pairs (incorrect sample of the first, correct one of the second) where the first is larger, ties a

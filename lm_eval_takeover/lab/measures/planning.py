@@ -86,7 +86,7 @@ def measure_peaks(sample: SampleTokens, score: str) -> dict[str, Any] | None:
     if not sample.has_peaks(score):
         return None
     codes = sample.columns["codes"]
-    return {"in_set": count_classes(codes[sample.top(score, 1)]), "in_base": count_classes(codes)}
+    return {"in_set": count_classes(codes[sample.tops(score, (1,))[0]]), "in_base": count_classes(codes)}
 
 
 def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:

@@ -110,13 +110,11 @@ def sum_by(values: NDArray[Any], index: NDArray[Any], count: int) -> Values:
 
 
 def interval(replicates: Values) -> tuple[float | None, float | None]:
-    """The 95 % percentile interval, over the replicates that are numbers; null where none is, or where all are equal.
-
-    Equal ones say nothing of other problems: an AUROC of 1 of two problems is 1 in every resample.
-    """
+    """The 95 % percentile interval, over the replicates that are numbers; null where none is, or where all are equal."""
     if np.isnan(replicates).all():
         return None, None
     low, high = np.nanquantile(replicates, [_TAIL, 1 - _TAIL])
+    # Equal ones say nothing of other problems: an AUROC of 1 of two problems is 1 in every resample.
     return (float(low), float(high)) if low < high else (None, None)
 
 

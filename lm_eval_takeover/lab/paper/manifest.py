@@ -27,7 +27,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.commands._output import Table, write_file, write_markdown
+from lm_eval_takeover.commands._output import Table, show_figure, write_file, write_markdown
 from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -275,7 +275,7 @@ def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Sho
 
 
 def _show_rate(row: Mapping[str, Any]) -> str:
-    return _percent(row["realized_rate"]) + " †" * (row.get("missed_rate") is not None)
+    return show_figure(row["realized_rate"], ".1f", 100) + " †" * (row.get("missed_rate") is not None)
 
 
 def lay_out_board(rows: Mapping[str, Mapping[str, Any]], item: Item) -> Table:
@@ -304,11 +304,7 @@ def lay_out_board(rows: Mapping[str, Mapping[str, Any]], item: Item) -> Table:
 
 
 def _pair(cell: Mapping[str, Any] | None) -> str:
-    return " / ".join(_percent((cell or {}).get(metric)) or "–" for metric in _METRICS)
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
+    return " / ".join(show_figure((cell or {}).get(metric), ".1f", 100) or "–" for metric in _METRICS)
 
 
 def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
@@ -329,7 +325,7 @@ def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
 def _show(value: Any, is_share: bool) -> str:
     if not isinstance(value, float):
         return "–" if value is None else str(value)
-    return _percent(value) if is_share else f"{value:.4g}"
+    return show_figure(value, ".1f", 100) if is_share else show_figure(value, ".4g")
 
 
 def lay_out_thresholds(paths: Sequence[Path]) -> Table:

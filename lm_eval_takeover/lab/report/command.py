@@ -1,5 +1,3 @@
-"""The options of `report`."""
-
 import argparse
 import math
 from pathlib import Path

@@ -152,10 +152,7 @@ class Analysis:
 
 
 def read_effects(folder: Path) -> dict[str, Any]:
-    """What the page shows of effects: `positions` have the largest ones of either sign, with the texts that follow both tokens.
-
-    Raises ArgumentError for a folder that `effects` did not write.
-    """
+    """What the page shows of the largest effects of either sign. Raises ArgumentError for what `effects` did not write."""
     path = folder / EXAMPLES
     try:
         examples = json.loads(read_bounded(path))

@@ -21,10 +21,7 @@ Words = Counter[tuple[int, int]]  # what the host would have written, -1 if it w
 
 
 def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, Any] | None:
-    """What the page reads of the compared run; None where no run has takeovers.
-
-    `words` are the most frequent takeovers that changed a token.
-    """
+    """What the page says of the compared run; None where no run has takeovers."""
     name = analysis.compared
     if name is None or (run := analysis.runs[name]).written_by is not None:
         return None
@@ -37,7 +34,7 @@ def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, An
         "run": name,
         "where": _tell_places(places, words),
         "picture": picture and clean_figure(picture.encode(), "places", "places"),
-        "words": named,
+        "words": named,  # the most frequent takeovers that changed a token
         "changed": _tell_flips(flipped, analysis.base),
     }
 

@@ -94,8 +94,6 @@ _BATCH_TOKENS = 2**13  # at a time, with batch_size=auto: seconds on a CPU, so t
 
 @dataclass(frozen=True, slots=True)
 class UnscoredSample:
-    """A stored sample that lacks its scores."""
-
     sample: Answered
     prompt: tuple[int, ...]
     tokens: list[int]
