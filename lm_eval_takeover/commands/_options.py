@@ -6,7 +6,7 @@ dtype={"default": None})`. Start reading at `add_shared`.
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +161,11 @@ def list_fields(field: str | None, has_task: bool) -> tuple[str, ...]:
     return (field,) if field else ("problem", "question") if has_task else ("prompt",)
 
 
-def check_prompts(source: str | None, names: Sequence[str]) -> None:
-    """Raise ArgumentError where `--prompts` can only be a file and there is none, or its first line has none of these fields."""
+def check_prompts(source: str | None, field: str | None, *, has_task: bool) -> None:
+    """Raise ArgumentError where `--prompts` can only be a file and there is none, or its first line has no field of a prompt."""
     from lm_eval_takeover.results.documents import read_lines
 
-    path = Path(source or "")
+    path, names = Path(source or ""), list_fields(field, has_task)
     if source and path.exists():
         first = next(read_lines(path, "one JSON object per line"), None)
         if first is None:

@@ -1,16 +1,6 @@
 """Scores and policies of other papers, registered as a stranger's plug-in is: by the entry points in pyproject.toml.
 
 Host `p` writes by default, donor `q` takes over, and `x` is the token that the host draws. Scores are in nats, or shares.
-
-    margin      1 - (p_1 - p_2)               of the two likeliest tokens; needs no donor
-    confidence  1 - p_1                       needs no donor
-    top1        argmax p != argmax q          0 or 1
-    surprise    -log q(x)
-    log_ratio   log p(x) - log q(x)           of either sign
-
-    segment     the donor, for several tokens from where the gate fires
-    lossy       the donor, where it refuses the host's token by chance
-    ensemble    every token from a mix of both distributions
 """
 
 import math

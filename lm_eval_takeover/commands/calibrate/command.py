@@ -1,19 +1,8 @@
-"""The options of `calibrate`, and what is checked before torch is loaded."""
-
 import argparse
 from pathlib import Path
 
 from lm_eval_takeover.arguments import check_folder, split_plugins
-from lm_eval_takeover.commands._options import (
-    ENGINE,
-    LOADING,
-    PAIR,
-    add_shared,
-    check_include_path,
-    check_least,
-    check_prompts,
-    list_fields,
-)
+from lm_eval_takeover.commands._options import ENGINE, LOADING, PAIR, add_shared, check_include_path, check_least, check_prompts
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
 from lm_eval_takeover.errors import ArgumentError
 
@@ -92,7 +81,7 @@ def _check_measurement(options: argparse.Namespace) -> None:
     """Raise ArgumentError for prompts, rates and files that can be known to be wrong."""
     if options.prompts is None and not (options.task and options.diagnostic):
         raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
-    check_prompts(options.prompts, list_fields(options.field, bool(options.task)))
+    check_prompts(options.prompts, options.field, has_task=bool(options.task))
     if options.include_path is not None and not options.task:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
     check_include_path(options)

@@ -9,15 +9,7 @@ from typing import Any
 
 from lm_eval_takeover.arguments import KINDS, ModelArguments, check_folder, split_plugins
 from lm_eval_takeover.calibration.files import find_calibration
-from lm_eval_takeover.commands._options import (
-    LOADING,
-    PAIR,
-    check_include_path,
-    check_prompts,
-    list_fields,
-    read_arguments,
-    read_given,
-)
+from lm_eval_takeover.commands._options import LOADING, PAIR, check_include_path, check_prompts, read_arguments, read_given
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, check_name, parse_rates, parse_word
 from lm_eval_takeover.results.kept_rows import DRAFTED
@@ -78,7 +70,7 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
     rates = parse_rates("rates", options.rates, options.rates.split(",")) if options.rates else ()
     checked = {name: arguments[name] for name in _ARGUMENTS if name in arguments}
     ModelArguments.parse({**checked, "target_rate": options.target_rate})
-    check_prompts(options.prompts, list_fields(options.field, has_task=True))
+    check_prompts(options.prompts, options.field, has_task=True)
     check_include_path(options)
     split_plugins(arguments.get("plugins"))
     if options.calibration is not None:

@@ -28,8 +28,7 @@ class TaskLoad:
 
 
 def read_workload(asked: Comparison) -> list[TaskLoad]:
-    """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be compared, ResultsError
-    for one without the field of `--group`."""
+    """The single tasks, also of groups. Raises ArgumentError, or ResultsError for one without the field of `--group`."""
     tasks = load_named_tasks(asked.tasks, asked.harness.get("include_path"), metadata=asked.harness.get("metadata"))
     loads = []
     for name, task in tasks.items():

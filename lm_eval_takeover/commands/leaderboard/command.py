@@ -1,5 +1,3 @@
-"""The options of `leaderboard`, and what it prints."""
-
 import argparse
 import sys
 from dataclasses import replace

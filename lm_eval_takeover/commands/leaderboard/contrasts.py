@@ -116,10 +116,7 @@ class Contrast:
 def subtract_row(
     rows: Sequence[Run], averaged: Sequence[str], versus: Path, max_missing: float
 ) -> tuple[Run, dict[str, list[Contrast]]]:
-    """Find the row of `--vs` and subtract it from the others, by name. Raises ArgumentError unless it is one of the rows.
-
-    Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
-    """
+    """Find the row of `--vs` and subtract it from the others, by name. Raises ArgumentError unless it is one of the rows."""
     files = find_all_results([versus])
     matching = [row for row in rows if row.source in files]
     if len(matching) != 1:
@@ -129,7 +126,7 @@ def subtract_row(
     (reference,) = matching
     contrasts = {row.name: _list_contrasts(row, reference, averaged, max_missing) for row in rows if row is not reference}
     p_values = [p for of_row in contrasts.values() for each in of_row if (p := each.p_value) is not None]
-    adjusted = iter(statistics.holm(p_values))
+    adjusted = iter(statistics.holm(p_values))  # over all that the table compares
     return reference, {
         name: [each if each.p_value is None else replace(each, p_holm=next(adjusted)) for each in of_row]
         for name, of_row in contrasts.items()

@@ -1,5 +1,3 @@
-"""The options of `list`, and every name with where it comes from and a line about it."""
-
 import argparse
 import re
 import sys

@@ -1,5 +1,3 @@
-"""The options of `regress`, and what is checked before anything is read."""
-
 import argparse
 from pathlib import Path
 

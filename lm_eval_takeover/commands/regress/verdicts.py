@@ -14,22 +14,11 @@ from scipy.special import bdtrc, betaincinv, expit, logit, ndtri
 
 from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
+from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.documents import Settings, find_differences
 from lm_eval_takeover.results.files import Run, TaskResult
 from lm_eval_takeover.results.problems import ACC, Problems, align
-from lm_eval_takeover.results.statistics import (
-    Difference,
-    Interval,
-    Values,
-    average_differences,
-    by_cluster,
-    fit_chances,
-    holm,
-    mean_interval,
-    paired_difference,
-    sum_clusters,
-    within_shares,
-)
+from lm_eval_takeover.results.statistics import Difference, Interval, Values
 from lm_eval_takeover.results.summary import choose_averaged
 
 CHANGES = (
@@ -81,7 +70,7 @@ class TaskPair:
 
     def measure(self, differences: Values) -> Difference:
         """Of a ratio of sums as many problems count as hold its tokens: of the two runs the lesser number."""
-        found = paired_difference(differences, shares=not self.tokens)
+        found = statistics.paired_difference(differences, shares=not self.tokens)
         return max((found.of_sizes(each) for each in self.tokens), key=lambda one: one.reach(), default=found)
 
 
@@ -98,7 +87,7 @@ def compare(old: Run, new: Run, metric: str, limit: float, confidence: float) ->
 
 def correct(verdicts: dict[str, TaskVerdict], level: float) -> dict[str, TaskVerdict]:
     """The verdicts with p-values by Holm; what has regressed alone, but not among all of them at this level, is inconclusive."""
-    adjusted = holm([verdict.p_value for verdict in verdicts.values()], weigh(verdicts))
+    adjusted = statistics.holm([verdict.p_value for verdict in verdicts.values()], weigh(verdicts))
     for (name, verdict), p_holm in zip(list(verdicts.items()), adjusted, strict=True):
         verdicts[name] = replace(verdict, p_holm=p_holm)
         if verdict.verdict == "regressed" and p_holm > level:
@@ -138,7 +127,7 @@ def find_changed(old: Run, new: Run, task: str) -> Changed | None:
     before, now = (run.tasks[task].problems for run in (old, new))
     if not (is_greedy(new.tasks[task].settings) or old.seed == new.seed is not None):
         return None
-    differences = sum_clusters(now.values[ACC] - before.values[ACC], now.clusters)
+    differences = statistics.sum_clusters(now.values[ACC] - before.values[ACC], now.clusters)
     return Changed(int((differences < -1e-9).sum()), int((differences > 1e-9).sum()), len(differences))
 
 
@@ -177,8 +166,8 @@ def judge_fixed(
     name: str, by_problem: Values, value: float, limit: float, confidence: float, clusters: Sequence[int]
 ) -> TaskVerdict:
     """Judge one task by a value that is known without its problems: the interval is that of the run alone."""
-    values = by_cluster(by_problem, clusters)
-    found, count = mean_interval(by_problem, confidence, clusters), len(values)
+    values = statistics.by_cluster(by_problem, clusters)
+    found, count = statistics.mean_interval(by_problem, confidence, clusters), len(values)
     within = Interval(found.value - value, found.low - value, found.high - value)
     # The test whose interval is Wilson's: the error is that of a true mean at the limit.
     edge = min(max(value - limit, 1e-9), 1 - 1e-9)
@@ -249,9 +238,9 @@ def _align(task: str, old: TaskResult, new: TaskResult, metric: str, limit: floa
         metrics = ", ".join(name for name in old.problems.values if name in new.problems.values)
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {metrics}")
     same = new.problems.texts == old.problems.texts and np.array_equal(before, now)
-    before, now = (by_cluster(values, new.problems.clusters) for values in (before, now))
+    before, now = (statistics.by_cluster(values, new.problems.clusters) for values in (before, now))
     sides = [side.problems.values["tokens"] for side in (old, new)] if metric in _RATIOS else []
-    tokens = [sum_clusters(values, new.problems.clusters) for values in sides]
+    tokens = [statistics.sum_clusters(values, new.problems.clusters) for values in sides]
     margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
     return TaskPair(before, now, margins, same, len(new.problems), tokens)
 
@@ -260,7 +249,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
     before = float(np.mean([part.before.mean() for part in parts]))
     now = float(np.mean([part.now.mean() for part in parts]))
     difference = Difference.average([part.measure(part.now - part.before) for part in parts])
-    interval = within_shares(difference.interval(confidence))
+    interval = statistics.within_shares(difference.interval(confidence))
     if all(part.same for part in parts):
         return TaskVerdict(metric, before, now, now - before, now - before, now - before, 1.0, "pass", SAME)
     measured = [[part.measure(values) for values in part.margins] for part in parts]
@@ -354,13 +343,13 @@ def _simulate(sides: Sequence[TaskResult], design: Design, drop: float, whole: b
     generator, parts = np.random.default_rng(0), []
     for side in sides:
         samples, kept = design.samples or side.problems.samples, side.problems.samples
-        shares = np.clip(by_cluster(side.problems.values["acc"], side.problems.clusters), 0, 1)
-        before = generator.beta(*fit_chances(shares, kept), (design.simulations, len(shares)))
+        shares = np.clip(statistics.by_cluster(side.problems.values["acc"], side.problems.clusters), 0, 1)
+        before = generator.beta(*statistics.fit_chances(shares, kept), (design.simulations, len(shares)))
         before = generator.permuted(np.clip(before, _EDGE, 1 - _EDGE), axis=1)  # which problems are lost is random
         old = draw_scores(generator, before, max(samples, kept))  # a baseline with fewer samples is made anew
         after = _lose(generator, before, drop) if whole else lower(before, drop)
         parts.append(draw_scores(generator, after, samples) - old + design.limit)
-    return [average_differences(values) for values in zip(*parts, strict=True)]
+    return [statistics.average_differences(values) for values in zip(*parts, strict=True)]
 
 
 def _measure_power(margins: Sequence[Difference], design: Design) -> float:

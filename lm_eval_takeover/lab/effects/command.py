@@ -1,7 +1,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import add_stored_pair, check_include_path, read_stored_pair
+from lm_eval_takeover.commands._options import add_shared, add_stored_pair, check_include_path, read_stored_pair
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.lab.extra import need_lab_packages
@@ -28,8 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--continuations", type=int, default=8, metavar="K", help="texts after each token (default: 8)")
     after = "who continues the text: base, the default writer alone; gate, the run's own policy (default: base)"
     add("--after", choices=["base", "gate"], default="base", help=after)
-    add("--seed", type=int, default=0, metavar="N", help="seed for the choice of positions (default: 0)")
-    add("--include_path", type=Path, metavar="DIR", help="a folder of task files, as in lm_eval")
+    add_shared(parser, "seed", "include_path", seed={"help": "seed for the choice of positions (default: 0)"})
     add("--dry_run", action="store_true", help="print what it would cost; load no model")
     add_stored_pair(parser)
 

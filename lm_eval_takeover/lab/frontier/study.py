@@ -8,6 +8,7 @@ at `describe_frontier`.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, Self, TypedDict
@@ -274,30 +275,24 @@ class Study:
             families.setdefault(point.row.family, []).append(point)
         return cls(host, donor, families, drafted, problems, tasks, oracles)
 
-    @property
-    def parts(self) -> dict[str, list[int]]:
-        """The places of the tasks that the average and each of several tasks have."""
-        each = {task: [place] for place, task in enumerate(self.tasks)} if len(self.tasks) > 1 else {}
-        return {AVERAGE: list(range(len(self.tasks))), **each}
-
-    @property
-    def sections(self) -> list[tuple[str, str]]:
-        """Each task with each metric that all its rows have."""
-        every = self.problems.values()
-        known = product(self.parts, METRICS)
-        return [at for at in known if all(name in own[place].values for own in every for place, name in self.scores(*at))]
-
-    def scores(self, task: str, metric: str) -> list[tuple[int, str]]:
-        """By place the score of this metric: of Pass@k the k that tables show."""
-        results = [self.host.results[name] for name in self.tasks]
-        return [(place, ACC if metric == "acc" else f"pass@{results[place].k}") for place in self.parts[task]]
+    @cached_property
+    def sections(self) -> dict[tuple[str, str], list[tuple[int, str]]]:
+        """By task, and by metric that all rows have, the places of its tasks, each with the score there: Pass@k of its own k."""
+        parts = {AVERAGE: [*enumerate(self.tasks)]}
+        parts |= {task: [(place, task)] for place, task in parts[AVERAGE]} if len(self.tasks) > 1 else {}
+        known = {}
+        for (part, places), metric in product(parts.items(), METRICS):
+            scores = [(at, ACC if metric == "acc" else f"pass@{self.host.results[task].k}") for at, task in places]
+            if all(name in own[at].values for own in self.problems.values() for at, name in scores):
+                known[part, metric] = scores
+        return known
 
     def gains(self, points: Sequence[Point], task: str, metric: str) -> list[Values]:
         """Over the host, by task `[points, clusters of problems]`."""
         own, its = [self.problems[point.row.label] for point in points], self.problems[self.host.row.label]
         return [
             np.stack([by_cluster(each[i].values[name] - its[i].values[name], its[i].clusters) for each in own])
-            for i, name in self.scores(task, metric)
+            for i, name in self.sections[task, metric]
         ]
 
     def find_bands(self) -> dict[tuple[str, str, str], Interval]:
@@ -346,7 +341,7 @@ class Study:
             return
         cap, oracles = find_cap(rated), self.oracles.get(task, ()) if metric == "acc" else ()
         most = [oracle.area(cap) for oracle in oracles]
-        wrong = [1 - self.problems[self.host.row.label][place].values[ACC] for place in self.parts[task]]
+        wrong = [1 - self.problems[self.host.row.label][place].values[ACC] for place, _ in self.sections[task, metric]]
         for area in compare_areas(curves, _AGAINST, cap):
             has_share = bool(most) and all(most)
             share = Figure.of(curves[area.method].share_of(oracles, wrong, cap)) if has_share else Figure()

@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.lab.measures.pooling import Values
-from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, bounds_of, paired_difference, within_shares
+from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, Values, bounds_of, paired_difference, within_shares
 
 BINS = 10
 GAIN = 0.8
@@ -156,28 +155,22 @@ class Positions:
         return Ranks(self)
 
     def describe_beyond(self) -> dict[str, float | None]:
-        """The shares of helpful and harmful positions with their intervals; null where one pair tells nothing of its noise.
-
-        Wilson's interval, with the variance of the jackknife over problems. Its lower bound is 0 where a likelihood ratio does
-        not show that there are any.
-        """
+        """The shares of helpful and harmful positions with their intervals; null where one pair tells nothing of its noise."""
         if self.pairs < 2 and not self.exact:
             return dict.fromkeys(_HELPFUL)
         shares, without = self.mixtures[0] @ BEYOND, self.mixtures[1:] @ BEYOND
         squares = np.square(without - without.mean(axis=0)).sum(axis=0) if len(without) else shares
+        # Wilson's interval with the variance of the jackknife; from 0 where a likelihood ratio does not show that there are any.
         low, high = bounds_of(max(len(without), 1), shares, squares * (len(without) - 1) ** 2)
         low = low * [self._ratio(beyond) > _SHOWN for beyond in BEYOND.T]
         values = np.stack([shares, low, high], axis=1).ravel().tolist()
         return dict(zip(_HELPFUL, values, strict=True))
 
     def share_of_gain(self) -> float | None:
-        """The smallest share of positions whose effects add up to 80 % of the total; None where the total is not positive.
-
-        Half of the continuations put the positions in order, the other half adds up, and the other way round: an effect that is
-        large by chance would otherwise count as large.
-        """
+        """The smallest share of positions whose effects add up to 80 % of the total; None where the total is not positive."""
         if len(self.effects) < 2 or self.pairs < 2:
             return None
+        # One half of the continuations puts them in order, the other adds up: else what is large by chance counts as large.
         halves = [self.donor[:, half::2].mean(axis=1) - self.host[:, half::2].mean(axis=1) for half in (0, 1)]
         shares = []
         for by, measured in (halves, halves[::-1]):

@@ -14,17 +14,10 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from lm_eval_takeover.lab.measures.pooling import (
-    MEAN,
-    Estimated,
-    Values,
-    describe,
-    draw_weights,
-    estimate_tasks,
-    tabulate_ratios,
-)
+from lm_eval_takeover.lab.measures.pooling import MEAN, Estimated, describe, draw_weights, estimate_tasks, tabulate_ratios
 from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.results.files import Run
+from lm_eval_takeover.results.statistics import Values
 from lm_eval_takeover.results.summary import average, choose_averaged, find_nominal_rate, summarize_tasks
 from lm_eval_takeover.runs.evidence import ENTROPY
 

@@ -56,11 +56,8 @@ def classify_vocabulary(texts: Sequence[str], encode: Callable[[str], list[int]]
 
 
 def classify_text(vocabulary: Vocabulary, tokens: NDArray[Any]) -> Codes:
-    """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens.
-
-    Ids that the tokenizer does not have, as those that pad a model's vocabulary, are NONE.
-    """
-    inside = (tokens >= 0) & (tokens < len(vocabulary.codes))
+    """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens."""
+    inside = (tokens >= 0) & (tokens < len(vocabulary.codes))  # NONE: ids that pad a model's vocabulary
     codes = np.where(inside, vocabulary.codes[np.where(inside, tokens, 0)], NONE)
     for ids in vocabulary.characters:
         places = np.arange(len(tokens) - len(ids) + 1)

@@ -13,13 +13,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from lm_eval_takeover.results.statistics import Values
 from lm_eval_takeover.results.summary import choose_averaged
 
 MEAN = "mean"
 RESAMPLES = 2000
 _TAIL = 0.025  # on either side: 95 %
 
-Values = NDArray[np.float64]
 Keys = Sequence[str]
 _SCORE = ("score",)
 

@@ -1,4 +1,4 @@
-"""The options of `paper`. What is finished is used again by the commands that it runs."""
+"""What is finished is used again by the commands that `paper` runs."""
 
 import argparse
 import shlex

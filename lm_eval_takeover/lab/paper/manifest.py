@@ -9,8 +9,6 @@ RUN_DIR/PAIR/analysis/ROWS       what analyze wrote of these rows
 RUN_DIR/PAIR/report.html         what report wrote
 RUN_DIR/PAIR/thresholds          the calibration files of Table 13
 RUN_DIR/index.html, index.md     each item with its measured table, the printed one, its figures, and what differs in set-up
-
-Every number of the index is one of leaderboard.json, an analysis, or a calibration file; nothing is computed here.
 """
 
 import argparse

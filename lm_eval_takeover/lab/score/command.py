@@ -1,5 +1,3 @@
-"""The options of `score`, and one run_dir after the other."""
-
 import argparse
 from pathlib import Path
 
