@@ -11,7 +11,7 @@ import torch
 from lm_eval_takeover import stopping
 from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._options import PAIR
-from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_figure, write_json
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
 from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.comparison import Comparison
@@ -151,7 +151,7 @@ def describe_costs(runs: Mapping[ComparedRow, Run]) -> list[dict[str, Any]]:
 def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
     """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
     numbers = (*COUNTS, "seconds")
-    lines = [[row["row"], *("" if row[name] is None else f"{row[name]:,.0f}" for name in numbers)] for row in costs]
+    lines = [[row["row"], *(show_figure(row[name], ",.0f") for name in numbers)] for row in costs]
     written = (
         "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
         "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "

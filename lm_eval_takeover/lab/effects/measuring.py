@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import identify_backend
-from lm_eval_takeover.commands._output import Table, write_terminal, writing
+from lm_eval_takeover.commands._output import Table, show_figure, write_terminal, writing
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.errors import ArgumentError, run_in_batches
 from lm_eval_takeover.lab.analyze.tables import write_analysis
@@ -323,9 +323,9 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
         [
             row["kind"] if row["task"] == effects.ALL else f"{row['kind']}, {row['task']}",
             str(row["positions"]),
-            _tell(row["effect"], row["low"], row["high"], "+.1f", 100),
-            *(_tell(row[name], row[f"{name}_low"], row[f"{name}_high"], ".0%") for name in ("helpful", "harmful")),
-            "" if row["share_for_80"] is None else f"{row['share_for_80']:.0%}",
+            show_figure(row["effect"], "+.1f", 100, row["low"], row["high"]),
+            *(show_figure(row[name], ".0%", 1, row[f"{name}_low"], row[f"{name}_high"]) for name in ("helpful", "harmful")),
+            show_figure(row["share_for_80"], ".0%"),
         ]
         for row in table.iter_rows(named=True)
         if row["task"] == effects.ALL or not alone
@@ -340,18 +340,10 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
     return write_terminal(Table(headings, rows, notes))
 
 
-def _tell(value: float | None, low: float | None, high: float | None, form: str, unit: float = 1) -> str:
-    """A figure, times `unit`, with its interval where it has one."""
-    if value is None:
-        return ""
-    bounds = "" if low is None or high is None else f" ({unit * low:{form}} to {unit * high:{form}})"
-    return f"{unit * value:{form}}{bounds}"
-
-
 def _show_auroc(table: pl.DataFrame) -> str:
     kinds = table["kind"].unique(maintain_order=True).to_list()
     known = table.filter((pl.col("low") > 0.5) | (pl.col("high") < 0.5)).select("score", "kind", "auroc", "low", "high")
-    cells = {(score, kind): _tell(area, low, high, ".2f") for score, kind, area, low, high in known.iter_rows()}
+    cells = {(score, kind): show_figure(area, ".2f", 1, low, high) for score, kind, area, low, high in known.iter_rows()}
     scores = known["score"].unique(maintain_order=True).to_list()
     rows = [[score, *(cells.get((score, kind), "") for kind in kinds)] for score in scores]
     found = (

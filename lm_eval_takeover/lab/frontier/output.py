@@ -17,10 +17,9 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.curves import LEAST
-from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, ComparedFolder, Frontier, list_folder_differences, merge_pair
+from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, METRICS, ComparedFolder, Frontier, merge_pair
 from lm_eval_takeover.results.kept_rows import DRAFTED
 
-_METRICS = {"acc": "Acc", "pass8": "Pass@k"}  # of the k that a task has
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
 _INK, _COLOURS = "#7a7d82", ("#2f81f7", "#d9730d", "#2da44e", "#b55fe6")  # a contrast of 3 on white and on a dark page
 _WIDTH, _COLUMNS = 5.4, 3  # inches, which a phone shows whole, and small panels beside each other
@@ -35,7 +34,7 @@ def make_frontier(options: argparse.Namespace) -> int:
     """Write and print the frontier of all folders; returns the exit status. Raises ArgumentError for what differs."""
     comparisons, whole = [ComparedFolder.read(folder) for folder in options.runs], Frontier([], [])
     for other in comparisons[1:]:
-        if differences := list_folder_differences(comparisons[0], other):
+        if differences := comparisons[0].list_differences(other):
             folders = f"'{comparisons[0].folder}' and '{other.folder}'"
             raise ArgumentError(f"{folders} differ in {'; '.join(differences)}; give folders that agree")
     pairs = list(dict.fromkeys(comparison.pair for comparison in comparisons))
@@ -111,7 +110,7 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
 def draw_frontier(lines: _Lines, axis: str, host: str = "base") -> str:
     """The picture as SVG. `lines` are those of frontier.csv for one task, of one pair or several."""
     column, title = COSTS[axis]
-    metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
+    metrics = [name for name in METRICS if any(line[name] is not None for line in lines)]
     methods = _group_methods(lines if metrics else (), column)
     means = {name: sum(line[metrics[0]] or 0.0 for line in points) / len(points) for name, points in methods.items()}
     colours = dict(zip(sorted(means, key=lambda name: -means[name]), _COLOURS, strict=False))
@@ -135,7 +134,7 @@ def draw_frontier(lines: _Lines, axis: str, host: str = "base") -> str:
 def _name_metric(metric: str, lines: _Lines) -> str:
     """With the k of Pass@k, where all lines have one."""
     ks = {line["k"] for line in lines if line.get("k")}
-    return _METRICS[metric].replace("@k", f"@{ks.pop()}") if len(ks) == 1 else _METRICS[metric]
+    return METRICS[metric].replace("@k", f"@{ks.pop()}") if len(ks) == 1 else METRICS[metric]
 
 
 def _group_methods(lines: _Lines, column: str) -> dict[str, list[Mapping[str, Any]]]:

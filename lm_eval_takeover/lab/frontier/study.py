@@ -54,18 +54,17 @@ class ComparedFolder:
     def tasks(self) -> dict[str, TaskResult]:
         return {task: result for run in self.rows.values() for task, result in run.tasks.items()}
 
-
-def list_folder_differences(ours: ComparedFolder, theirs: ComparedFolder) -> Sequence[str]:
-    """Differences that keep two comparisons out of one figure."""
-    if ours.tasks.keys() != theirs.tasks.keys():
-        return [f"tasks: {', '.join(ours.tasks)} -> {', '.join(theirs.tasks)}"]
-    differences = ["calibration prompts"] if ours.prompts and theirs.prompts and ours.prompts != theirs.prompts else []
-    for task, first, second in ((task, result, theirs.tasks[task]) for task, result in ours.tasks.items()):
-        ids = [set(result.problems.ids) for result in (first, second)]
-        differences += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
-        differences += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
-        differences += find_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier")).values()
-    return list(dict.fromkeys(differences))
+    def list_differences(self, other: Self) -> list[str]:
+        """Differences that keep two comparisons out of one figure."""
+        if self.tasks.keys() != other.tasks.keys():
+            return [f"tasks: {', '.join(self.tasks)} -> {', '.join(other.tasks)}"]
+        differences = ["calibration prompts"] if self.prompts and other.prompts and self.prompts != other.prompts else []
+        for task, first, second in ((task, result, other.tasks[task]) for task, result in self.tasks.items()):
+            ids = [set(result.problems.ids) for result in (first, second)]
+            differences += [f"problems of {task}"] if ids[0] != ids[1] or not ids[0] else []
+            differences += [f"verifier: {first.verifier} -> {second.verifier}"] if first.verifier != second.verifier else []
+            differences += find_differences(first.settings, second.settings, (*_OF_MODELS, "limit", "verifier")).values()
+        return list(dict.fromkeys(differences))
 
 
 def merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> "Frontier":
@@ -120,7 +119,7 @@ AREA_COLUMNS = (
 _AGAINST = ("random", "entropy", "ce")
 Oracles = dict[str, list[Oracle]]  # by task that of effects as shrunk, and that of effects as measured
 AVERAGE = "average"
-METRICS = ("acc", "pass8")
+METRICS = {"acc": "Acc", "pass8": "Pass@k"}  # of the k that a task has
 ORACLE = "oracle"
 
 

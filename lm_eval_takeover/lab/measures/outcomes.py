@@ -62,8 +62,6 @@ def tabulate_flips(samples: pl.DataFrame, base: str) -> pl.DataFrame:
     correct, problem, sample = pl.col("correct"), ["task", "run", "doc_id"], ["task", "doc_id", "sample"]
     before = samples.filter(pl.col("run") == base).select(*sample, before="correct")
     both = samples.filter(pl.col("run") != base).join(before, on=sample, maintain_order="left_right")
-    if both.is_empty():
-        return both
     differ = (correct != pl.col("before")).sum()
     by_chance = pl.when((correct & pl.col("before")).any() | (differ == 0)).then(0.0).otherwise(0.5**differ)
     found = both.group_by(problem, maintain_order=True).agg(correct.any(), pl.col("before").any(), null_rescued=by_chance)
@@ -179,12 +177,13 @@ def _estimate(group: pl.DataFrame) -> Estimated:
 
 
 def measure_areas(problems: NDArray[Any], values: Values, positive: Values, weights: Values) -> Values:
-    """AUROC `[..., 2]` over all pairs, and over pairs of one problem (NaN without any); of samples where `positive` is 1,
-    incorrect, against others. `weights` `[..., problems]` say how often each problem counts."""
+    """AUROC over all pairs, and over pairs of samples of one problem, NaN without such pairs: `[..., 2]`.
+
+    `positive` is 1 where a sample is incorrect. `weights` `[..., problems]` say how often each problem counts.
+    """
     names, index = np.unique(problems, return_inverse=True)
     count, negative = len(names), 1 - positive
-    # `[problems, problems]`: pairs (incorrect sample of the first, correct one of the second) where the first is larger, ties a
-    # half.
+    # `[problems, problems]`: pairs (incorrect sample of the first, correct one of the second) where the first wins, ties a half.
     wins = np.zeros((count, count))
     # In ascending order searchsorted is several times faster.
     rising = np.argsort(values)

@@ -57,7 +57,7 @@ def classify_vocabulary(texts: Sequence[str], encode: Callable[[str], list[int]]
 
 def classify_text(vocabulary: Vocabulary, tokens: NDArray[Any]) -> Codes:
     """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens."""
-    inside = (tokens >= 0) & (tokens < len(vocabulary.codes))  # NONE: ids that pad a model's vocabulary
+    inside = (tokens >= 0) & (tokens < len(vocabulary.codes))  # ids that pad a model's vocabulary are NONE
     codes = np.where(inside, vocabulary.codes[np.where(inside, tokens, 0)], NONE)
     for ids in vocabulary.characters:
         places = np.arange(len(tokens) - len(ids) + 1)

@@ -34,8 +34,7 @@ from lm_eval_takeover.runs.run_writer import RunWriter
 
 logger = logging.getLogger(__name__)
 
-# What is taken from a folder, which a stranger may have made: names, revisions and dtypes. Nothing that runs code or says where
-# weights go.
+# What is taken from a folder, which a stranger may have made: names, revisions and dtypes, nothing that runs code.
 _RESTORED = {name for name, kind in KINDS.items() if kind.named}
 _OTHERS = {name for name, kind in KINDS.items() if kind.key == "models"} - _RESTORED  # other models of the same files
 
