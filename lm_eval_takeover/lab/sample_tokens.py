@@ -1,16 +1,14 @@
 """The tokens of one sample as arrays, for analyses of scores and traces."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lm_eval_takeover.runs.evidence import column_of
 from lm_eval_takeover.runs.parquet import Name
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -19,17 +17,11 @@ class SampleTokens:
 
     name: Name
     columns: Mapping[str, NDArray[Any]]
-    _known: dict[Any, Any] = field(default_factory=dict)
+    _ascending: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    _cumulative: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.columns["token_id"])
-
-    def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """Compute a value once for several analyses."""
-        if key not in self._known:
-            self._known[key] = compute()
-        known: T = self._known[key]
-        return known
 
     def score(self, name: str) -> NDArray[np.float32]:
         """`s_t` `[tokens]`; `entropy` is the base's."""
@@ -37,11 +29,15 @@ class SampleTokens:
 
     def ascending(self, score: str) -> NDArray[np.float32]:
         """`s_(1) <= … <= s_(n)`."""
-        return self.once(("ascending", score), lambda: np.sort(self.score(score)))
+        if score not in self._ascending:
+            self._ascending[score] = np.sort(self.score(score))
+        return self._ascending[score]
 
     def cumulative(self, score: str) -> NDArray[np.float64]:
         """Sums of the smallest scores: `[tokens + 1]`, the first one 0."""
-        return self.once(("cumulative", score), lambda: np.cumsum(np.append(0.0, self.ascending(score))))
+        if score not in self._cumulative:
+            self._cumulative[score] = np.cumsum(np.append(0.0, self.ascending(score)))
+        return self._cumulative[score]
 
     def has_mass(self, score: str) -> bool:
         """Whether the score's mass can be divided: some of it, a finite amount, and nowhere a negative one."""
@@ -54,9 +50,6 @@ class SampleTokens:
 
     def tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
         """The `max(1, ceil(percent %))` largest scores as masks `[percents, tokens]`; of equal ones the earlier."""
-        return self.once(("tops", score, percents), lambda: self._find_tops(score, percents))
-
-    def _find_tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
         values, counts = self.score(score), [max(1, ceil_percent(len(self), percent)) for percent in percents]
         edges = self.ascending(score)[[len(self) - count for count in counts]]
         masks = values >= edges[:, None]
