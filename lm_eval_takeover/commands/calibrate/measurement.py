@@ -199,12 +199,8 @@ def _calibrate_score(score: Score, rows: Sequence[NDArray[np.float32]], window: 
     if score.source.digest is not None:
         held = replace(held, plugin={"source": score.source.name, "digest": score.source.digest})
     gates = {(row["rho"], rule): Gate(row["tau"], row[f"kappa_{rule}"], window) for row in held.table for rule in KAPPA_RULES}
-    fired = dict.fromkeys(gates, 0)
-    for start in range(0, len(rows), 64):
-        tensors = [torch.from_numpy(row) for row in rows[start : start + 64]]
-        padded = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-torch.inf)  # exceeds no threshold
-        fired = {key: fired[key] + int(fires_along(gate, padded).sum()) for key, gate in gates.items()}
-    tokens = sum(map(len, rows))
+    texts, tokens = [torch.from_numpy(row) for row in rows], sum(map(len, rows))
+    fired = {key: sum(int(fires_along(gate, text).sum()) for text in texts) for key, gate in gates.items()}
     return held.with_shares({key: number / tokens for key, number in fired.items()})
 
 

@@ -63,14 +63,10 @@ def classify_text(vocabulary: Vocabulary, tokens: NDArray[Any]) -> Codes:
         places = np.arange(len(tokens) - len(ids) + 1)
         for place in places[np.all([tokens[places + i] == token for i, token in enumerate(ids)], axis=0)]:
             codes[place : place + len(ids)] = EXECUTION
-    letters = codes >= LETTER
-    if letters.any():
-        execution = np.zeros(len(codes) + 2, dtype=np.int8)
-        execution[1:-1] = codes == EXECUTION
-        beside = execution[:-2] + execution[2:]  # neighbours that are
-        variables = beside >= np.where(codes == WORD, 2, 1)
-        codes = np.where(letters, np.where(variables, EXECUTION, NONE), codes)
-    return np.asarray(codes, dtype=np.int8)
+    execution = np.pad(codes == EXECUTION, 1).astype(np.int8)
+    beside = execution[:-2] + execution[2:]  # neighbours that are
+    variables = beside >= np.where(codes == WORD, 2, 1)
+    return np.where(codes >= LETTER, np.where(variables, EXECUTION, NONE), codes).astype(np.int8)
 
 
 def count_classes(codes: Codes) -> NDArray[np.int64]:
