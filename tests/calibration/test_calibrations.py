@@ -156,7 +156,7 @@ def test_every_packaged_file_is_sound_and_has_its_page():
     for name, path in packaged_calibrations().items():
         page = path.with_suffix(".md").read_text()
         if packaged[name].source == "measured":
-            assert page == render_page(packaged[name])
+            assert page == render_page(packaged[name], name)
         for cell in (cell for rows in packaged[name].columns.values() for row in rows.values() for cell in row):
             assert f"{cell['tau']:.3f} / {cell['kappa']:.3f}" in page
 

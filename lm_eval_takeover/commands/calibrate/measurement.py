@@ -22,7 +22,6 @@ from lm_eval_takeover.calibration.files import (
     Calibration,
     ScoreCalibration,
     list_arguments,
-    packaged_calibrations,
     read_calibration,
     write_calibration,
 )
@@ -283,9 +282,8 @@ def peak_share(calibration: Calibration) -> float:
     return 0.1 * held.threshold(0.1).kappa_tail_to_mean if held is not None and held.mean else 1.0
 
 
-def render_page(calibration: Calibration, path: str | None = None, scores: Sequence[str] | None = None) -> str:
+def render_page(calibration: Calibration, path: str, scores: Sequence[str] | None = None) -> str:
     """The page of a measured calibration as Markdown; `path` is that of the file, `scores` those that were asked for."""
-    file = path or (calibration.name if calibration.name in packaged_calibrations() else f"{calibration.name}.json")
     rate = ""
     if calibration.targets:  # the first rate that was solved for, and its method, as model arguments
         target = calibration.targets[0]
@@ -294,7 +292,7 @@ def render_page(calibration: Calibration, path: str | None = None, scores: Seque
     parts = [
         f"# Calibration `{calibration.name}`",
         "Thresholds of the takeover gate for one pair of models, made by `lm-eval-takeover calibrate`.",
-        f"Use it as the model argument `calibration={file}`{rate}.",
+        f"Use it as the model argument `calibration={path}`{rate}.",
         write_markdown(Table(["", ""], _list_facts(calibration), list_limits(calibration), names=2)),
         "## Rates",
         f"`spike ratio` is the share of these tokens above `tau`. `takeovers` is the share at which the gate fires on these "

@@ -97,7 +97,7 @@ def correct(verdicts: dict[str, TaskVerdict], level: float) -> dict[str, TaskVer
 
 
 def weigh(names: Collection[str]) -> list[float]:
-    """The weights of Holm's correction: the average has as much, half of the error rate, as all tasks together."""
+    """The weights of Holm's correction: the average has as much as all tasks together, half of the error rate."""
     return [float(max(1, len(names) - 1)) if name == AVERAGE else 1.0 for name in names]
 
 

@@ -126,7 +126,7 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
 
 
 def mark_takeovers(decode: Decode, trace: Columns, donor: str | None) -> Text:
-    """The text with each takeover in brackets that it has not itself, beside the host's token; nothing marked without a donor."""
+    """The text with each takeover and the host's token in brackets, of a kind that the text lacks; none without a donor."""
     text = Text()
     rows = list(zip(*(trace[name].tolist() for name in (*_IDS, "chosen_from")), strict=True))
     own = decode([token for token, _, _ in rows])

@@ -203,7 +203,7 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
 
 
 def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
-    """Its files, of numbers with a figure. Raises ArgumentError where they cannot be written."""
+    """Write the files of a table, of numbers with a figure. Raises ArgumentError where they cannot be written."""
     rows = table.with_columns(pl.selectors.float().fill_nan(None))
     picture = draw_svg(partial(draw, name, rows), SIZE) if name in DRAWN else None
     write_study(folder, name, rows.columns, rows.to_dicts(), picture)

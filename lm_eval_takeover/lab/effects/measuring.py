@@ -208,7 +208,7 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
 def _judge(
     run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Continued]]
 ) -> dict[Position, list[bool]]:
-    """A verdict on each text; all of a problem go to its task together. ArgumentError where the task has another problem now."""
+    """A verdict on each text; all of a problem go to its task together. Raises ArgumentError where the problem has changed."""
     responses: dict[tuple[str, int], list[Response]] = {}
     samples = {position.sample.name[:2]: position.sample for position in behind}
     for position, texts in behind.items():

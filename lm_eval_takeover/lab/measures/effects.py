@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, Values, bounds_of, paired_difference, within_shares
+from lm_eval_takeover.results.statistics import Interval, Values, bounds_of, paired_difference, within_shares
 
 BINS = 10
 GAIN = 0.8
@@ -34,10 +34,10 @@ BY_SCORE = ("kind", "score", "bin", "left", "right", "positions", "effect", "low
 AUROC = ("kind", "score", "positions", "auroc", "low", "high")
 
 
-def measure_position(host: Sequence[bool], donor: Sequence[bool], confidence: float = CONFIDENCE) -> dict[str, Any]:
+def measure_position(host: Sequence[bool], donor: Sequence[bool]) -> dict[str, Any]:
     """Counts, effect and interval of one position, over its pairs of continuations."""
     pairs = np.asarray(donor, dtype=np.float64) - np.asarray(host, dtype=np.float64)
-    mean = within_shares(paired_difference(pairs).interval(confidence))
+    mean = within_shares(paired_difference(pairs).interval())
     counts = {"correct_host": sum(host), "correct_donor": sum(donor), "continuations": len(pairs)}
     return counts | {"effect": mean.value, "low": mean.low, "high": mean.high}
 
