@@ -145,19 +145,19 @@ class RunReader:
     def load_tokenizer(self, given: str | None = None) -> Any:
         """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded.
 
-        One of bytes is read without transformers, which takes seconds: every class decodes its tokens alike.
+        One of bytes is loaded without its own class, which takes seconds.
         """
         from lm_eval_takeover.demo import DEMO
         from lm_eval_takeover.pair.ids import find_folder, locate
-        from lm_eval_takeover.pair.vocabulary import BytesTokenizer
+        from lm_eval_takeover.pair.vocabulary import is_byte_level
 
         path, revision = locate(str(given or self.arguments.get("guide") or self.arguments.get("base") or DEMO["guide"]))
         try:
-            if (light := BytesTokenizer.read(find_folder(path, revision, file="tokenizer.json"))) is not None:
-                return light
-            from transformers import AutoTokenizer
-
-            return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+            if is_byte_level(find_folder(path, revision, file="tokenizer.json")):
+                from transformers import PreTrainedTokenizerFast as Tokenizer
+            else:
+                from transformers import AutoTokenizer as Tokenizer
+            return Tokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         except Exception as error:  # each loader has errors of its own
             raise ArgumentError(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
 
