@@ -57,8 +57,8 @@ def check_version() -> None:
 
 
 class Sharing(NamedTuple):
-    """How engines share the work: their number, the ranks of each, seconds to wait for GPUs that others use, and seconds without
-    a token after which an engine is ended.
+    """How engines share the work: their number, the ranks of each, seconds to wait for GPUs that others use and for engines to
+    start, and seconds without a token after which an engine is ended.
     """
 
     data_parallel_size: int = 1
