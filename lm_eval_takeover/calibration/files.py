@@ -30,12 +30,10 @@ from lm_eval_takeover.storage.schema import Between, Count, Positive, Share, che
 
 @dataclass(frozen=True, slots=True)
 class ModelId:
-    """The id of a model. `revision` is the hub's commit, or `blake2b:…` of the files of a local folder.
-
-    Those of an adapter, and of repositories whose code it runs, stand behind it: `COMMIT+COMMIT`.
-    """
+    """The id of a model."""
 
     id: str
+    # The hub's commit, or `blake2b:…` of a local folder; behind it, with a `+`, those of adapters and of code elsewhere.
     revision: str | None
 
     def same_model(self, other: "ModelId") -> bool:

@@ -223,10 +223,7 @@ _LENGTHS = np.arange(1, LONGEST + 1)
 
 
 class MismatchRates:
-    """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats.
-
-    Where little was seen, the rate is in proportion to the mass of all other tokens: a certain drafter is rarely contradicted.
-    """
+    """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats."""
 
     def __init__(self) -> None:
         self._seen, self._ended = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
@@ -236,6 +233,7 @@ class MismatchRates:
         weight = self._seen.sum() + _PRIOR_WEIGHT
         self.overall = self.estimate(_PRIOR_WEIGHT)
         mass = ((self._seen * _MASS).sum() + _PRIOR_MASS * _PRIOR_WEIGHT) / weight
+        # Where little was seen: a certain drafter is rarely contradicted.
         expected = np.minimum(self.overall * _MASS / mass, 1.0)
         self._rates: list[float] = ((self._ended + _BUCKET_WEIGHT * expected) / (self._seen + _BUCKET_WEIGHT)).tolist()
 

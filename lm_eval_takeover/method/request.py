@@ -11,15 +11,12 @@ from lm_eval_takeover.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn: temperature (0: greedy), then top-k (0: all), top-p (1: all) and min-p (0: all), as in transformers.
-
-    min_p: the least probability that is kept, as a share of the likeliest token's.
-    """
+    """How a token is drawn, as in transformers: temperature (0: greedy), then top-k (0: all), top-p (1: all), min-p (0: all)."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    min_p: float = 0.0
+    min_p: float = 0.0  # the least probability that is kept, as a share of the likeliest token's
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or 1e-6 <= self.temperature < float("inf")):

@@ -65,6 +65,5 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, Run]:
 
 
 def write_kept_rows(folder: Path, rows: Iterable[ComparedRow]) -> None:
-    """Write ROWS."""
     kept = [{each.name: getattr(row, each.name) for each in fields(ComparedRow)} for row in rows]
     write_text(folder / ROWS, json.dumps(kept, indent=2) + "\n")

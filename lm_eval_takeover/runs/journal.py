@@ -338,10 +338,7 @@ class Journal:
 
 
 def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Connection:
-    """A connection to a journal that is there and sound, its evidence apart. Raises Damaged, or RunDirError for another version.
-
-    Without `check` the rows are not compared with their digests: they were a moment ago.
-    """
+    """A connection to a journal that is sound, its evidence apart. Raises Damaged, and RunDirError for another version."""
     _check_header(path)
     options = "?mode=ro" if read_only else "?mode=rw"
     if read_only and not (path.with_name(path.name + "-wal").exists() or os.access(path.parent, os.W_OK)):
@@ -354,7 +351,7 @@ def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Co
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA synchronous=FULL")
             _check_schema(connection, path)
-            if check:
+            if check:  # else the rows were compared with their digests a moment ago
                 _check_content(connection, *([] if read_only else ["evidence"]))
     except BaseException:
         connection.close()

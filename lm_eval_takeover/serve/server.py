@@ -83,7 +83,6 @@ class TakeoverMiddleware:
         return self._engine
 
     async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> int:
-        """Answer a request. Returns the status."""
         engine = self._open_engine(scope)
         try:
             most = 2**16 + 16 * engine.length if path in _HELPERS else MOST_BYTES  # vLLM's helpers read a text of any length

@@ -38,15 +38,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunContext:
-    """How the texts of a model are judged in one evaluation.
-
-    `think_end` ends the thinking of the model, beside the usual tags; empty: nothing else. `log` takes the verdicts, if anyone.
-    """
+    """How the texts of a model are judged in one evaluation."""
 
     evaluation: Evaluation = field(default_factory=Evaluation)
     verifier: "Verifier" = "takeover"
-    think_end: str = ""
-    log: Callable[[Iterable[Verdict]], None] | None = None
+    think_end: str = ""  # ends the thinking of the model, beside the usual tags; empty: nothing else
+    log: Callable[[Iterable[Verdict]], None] | None = None  # takes the verdicts
 
 
 NO_RUN = RunContext()  # of texts by models of others
