@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def start_nodes(count: int) -> None:
-    from ray.cluster_utils import Cluster  # type: ignore[import-not-found]
+    from ray.cluster_utils import Cluster
 
     nodes = Cluster()
     for _ in range(count):

@@ -189,11 +189,7 @@ def name_method(method: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A calibration file. `scores` is filled in a measured one, `columns` in a published one.
-
-    `dtypes` are those of the weights by role. `cut` counts the rollouts that ran into their limit of tokens. `diagnostic` names
-    the benchmarks that it was measured on; runs on them refuse it.
-    """
+    """A calibration file. `scores` is filled in a measured one, `columns` in a published one."""
 
     base: ModelId
     guide: ModelId
@@ -204,9 +200,9 @@ class Calibration:
     decoding: dict[str, Any] = field(default_factory=dict)
     rollouts: int | None = None
     tokens: int | None = None
-    cut: int | None = None
-    dtypes: dict[str, str] = field(default_factory=dict)
-    diagnostic: tuple[str, ...] = ()
+    cut: int | None = None  # rollouts that ran into their limit of tokens
+    dtypes: dict[str, str] = field(default_factory=dict)  # of the weights by role
+    diagnostic: tuple[str, ...] = ()  # the benchmarks that it was measured on; runs on them refuse it
     library_versions: dict[str, str] = field(default_factory=dict)
     window: Positive = 10
     scores: dict[str, ScoreCalibration] = field(default_factory=dict)

@@ -52,12 +52,9 @@ def are_contiguous(slots: Sequence[int]) -> bool:
 
 
 class Plan:
-    """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`.
+    """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`."""
 
-    is_contiguous: the rows are slots 0 .. rows - 1. aligned_start: their first new column if they have one length, else None.
-    """
-
-    aligned_start: int | None
+    aligned_start: int | None  # the rows' first new column if they have one length, else None
 
     def __init__(self, lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> None:
         self.rows, self.new, self.device = len(lengths), new, device

@@ -109,11 +109,7 @@ def finding_damage() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished text, with the names of the first task that asked for it; `truncated`: the token limit ended it.
-
-    `score_sum` in nats is over all tokens, `spikes` counts the scores above tau; None where not known (`recorder.count_spikes`).
-    `trace` holds its tokens, packed, or nothing; of the journal's methods only `list_traces` reads it.
-    """
+    """One finished text, with the names of the first task that asked for it."""
 
     key: bytes
     task: str
@@ -126,10 +122,10 @@ class Sample:
     asked: int
     base_passes: int
     guide_passes: int
-    truncated: bool
-    score_sum: float | None = None
-    spikes: int | None = None
-    trace: bytes = b""
+    truncated: bool  # the token limit ended it
+    score_sum: float | None = None  # nats, over all tokens; None where not known (`recorder.count_spikes`)
+    spikes: int | None = None  # scores above tau
+    trace: bytes = b""  # its tokens, packed, or nothing; of the journal's methods only `list_traces` reads it
 
     def respond(self, context: RunContext) -> Response:
         """The text as lm-eval gets it from a model of this context."""

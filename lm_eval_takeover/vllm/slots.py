@@ -154,11 +154,9 @@ class Slots:
             self._tracks.pop(next(name for name, one in self._tracks.items() if one.slot is None))
 
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:
-        """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes.
-
-        Then for one request of each other kind that kernels are compiled for, so that no real request waits for a compiler.
-        """
+        """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes."""
         self._rehearse(RequestSettings(temperature=1.0, top_p=0.95, traced=True), logits, drafted)
+        # One request of each other kind that kernels are compiled for, so that no real request waits for a compiler.
         first, draft = {role: own[:1] for role, own in logits.items()}, None if drafted is None else drafted[:1]
         both = len(logits) > 1  # scores compare two models
         for top_p, top_k in ((1.0, 0), (0.95, 20)):
