@@ -2,8 +2,9 @@
 
     python benchmarks/cluster.py --engines 2 4 8
 
-Needs Ray. The engines are stubs: they draw random tokens without a model, as fast as they are asked. The driver is
-the real one: it plans, hands out, decodes, packs traces and commits each sample to a run_dir. Prints a Markdown table.
+Needs Ray, and starts its nodes on this machine, with two GPUs each that are not there. The engines are stubs: they draw
+random tokens without a model, as fast as they are asked. The driver is the real one: it plans, hands out, decodes, packs
+traces and commits each sample to a run_dir. Prints a Markdown table.
 """
 
 import argparse
@@ -37,12 +38,22 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024, help="of the longest text; the mean is half of it")
     options = parser.parse_args()
     stand_in()
+    start_nodes(-(-max(options.engines) // 2))
     samples = options.problems * options.repeats
     print(f"{datetime.date.today()}, {samples:,} samples of {options.tokens // 2} tokens on average\n")
     print("|engines|driver, ms a sample|of one core|samples/s|MiB at 10 %|at 50 %|at the end|", flush=True)
     print("|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for engines in options.engines:
         measure(options, engines)
+
+
+def start_nodes(count: int) -> None:
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster()
+    for _ in range(count):
+        nodes.add_node(num_cpus=1, num_gpus=2, object_store_memory=2**27, include_dashboard=False)
+    os.environ["RAY_ADDRESS"] = nodes.address
 
 
 def measure(options: argparse.Namespace, engines: int) -> None:

@@ -38,17 +38,14 @@ OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a model argument is for.
+    """What a model argument is for."""
 
-    `key` is the part of a sample's key through which it changes the text, or `verdict`; None where it changes neither.
-    `loads`: a model is loaded by it. `own`: it belongs to one repository, so the guide does not take the base's. `named`: it says
-    which model it is and runs no code; only these are taken from a stored run.
-    """
-
-    key: str | None = None
-    loads: bool = False
-    own: bool = False
-    named: bool = False
+    key: str | None = (
+        None  # the part of a sample's key through which it changes the text, or `verdict`; None: it changes neither
+    )
+    loads: bool = False  # a model is loaded by it
+    own: bool = False  # it belongs to one repository, so the guide does not take the base's
+    named: bool = False  # it says which model it is and runs no code; only these are taken from a stored run
 
 
 FILES = Kind("models", loads=True, own=True, named=True)

@@ -84,7 +84,6 @@ def run_in_batches(
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a library's error."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 

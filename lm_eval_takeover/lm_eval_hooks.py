@@ -59,7 +59,7 @@ def _evaluating(evaluation: Evaluation) -> Iterator[None]:
 
 
 def _sort_selected(samples: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]]:
-    """The documents of `--samples` in the order of their task, in which lm-eval takes them; each once."""
+    """The documents of `--samples`, each once, in the order of their task: lm-eval takes them so, and logs them as given."""
     return {task: sorted(set(numbers)) for task, numbers in (samples or {}).items()}
 
 
@@ -97,10 +97,7 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
 
 
 def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """lm-eval's `evaluate`, whose results have the digest of all code that a task reaches: `scorer` in its metadata.
-
-    The documents of `--samples` are sorted: lm-eval takes them in the order of the task, and would log them in the given one.
-    """
+    """lm-eval's `evaluate`, whose results have the digest of all code that a task reaches: `scorer` in its metadata."""
     watch()
     signature = inspect.signature(evaluate)
 

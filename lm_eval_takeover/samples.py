@@ -6,14 +6,11 @@ from typing import Any, NamedTuple, Self
 
 
 class Response(str):
-    """The text of a sample, on its way through lm-eval to the judge of a task. `truncated`: its token limit ended it.
-
-    `context` is the `RunContext` of the model that wrote it; None of texts by others.
-    """
+    """The text of a sample, on its way through lm-eval to the judge of a task."""
 
     __slots__ = ("context", "truncated")
-    truncated: bool
-    context: Any
+    truncated: bool  # its token limit ended it
+    context: Any  # the `RunContext` of the model that wrote it; None of texts by others
 
     def __new__(cls, text: str, truncated: bool = False, context: Any = None) -> Self:
         response = super().__new__(cls, text)

@@ -52,10 +52,7 @@ def end_at_once() -> None:
 
 
 def end_with_children() -> None:
-    """From here on Ctrl-C or SIGTERM ends this process and those that it started, until others handle them.
-
-    Nothing is raised: Python drops an exception that comes up in a finaliser or in the import system's own callbacks.
-    """
+    """From here on Ctrl-C or SIGTERM ends this process and those that it started, until others handle them."""
 
     def end(number: int, frame: FrameType | None) -> None:
         import psutil
@@ -70,7 +67,7 @@ def end_with_children() -> None:
             with suppress(psutil.Error):
                 child.kill()
         os.write(2, b"stopped\n")
-        os._exit(128 + number)
+        os._exit(128 + number)  # an exception would be lost in a finaliser, and in callbacks of the import system
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)

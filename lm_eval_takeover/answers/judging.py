@@ -67,7 +67,6 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
                 raise
 
     def close(self) -> None:
-        """End all workers."""
         for worker in self._all:
             worker.closed = True
         for worker in self._all:

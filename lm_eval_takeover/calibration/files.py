@@ -30,12 +30,10 @@ from lm_eval_takeover.storage.schema import Between, Count, Positive, Share, che
 
 @dataclass(frozen=True, slots=True)
 class ModelId:
-    """The id of a model. `revision` is the hub's commit, or `blake2b:…` of the files of a local folder.
-
-    Those of an adapter, and of repositories whose code it runs, stand behind it: `COMMIT+COMMIT`.
-    """
+    """The id of a model."""
 
     id: str
+    # The hub's commit, or `blake2b:…` of a local folder; behind it, with a `+`, those of adapters and of code elsewhere.
     revision: str | None
 
     def same_model(self, other: "ModelId") -> bool:
@@ -191,11 +189,7 @@ def name_method(method: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A calibration file. `scores` is filled in a measured one, `columns` in a published one.
-
-    `dtypes` are those of the weights by role. `cut` counts the rollouts that ran into their limit of tokens. `diagnostic` names
-    the benchmarks that it was measured on; runs on them refuse it.
-    """
+    """A calibration file. `scores` is filled in a measured one, `columns` in a published one."""
 
     base: ModelId
     guide: ModelId
@@ -206,9 +200,9 @@ class Calibration:
     decoding: dict[str, Any] = field(default_factory=dict)
     rollouts: int | None = None
     tokens: int | None = None
-    cut: int | None = None
-    dtypes: dict[str, str] = field(default_factory=dict)
-    diagnostic: tuple[str, ...] = ()
+    cut: int | None = None  # rollouts that ran into their limit of tokens
+    dtypes: dict[str, str] = field(default_factory=dict)  # of the weights by role
+    diagnostic: tuple[str, ...] = ()  # the benchmarks that it was measured on; runs on them refuse it
     library_versions: dict[str, str] = field(default_factory=dict)
     window: Positive = 10
     scores: dict[str, ScoreCalibration] = field(default_factory=dict)

@@ -37,14 +37,11 @@ _LEAST_SURVIVAL = 0.05  # a row drafts on while it stands with a higher probabil
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens. Lists have an entry per row, in the order of `slots`.
-
-    logits `[rows, longest, vocab]`, words `[rows, longest + 1]` (int64): the first `len(tokens[r])` of row `r` count.
-    """
+    """Drafted tokens. Lists have an entry per row, in the order of `slots`; of a tensor's row as many count as it has tokens."""
 
     slots: list[int]
-    logits: Tensor
-    words: Tensor
+    logits: Tensor  # `[rows, longest, vocab]`
+    words: Tensor  # int64 `[rows, longest + 1]`
     limits: list[int]
     tokens: list[list[int]]
     min_entropies: list[list[float]]  # of the drafter at each token: `-ln` of its largest probability, in nats
@@ -52,10 +49,7 @@ class Draft:
 
 
 class Blocks:
-    """Texts that the donor's distribution decides: draft, verify, accept up to the first replaced token.
-
-    A guide that writes alone stops drafting when drafts are slower than its own passes.
-    """
+    """Texts that the donor's distribution decides: draft, verify, accept up to the first replaced token."""
 
     def __init__(self, pool: Pool, block_size: int | None) -> None:
         self.pool, self.policy, self.block_size = pool, pool.policy, block_size

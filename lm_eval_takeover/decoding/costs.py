@@ -21,25 +21,19 @@ from lm_eval_takeover.forward.lean_decoder import SMALL, computes_bfloat16
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Speeds of one kind of device.
+    """Speeds of one kind of device."""
 
-    launch: seconds a layer, whatever it reads. weights, cache: bytes a second, of weights and of cached keys and values.
-    arithmetic: floating point operations a second; token: seconds a byte of a token's keys and values, for what is no matrix of
-    weights. draw: seconds a draw of any number of rows, with the host's books of it; row: seconds more for each row; entries:
-    entries of the vocabulary a second. block: seconds of the host's work on a block that is verified. several: extra time of a
-    pass over several tokens, in shares of reading the large weights (`Projection` lays out small ones for any number).
-    """
-
-    launch: float
-    weights: float
-    cache: float
-    arithmetic: float
-    draw: float
-    entries: float
+    launch: float  # seconds a layer, whatever it reads
+    weights: float  # bytes a second
+    cache: float  # bytes a second, of cached keys and values
+    arithmetic: float  # floating point operations a second
+    draw: float  # seconds a draw of any number of rows, with the host's books of it
+    entries: float  # of the vocabulary, a second
+    # Extra time of a pass over several tokens, in shares of reading the large weights (`Projection` lays out small ones for any).
     several: float = 0.0
-    row: float = 0.0
-    token: float = 0.0
-    block: float = 0.0
+    row: float = 0.0  # seconds more for each row of a draw
+    token: float = 0.0  # seconds a byte of a token's keys and values, for what is no matrix of weights
+    block: float = 0.0  # seconds of the host's work on a block that is verified
 
 
 # CPUs are measured: one core, with and without matrix instructions for the dtype. `token`, `draw` and `block` are from the demo's
@@ -67,21 +61,16 @@ def find_machine(device: torch.device, dtype: torch.dtype, name: str = "") -> Ma
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """Modelled seconds of one model.
+    """Modelled seconds of one model."""
 
-    fixed: a pass (launches, weights read once). per_token: arithmetic. per_column: cached keys and values of one token. draw,
-    per_draw: drawing one token of each row. several: extra of a pass over several tokens. padded: such passes have few lengths
-    (`round_up`), those of graphs. block: the host's work on a block that this model verifies.
-    """
-
-    fixed: float
-    per_token: float
-    per_column: float = 0.0
-    draw: float = 0.0
-    per_draw: float = 0.0
-    padded: bool = True
-    several: float = 0.0
-    block: float = 0.0
+    fixed: float  # of a pass: launches, weights read once
+    per_token: float  # arithmetic
+    per_column: float = 0.0  # cached keys and values of one token
+    draw: float = 0.0  # of one token of each row
+    per_draw: float = 0.0  # more for each row
+    padded: bool = True  # passes over several tokens have few lengths (`round_up`), those of graphs
+    several: float = 0.0  # extra of a pass over several tokens
+    block: float = 0.0  # the host's work on a block that this model verifies
 
     @classmethod
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
@@ -148,19 +137,17 @@ Count = TypeVar("Count", int, "NDArray[Any]")
 class StepCosts:
     """A step that drafts `k` tokens of each of `n` rows: `k` passes of the drafter, one of the target. It writes `n E(k)` tokens.
 
-    fused: the drafter in one model with the target; None if the target writes alone without drafts. ends: `g`, how often a
-    position ends a draft. columns: cached tokens of a row. bonus: whether a draft that stands gives one token more. rereads: in
-    vLLM the target also reads the token before the draft, and the drafter what the target has read. Numbers of drafted tokens may
-    be arrays. `block` counts for a lone guide, which may as well write alone; in vLLM the host works meanwhile.
+    Numbers of drafted tokens may be arrays. `block` counts for a lone guide, which may as well write alone; in vLLM the host
+    works meanwhile.
     """
 
     drafter: PassCost
     target: PassCost
-    fused: PassCost | None
-    ends: float
-    columns: int
-    bonus: bool
-    rereads: bool = True
+    fused: PassCost | None  # the drafter in one model with the target; None if the target writes alone without drafts
+    ends: float  # `g`, how often a position ends a draft
+    columns: int  # cached tokens of a row
+    bonus: bool  # whether a draft that stands gives one token more
+    rereads: bool = True  # in vLLM the target also reads the token before the draft, and the drafter what the target has read
 
     def fused_seconds(self, rows: int) -> float:
         """Seconds for a token of each of these rows without drafts."""
@@ -223,10 +210,7 @@ _LENGTHS = np.arange(1, LONGEST + 1)
 
 
 class MismatchRates:
-    """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats.
-
-    Where little was seen, the rate is in proportion to the mass of all other tokens: a certain drafter is rarely contradicted.
-    """
+    """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats."""
 
     def __init__(self) -> None:
         self._seen, self._ended = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
@@ -236,6 +220,7 @@ class MismatchRates:
         weight = self._seen.sum() + _PRIOR_WEIGHT
         self.overall = self.estimate(_PRIOR_WEIGHT)
         mass = ((self._seen * _MASS).sum() + _PRIOR_MASS * _PRIOR_WEIGHT) / weight
+        # Where little was seen: a certain drafter is rarely contradicted.
         expected = np.minimum(self.overall * _MASS / mass, 1.0)
         self._rates: list[float] = ((self._ended + _BUCKET_WEIGHT * expected) / (self._seen + _BUCKET_WEIGHT)).tolist()
 

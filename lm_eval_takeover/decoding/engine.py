@@ -63,7 +63,6 @@ class Failures:
         self._in_a_row.clear()
 
     def check(self, rest: str = "; all others are finished") -> None:
-        """Raise the first failure, if there is any."""
         if not self._errors:
             return
         first, count = self._errors[0], len(self._errors)
@@ -222,12 +221,9 @@ def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size:
 def write_after_donor(
     write: Write, policy: Policy, requests: Sequence[Request], traced: bool, *, at_once: int
 ) -> Iterator[tuple[int, Generation]]:
-    """Generate by a policy that needs the length of the donor's own answers. They are written first; their passes count, too.
-
-    at_once: requests at a time, so that the first samples finish soon.
-    """
+    """Generate by a policy that needs the length of the donor's own answers. They are written first; their passes count, too."""
     assert policy.donor is not None
-    for start in range(0, len(requests), at_once):
+    for start in range(0, len(requests), at_once):  # so that the first samples finish soon
         batch = requests[start : start + at_once]
         own = dict(write(ALONE[policy.donor](), batch, False))
         answered = sorted(own)
@@ -250,7 +246,7 @@ def cache_bytes(member: Member) -> int | None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on this device."""
+    """Bytes that can still be allocated on this device; on a CPU those of the machine, whatever a container's limit is."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0] + unused)
@@ -258,17 +254,14 @@ def free_bytes(device: torch.device) -> int:
 
 
 def rows_that_fit(members: Sequence[Member], tokens: int, vocab: int, most: int) -> int:
-    """The number of rows of `tokens` tokens that fit into memory, 1 to `most`. Loads the models.
-
-    `most` if a model runs in lockstep. On a CPU the machine's memory counts, not a container's limit.
-    """
+    """The number of rows of `tokens` tokens that fit into memory, 1 to `most`. Loads the models."""
     for member in members:
         release_memory(member)
     sizes = [cache_bytes(member) for member in members]
     columns = round_up_columns(tokens + LONGEST)
     needed: dict[torch.device, float] = {}
     for member, size in zip(members, sizes, strict=True):
-        if size is None:
+        if size is None:  # it runs in lockstep
             return most
         row = columns * size + _LOGITS * vocab * 4
         device = torch.empty(0, device=member.device).device  # with its number

@@ -65,15 +65,12 @@ class Thinking:
         return tokens, False
 
 
-_OPEN = "<think>"
+_OPEN = "<think>"  # a model may repeat the problem in its thoughts; lm-eval's `hf` removes them, too
 _THOUGHTS = re.compile(rf"(?<={_OPEN}).*?(?=</think>|\Z)", re.DOTALL)
 
 
 class StopStrings:
-    """Whether the text of the tokens so far holds one of the `until` strings (special tokens included).
-
-    Text inside of `<think>` does not count: a model may repeat the problem there. lm-eval's `hf` removes thoughts, too.
-    """
+    """Whether the text of the tokens so far, outside of `<think>`, holds one of the `until` strings (special tokens included)."""
 
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
         self.tokenizer = tokenizer

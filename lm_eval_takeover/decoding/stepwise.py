@@ -62,14 +62,11 @@ class Pool:
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}  # by text: its row in these readers
 
     def run(self, advance: Callable[[list[int]], None]) -> Iterator[tuple[int, Generation]]:
-        """Every request to its end: `(its index, generation)` as it finishes, also if another one's pass fails.
-
-        advance: emits tokens of these slots.
-        """
+        """Every request to its end: `(its index, generation)` as it finishes, also if another one's pass fails."""
         while self.slots or self.waiting:
             try:
                 self.admit()
-                advance(list(range(len(self.slots))))
+                advance(list(range(len(self.slots))))  # emits tokens of these slots
             except Exception as error:
                 blame(error, (row.index for row in (*self.slots, *self._entering)))
                 yield from map(self._finish, self.finished)
@@ -99,13 +96,10 @@ class Pool:
             self._place_prefilled()
 
     def _next_texts(self) -> list[tuple[int, ...]]:
-        """The first texts of the entering rows, which are prefilled together: one, and more up to a number of tokens.
-
-        All but the last token, which a row's first pass reads.
-        """
+        """The first texts of the entering rows, which are prefilled together: one, and more up to a number of tokens."""
         texts: dict[tuple[int, ...], None] = {}
         for row in self._entering:
-            text = row.text[:-1]
+            text = row.text[:-1]  # a row's first pass reads the last token
             if texts and (len(texts) + 1) * max(len(text), *map(len, texts)) > _PREFILL_AT_ONCE:
                 break
             texts[text] = None
@@ -144,7 +138,6 @@ class Pool:
         self.finished = []
 
     def drop(self, role: str) -> None:
-        """Go on without this model."""
         del self.passes[role]
         self.readers.pop(role).leave()
         for row in (*self.slots, *self.waiting):

@@ -30,15 +30,12 @@ BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """One continuation under the policy. All tensors are `[tokens]`; scores and log-probs in nats.
-
-    greedy: whether the model that writes a token finds it the likeliest.
-    """
+    """One continuation under the policy. All tensors are `[tokens]`; scores and log-probs in nats."""
 
     scores: Tensor
     taken_over: Tensor
     log_probs: Tensor
-    greedy: Tensor
+    greedy: Tensor  # whether the model that writes a token finds it the likeliest
 
 
 def _read_blocks(

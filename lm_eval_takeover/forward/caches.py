@@ -52,12 +52,9 @@ def are_contiguous(slots: Sequence[int]) -> bool:
 
 
 class Plan:
-    """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`.
+    """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`."""
 
-    is_contiguous: the rows are slots 0 .. rows - 1. aligned_start: their first new column if they have one length, else None.
-    """
-
-    aligned_start: int | None
+    aligned_start: int | None  # the rows' first new column if they have one length, else None
 
     def __init__(self, lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> None:
         self.rows, self.new, self.device = len(lengths), new, device
@@ -129,12 +126,9 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return rows.narrow(1, 0, plan.columns).transpose(1, 2)
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
-        """Allocate this many columns or more; `like` are keys and values `[..., heads, head_dim]` of their kind.
-
-        Doubles the size, so that few copies are made, up to the columns that any row will need.
-        """
+        """Allocate this many columns or more; `like` are keys and values `[..., heads, head_dim]` of their kind."""
         allocated = 0 if self.buffers is None else self.buffers[0].shape[1]
-        columns = round_up_columns(max(columns, min(2 * allocated, self._cache.most_columns)))
+        columns = round_up_columns(max(columns, min(2 * allocated, self._cache.most_columns)))  # few copies are made
         grown = []
         for kind, states in enumerate(like):
             # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
@@ -229,15 +223,12 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
 
 
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
-    """A new cache with these rows, in this order; rows may repeat. The original does not change.
-
-    A layer's `reorder_cache` selects keys, values and states. Tensors that it leaves out (DeepSeek V4) are selected here.
-    """
+    """A new cache with these rows, in this order; rows may repeat. The original does not change."""
     selected = copy.copy(cache)
     selected.layers = [_copy_layer(layer) for layer in cache.layers]
     selected.reorder_cache(rows)
     for layer, copied in zip(cache.layers, selected.layers, strict=True):
-        _select_shared(vars(layer), vars(copied), rows)
+        _select_shared(vars(layer), vars(copied), rows)  # what `reorder_cache` leaves out, as in DeepSeek V4
     return selected
 
 

@@ -119,10 +119,7 @@ def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class RMSNorm:
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; weight `[size]` or `[..., size]`.
-
-    Half precision is rounded where transformers rounds it: normed in float32, rounded, multiplied.
-    """
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; weight `[size]` or `[..., size]`."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight, self.eps, self.size = weight, eps, weight.shape[-1]
@@ -140,7 +137,7 @@ class RMSNorm:
             return torch.div(x, torch.hypot(vector_norm(x, 2, -1, True), self.least)).mul_(self.scaled)
         full = x.float()
         full.mul_(torch.div(self.root, torch.hypot(vector_norm(full, 2, -1, True), self.least)))
-        return full.to(x.dtype).mul_(self.weight)
+        return full.to(x.dtype).mul_(self.weight)  # rounded where transformers rounds
 
 
 class LeanLayer:
@@ -246,12 +243,9 @@ def _repeat_for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | 
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, layer: LeanLayer) -> Tensor:
-    """Attention of queries `[rows, new, heads, dim]`: `[rows * new, heads * dim]`.
-
-    The queries of a group that share a key head are read as so many more positions, so that no key is repeated.
-    """
+    """Attention of queries `[rows, new, heads, dim]`: `[rows * new, heads * dim]`."""
     rows, new, heads, dim = queries.shape
-    group = layer.group
+    group = layer.group  # its queries are read as so many more positions, so that no key is repeated
     if new == 1:
         grouped = queries.view(rows, layer.kv_heads, group, dim)
         attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=layer.scale)

@@ -44,15 +44,11 @@ _HIDDEN = 1e4  # logits beyond it stand for tokens that a model never writes
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How transformers' own pass reads a model.
+    """How transformers' own pass reads a model."""
 
-    Not padded: texts of different lengths do not share a pass. Not cached: each pass reads the whole text again. Not chunked:
-    behind a cache, tokens are read one at a time.
-    """
-
-    padded: bool = True
-    cached: bool = True
-    chunked: bool = True
+    padded: bool = True  # else texts of different lengths do not share a pass
+    cached: bool = True  # else each pass reads the whole text again
+    chunked: bool = True  # else, behind a cache, tokens are read one at a time
 
 
 def check_member(member: Member) -> "SelfCheck":

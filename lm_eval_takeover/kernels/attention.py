@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 COLUMNS = 64  # of a tile
-_QUERIES = 64  # of a program, at most
+_QUERIES = {torch.float32: 16}  # of a program, at most; else 64, which would compile three times as long in float32
 _FEWEST = 128  # columns of a part
 _PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
 
@@ -96,7 +96,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: f
     rows, new, heads, dim = queries.shape
     kv_heads, columns = keys.shape[1:3]
     lanes = new * (heads // kv_heads)
-    tile = max(16, min(_QUERIES, triton.next_power_of_2(lanes)))
+    tile = max(16, min(_QUERIES.get(queries.dtype, 64), triton.next_power_of_2(lanes)))
     tiles, programs = triton.cdiv(lanes, tile), rows * kv_heads
     splits = max(1, min(columns // _FEWEST, _PROGRAMS // (programs * tiles)))
     mixes = queries.new_empty(programs * splits * tiles * tile, dim, dtype=torch.float32)
@@ -105,10 +105,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: f
     _attend[programs, splits, tiles](
         queries, keys, values, mask, mixes, tops, totals, scale, new, heads // kv_heads, columns, kv_heads, splits,
         *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3], mask.stride(0), mask.stride(2),
-        M=tile, D=dim, T=COLUMNS, num_warps=4,
+        M=tile, D=dim, T=COLUMNS, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     _join[programs, lanes](
         mixes, tops, totals, attended, new, heads // kv_heads, kv_heads, splits, tiles * tile,
-        D=dim, S=triton.next_power_of_2(splits),
+        D=dim, S=triton.next_power_of_2(splits), enable_fp_fusion=False,
     )  # fmt: skip
     return attended

@@ -349,7 +349,7 @@ def draw(
     sizes = (count, vocab, logits.shape[1], *logits.stride()[:2], table.stride(0) if len(table) > 1 else 0, splits)
     where = words if asked is None else asked  # without INDEXED a pointer that nothing reads
     given = {"TURNS": turns, "INDEXED": asked is not None, "ROWS": rows, "TILE": tile, "num_warps": 8}
-    given["ALIGNED"] = are_aligned(logits)
+    given |= {"ALIGNED": are_aligned(logits), "enable_fp_fusion": False}  # versions of Triton have other defaults
     more = given | {"SPLITS": triton.next_power_of_2(splits)}
     _start[programs, splits](logits, where, words, table, parts, *sizes, **given)
     for level in range(_LEVELS.value * selects):

@@ -25,14 +25,11 @@ torch.library.define(
 
 
 class Rules(NamedTuple):
-    """How rows are drawn. table: float64 `[rows or 1, 4]` of temperature, top_p, top_k and min_p, on the device.
+    """How rows are drawn."""
 
-    truncates: whether any row is cut; selects: whether top-p and top-k both cut one.
-    """
-
-    table: Tensor
-    truncates: bool
-    selects: bool
+    table: Tensor  # float64 `[rows or 1, 4]` of temperature, top_p, top_k and min_p, on the device
+    truncates: bool  # whether any row is cut
+    selects: bool  # whether top-p and top-k both cut one
 
     @classmethod
     def of(cls, samplings: Sequence[Sequence[float]], device: torch.device) -> "Rules":
@@ -42,7 +39,6 @@ class Rules(NamedTuple):
 
     @staticmethod
     def find_cuts(samplings: Iterable[Sequence[float]]) -> tuple[bool, bool]:
-        """`truncates` and `selects`."""
         drawn = [cuts for temperature, *cuts in samplings if temperature and cuts[1] != 1]
         truncates = any(top_p < 1 or top_k or min_p for top_p, top_k, min_p in drawn)
         return truncates, any(top_p < 1 and top_k for top_p, top_k, _ in drawn)

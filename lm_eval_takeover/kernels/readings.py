@@ -196,6 +196,7 @@ def _read_tiles(host: Tensor, donor: Tensor | None, tokens: Tensor | None, rows:
     _read[triton.cdiv(count, rows), splits](
         host, other, ids, parts, count, vocab, host.shape[1], *host.stride()[:2], *other.stride()[:2], splits,
         DONOR=donor is not None, TOKENS=tokens is not None, ALIGNED=are_aligned(host, other), ROWS=rows, TILE=tile, num_warps=8,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return parts
 
@@ -212,6 +213,7 @@ def read_pair(host: Tensor, donor: Tensor | None, tokens: Tensor | None, *, rows
     _add_up[(triton.cdiv(count, rows),)](
         host, other, ids, parts, out, count, host.shape[1], *host.stride()[:2], *other.stride()[:2], splits,
         DONOR=donor is not None, TOKENS=tokens is not None, SPLITS=triton.next_power_of_2(splits), ROWS=rows,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
@@ -227,5 +229,6 @@ def jensen_shannon(host: Tensor, donor: Tensor, *, rows: int = 1, tile: int = TI
     _diverge[triton.cdiv(count, rows), splits](
         host, donor, parts, shares, count, vocab, host.shape[1], *host.stride()[:2], *donor.stride()[:2], splits,
         ALIGNED=are_aligned(host, donor), SPLITS=triton.next_power_of_2(splits), ROWS=rows, TILE=tile, num_warps=8,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return shares.sum(-1).float()

@@ -126,10 +126,7 @@ class Policy(ABC):
 
     @property
     def redraws(self) -> bool:
-        """Whether it decides a position by the host's draw there.
-
-        Takeovers are then drawn with other random words. With the host's, the donor would favour the token that was just refused.
-        """
+        """Whether it decides a position by the host's draw there. Takeovers are then drawn with other random words."""
         is_own = type(self).needs_token is not Policy.needs_token
         return is_own or (self.scorer is not None and self.scorer.needs_token)
 
@@ -139,6 +136,7 @@ class Policy(ABC):
 
     def choose_words(self, words: "Tensor", taken: "Tensor") -> "Tensor":
         """The random words of draws, given which are takeovers, both `[...]`. The host's own pair their draws."""
+        # With the host's words the donor would favour the token that was just refused.
         return words.where(~taken, words ^ _REDRAW) if self.redraws else words
 
     # What follows

@@ -86,9 +86,7 @@ class Score:
 
     Its function takes one `PairReading`, as parameter `reading`, whose numbers all scores of a position share. Or it takes the
     host's logits, with `needs_donor` the donor's behind them, with `needs_token` the ids `[...]` of the tokens that the host
-    draws there. A parameter `top_p` reads the model argument `score_top_p`. `signed`: its values may be negative, so it has no
-    window test, whose bound is a multiple of a mean. `binary`: they are 0 or 1, so no threshold lies between, and the model
-    argument `chance` sets how much the donor writes.
+    draws there. A parameter `top_p` reads the model argument `score_top_p`.
     """
 
     name: str
@@ -96,8 +94,8 @@ class Score:
     needs_donor: bool
     source: Source
     needs_token: bool = False
-    signed: bool = False
-    binary: bool = False
+    signed: bool = False  # values may be negative, so there is no window test, whose bound is a multiple of a mean
+    binary: bool = False  # they are 0 or 1, so no threshold lies between: the argument `chance` sets how much the donor writes
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -11,15 +11,12 @@ from lm_eval_takeover.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn: temperature (0: greedy), then top-k (0: all), top-p (1: all) and min-p (0: all), as in transformers.
-
-    min_p: the least probability that is kept, as a share of the likeliest token's.
-    """
+    """How a token is drawn, as in transformers: temperature (0: greedy), then top-k (0: all), top-p (1: all), min-p (0: all)."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    min_p: float = 0.0
+    min_p: float = 0.0  # the least probability that is kept, as a share of the likeliest token's
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or 1e-6 <= self.temperature < float("inf")):
@@ -43,22 +40,17 @@ TASK_MAX_GEN_TOKS = 16_384  # of task_configs/: the models end their texts, not 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sample to generate. `label` names it in errors.
-
-    `donor_length` is how many tokens the donor's own answer has, where a policy needs to know it. `begun` are the first tokens of
-    a text that stands already and goes on; they count in `max_new_tokens` and in positions. `begun_scores` are the scores of the
-    last of them, in nats, where a gate must know them: as many as its window has, or all.
-    """
+    """One sample to generate."""
 
     prompt: tuple[int, ...]
     sample: int = 0
     max_new_tokens: int = 256
     sampling: Sampling = GREEDY
     until: tuple[str, ...] = ()
-    label: str = ""
-    donor_length: int = 0
-    begun: tuple[int, ...] = ()
-    begun_scores: tuple[float, ...] = ()
+    label: str = ""  # names it in errors
+    donor_length: int = 0  # tokens of the donor's own answer, where a policy needs to know it
+    begun: tuple[int, ...] = ()  # the first tokens of a text that goes on; they count in `max_new_tokens` and in positions
+    begun_scores: tuple[float, ...] = ()  # of the last of them, in nats, where a gate must know them: of its window, or all
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -85,21 +77,16 @@ CountTokens = Callable[[int, int | None], None]  # gets tokens as they are emitt
 
 @dataclass(slots=True)
 class Generation:
-    """One finished sample. All three lists have one entry per emitted token, the end token included.
-
-    `scores` in nats, NaN under a policy that asks for none. Passes are forward passes of this row, prefill apart. `observed`
-    holds, where a trace is wanted, the numbers of `OBSERVED` of one token after the other. Tokens that the request has begun with
-    are in the lists, but not in `observed`.
-    """
+    """One finished sample. All three lists have one entry per token, the end token and those that it began with included."""
 
     tokens: list[int] = field(default_factory=list)
     taken_over: list[bool] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    base_passes: int = 0
+    scores: list[float] = field(default_factory=list)  # nats, NaN under a policy that asks for none
+    base_passes: int = 0  # forward passes of this row, prefill apart
     guide_passes: int = 0
     donor_answer: int = 0  # tokens of the donor's own answer, where a policy needs its length
     thought_cut: bool = False  # whether a thinking budget has ended its thinking
-    observed: "array[float] | None" = None
+    observed: "array[float] | None" = None  # where a trace is wanted: `OBSERVED` of each token, but those it has begun with
 
     @classmethod
     def begin(cls, request: Request, traced: bool) -> Self:

@@ -66,10 +66,7 @@ class CalibrationFit:
                 self.refuse(f"{named}, and task {task} asks with {current}", f"make one that fits with `{command}`")
 
     def list_differences(self, chat: bool | None, sampling: Sampling | None) -> list[tuple[str, str]]:
-        """`(calibration's, run's)` form of prompts and settings of decoding, where they differ.
-
-        What greedy decoding does not read does not count.
-        """
+        """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""
         differences, decoding = self._compare_prompts(chat), self.calibration.decoding
         if sampling is None:
             return differences

@@ -167,11 +167,8 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
 
 
 def resolve_devices(arguments: ModelArguments) -> dict[str, str]:
-    """The device of each model. Raises ArgumentError for one that is not there.
-
-    With vLLM this process opens no GPU: one that allows a single process would leave none for the engine.
-    """
-    if not (opens := arguments.backend != "vllm"):
+    """The device of each model. Raises ArgumentError for one that is not there."""
+    if not (opens := arguments.backend != "vllm"):  # a GPU that allows a single process would be lost to the engine
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks the driver alone
     device = _resolve_device("device", arguments.device, opens)
     return {"base": device, "guide": _resolve_device("guide_device", arguments.guide_device or device, opens)}

@@ -272,10 +272,7 @@ class Member:
 
     @cached_property
     def rotation_length(self) -> int | None:
-        """The longest text in tokens whose positions are rotated as usual. A longer one is rotated otherwise, from its begin on.
-
-        So it is with longrope and dynamic NTK; None for all others.
-        """
+        """The longest text, in tokens, that longrope and dynamic NTK do not rotate otherwise as a whole; None for others."""
         text = self.config.get_text_config()
         rope = getattr(text, "rope_parameters", None) or {}
         kinds = {kind.get("rope_type"): kind for kind in (rope, *rope.values()) if isinstance(kind, dict)}
@@ -390,15 +387,13 @@ def check_adapter(named: str, folder: Path, found: Any) -> None:
 
 @contextlib.contextmanager
 def refuse_unread(models: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Raises ArgumentError for weights of these models, by role, into which not all was read meanwhile.
-
-    vLLM joins projections, and counts the joined one as read after its first part.
-    """
+    """Raises ArgumentError for weights of these models, by role, into which not all was read meanwhile."""
     named = {f"{role}.{name}": weight.data for role, model in models.items() for name, weight in model.named_parameters()}
     weights = {name: weight for name, weight in named.items() if weight.is_floating_point() and weight.itemsize > 1}
     for weight in weights.values():
         weight.fill_(math.nan)
     yield
+    # vLLM joins projections, and counts the joined one as read after its first part.
     unread = [name for name, weight in weights.items() if weight.sum(dtype=torch.float32).isnan()]
     if unread:
         raise ArgumentError(

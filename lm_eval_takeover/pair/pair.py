@@ -53,13 +53,10 @@ class Pair:
         return frozenset().union(*(member.eos_ids for member in self.members))
 
     def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
-        """Token ids by the tokenizer that encodes for both models: see `Member.encode`.
-
-        Says once where the base's own tokenizer would encode one of the first texts otherwise.
-        """
+        """Token ids by the tokenizer that encodes for both models: see `Member.encode`."""
         ids = self.members[-1].encode(text, add_special_tokens)
         if self._to_compare and (own := self.members[0].encode(text, add_special_tokens)) != ids:
-            self._to_compare = 0
+            self._to_compare = 0  # said once, of the first texts
             logger.warning("%s", self._describe_encodings(own, ids))
         self._to_compare = max(self._to_compare - 1, 0)
         return ids

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
@@ -122,39 +122,10 @@ def describe(entries: list[tuple[int, str | None, str | None]] | tuple[tuple[int
     return text + (f"; and {len(entries) - SHOWN} more" if len(entries) > SHOWN else "")
 
 
-class BytesTokenizer:
-    """A tokenizer of bytes, by `tokenizer.json` alone and without transformers."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.convert_ids_to_tokens = tokenizer.id_to_token
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """None for one of another kind, and where `tokenizer_config.json` adds tokens."""
-        file, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
-        if not file.exists():
-            return None
-        tokenizer = Tokenizer.from_file(str(file))
-        told = json.loads(config.read_text()) if config.exists() else {}
-        added = [value for name, value in told.items() if name.endswith(("_token", "_tokens", "_decoder"))]
-        known = all(tokenizer.token_to_id(name) is not None for name in _list_texts(added))
-        return cls(tokenizer) if known and isinstance(tokenizer.decoder, ByteLevel) else None
-
-    def __len__(self) -> int:
-        return int(self._tokenizer.get_vocab_size())
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
-
-    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
-
-
-def _list_texts(value: Any) -> list[str]:
-    if isinstance(value, (list, dict)):
-        return [text for each in (value.values() if isinstance(value, dict) else value) for text in _list_texts(each)]
-    return [value] if isinstance(value, str) else []
+def is_byte_level(folder: Path) -> bool:
+    """Whether tokens stand for bytes, by `tokenizer.json`: every class of transformers decodes these alike."""
+    file = folder / "tokenizer.json"
+    return file.exists() and isinstance(Tokenizer.from_file(str(file)).decoder, ByteLevel)
 
 
 class Pieces:

@@ -144,14 +144,11 @@ class Run:
 
 
 def find_results(path: Path) -> list[Path]:
-    """The results files below a folder, or the file itself. Raises ResultsError.
-
-    A file of samples counts where it is given itself, or where its folder has no results.
-    """
+    """The results files below a folder, or the file itself. Raises ResultsError."""
     if path.is_file():
         return [path]
     results, samples = (sorted(path.rglob(name)) for name in ("results_*.json", "samples_*.jsonl"))
-    files = results or samples
+    files = results or samples  # a file of samples counts beside no results
     if not files:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
         raise ResultsError(f"'{path}' {state}; expected the folder of `lm_eval --output_path`, or a results file in it")
@@ -198,7 +195,7 @@ def _is_same(old: Run, new: Run) -> bool:
     if _is_judged_again(old, new):
         return all(result.identity == other.identity for result, other in pairs)
     sized = (sorted(pair, key=lambda result: result.count) for pair in pairs)
-    return all(_is_part(*pair, by_texts=not old.takeover) for pair in sized)
+    return all(_is_part(*pair, by_texts=not old.takeover) for pair in sized)  # ours are told by their identity
 
 
 def _is_judged_again(old: Run, new: Run) -> bool:
@@ -207,10 +204,7 @@ def _is_judged_again(old: Run, new: Run) -> bool:
 
 
 def _is_part(part: TaskResult, whole: TaskResult, *, by_texts: bool) -> bool:
-    """Whether the first has the same problems as the second or a part of them, asked, judged and answered in the same way.
-
-    Texts of ours are told by their identity, those of other models by their digests.
-    """
+    """Whether the first has the same problems as the second or a part of them, asked, judged and answered in the same way."""
     if find_differences(part.settings, whole.settings, ["limit"]):
         return False
     if not (part.problems and whole.problems):

@@ -17,21 +17,16 @@ DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point whe
 
 @dataclass(frozen=True, eq=False)
 class ComparedRow:
-    """One row of a comparison, as its folder keeps it. `label` names the row's folder; `word` is the method as
-    `calibrate --methods` takes it.
+    """One row of a comparison, as its folder keeps it."""
 
-    `rate` is the realized rate that the budget parameter is solved for. It is None for a model alone, for a parameter set by
-    hand, and for a row that `follows`: this one takes the rate that the guided row realizes on each task. `covers` is a larger
-    rate that the method cannot reach; this row is the nearest one. A model alone has no `host` and `donor`.
-    """
-
-    label: str
+    label: str  # names the row's folder
     name: str
+    # The realized rate that the budget parameter is solved for; None for a model alone, for one set by hand, where it `follows`.
     rate: float | None = None
-    follows: bool = False
-    word: str = ""
-    covers: float | None = None
-    host: str | None = None
+    follows: bool = False  # it takes the rate that the guided row realizes on each task
+    word: str = ""  # the method, as `calibrate --methods` takes it
+    covers: float | None = None  # a larger rate that the method cannot reach; this row is the nearest one
+    host: str | None = None  # None of a model alone
     donor: str | None = None
     mixes: bool = False  # the policy writes no token alone
     results: list[str] = field(default_factory=list)  # of each call the folder, in that of the comparison; none before it ran
@@ -65,6 +60,5 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, Run]:
 
 
 def write_kept_rows(folder: Path, rows: Iterable[ComparedRow]) -> None:
-    """Write ROWS."""
     kept = [{each.name: getattr(row, each.name) for each in fields(ComparedRow)} for row in rows]
     write_text(folder / ROWS, json.dumps(kept, indent=2) + "\n")

@@ -118,16 +118,13 @@ def summarize_tasks(run: Run, guide: Run | None = None) -> dict[str, Summary]:
 
 
 def _share_texts(row: Problems, guide: Problems) -> float | None:
-    """How often a sample has the text of another sample of the guide, of the same problem and another place.
-
-    So shared random numbers do not count.
-    """
+    """How often a sample has the text of another sample of the guide, of the same problem and another place."""
     sides = align([row, guide])
     if sides is None or not all(side.sample_texts and side.samples > 1 for side in sides):
         return None
     own, its = (np.array(side.sample_texts) for side in sides)
     pairs = own[:, :, np.newaxis] == its[:, np.newaxis]
-    return float(pairs[:, np.eye(*pairs.shape[1:]) == 0].mean())
+    return float(pairs[:, np.eye(*pairs.shape[1:]) == 0].mean())  # shared random numbers do not count
 
 
 def _summarize_task(run: Run, result: TaskResult, guide: Run | None) -> Summary:

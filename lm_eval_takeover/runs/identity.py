@@ -282,10 +282,7 @@ def list_versions(facts: Mapping[str, Any]) -> str:
 
 
 def summarize_samples(by_task: Mapping[str, Sequence[Sample]], rate_of_nothing: float = 0.0) -> dict[str, Any]:
-    """The counts of the whole run, and of each task under `per_task`; of truncated samples the share, and their scores.
-
-    A sum is None if one sample's count is not known.
-    """
+    """The counts of the whole run, and of each task under `per_task`; of truncated samples the share, and their scores."""
 
     def report(samples: Sequence[Sample]) -> dict[str, Any]:
         cut = [sample for sample in samples if sample.truncated]
@@ -300,6 +297,7 @@ def summarize_samples(by_task: Mapping[str, Sequence[Sample]], rate_of_nothing: 
 
 
 def _add_up(samples: Sequence[Sample]) -> dict[str, Any]:
+    """A sum is None if one sample's count is not known."""
     columns = {name: [getattr(sample, name) for sample in samples] for name in (*COUNTS, "score_sum", "spikes")}
     return {name: None if None in values else sum(values) for name, values in columns.items()}
 

@@ -109,11 +109,7 @@ def finding_damage() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished text, with the names of the first task that asked for it; `truncated`: the token limit ended it.
-
-    `score_sum` in nats is over all tokens, `spikes` counts the scores above tau; None where not known (`recorder.count_spikes`).
-    `trace` holds its tokens, packed, or nothing; of the journal's methods only `list_traces` reads it.
-    """
+    """One finished text, with the names of the first task that asked for it."""
 
     key: bytes
     task: str
@@ -126,10 +122,10 @@ class Sample:
     asked: int
     base_passes: int
     guide_passes: int
-    truncated: bool
-    score_sum: float | None = None
-    spikes: int | None = None
-    trace: bytes = b""
+    truncated: bool  # the token limit ended it
+    score_sum: float | None = None  # nats, over all tokens; None where not known (`recorder.count_spikes`)
+    spikes: int | None = None  # scores above tau
+    trace: bytes = b""  # its tokens, packed, or nothing; of the journal's methods only `list_traces` reads it
 
     def respond(self, context: RunContext) -> Response:
         """The text as lm-eval gets it from a model of this context."""
@@ -338,10 +334,7 @@ class Journal:
 
 
 def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Connection:
-    """A connection to a journal that is there and sound, its evidence apart. Raises Damaged, or RunDirError for another version.
-
-    Without `check` the rows are not compared with their digests: they were a moment ago.
-    """
+    """A connection to a journal that is sound, its evidence apart. Raises Damaged, and RunDirError for another version."""
     _check_header(path)
     options = "?mode=ro" if read_only else "?mode=rw"
     if read_only and not (path.with_name(path.name + "-wal").exists() or os.access(path.parent, os.W_OK)):
@@ -354,7 +347,7 @@ def _open_file(path: Path, *, read_only: bool, check: bool = True) -> sqlite3.Co
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA synchronous=FULL")
             _check_schema(connection, path)
-            if check:
+            if check:  # else the rows were compared with their digests a moment ago
                 _check_content(connection, *([] if read_only else ["evidence"]))
     except BaseException:
         connection.close()

@@ -116,7 +116,6 @@ PROMPT_SCHEMA = pa.schema({
 
 
 def make_prompt(instance: "Instance", request: Request, doc_id: int) -> Prompt:
-    """The row of a request's prompt."""
     doc, withheld = instance.doc if isinstance(instance.doc, Mapping) else {}, isinstance(instance.args[0], WithheldPrompt)
     return {
         "task": instance.task_name or "none",

@@ -36,10 +36,7 @@ class _Bar(tqdm):  # type: ignore[misc]
 
 
 class Progress:
-    """A bar of samples, with tokens and their speed, by which it tells the time left.
-
-    `kept` of `total` were finished before: done, but in no speed.
-    """
+    """A bar of samples, with tokens and their speed, by which it tells the time left; `kept` of `total` were finished before."""
 
     def __init__(self, total: int, kept: int = 0, *, quiet: bool, label: str | None = None, unit: str = "sample") -> None:
         options: dict[str, Any] = {"total": total, "initial": kept, "unit": unit, "disable": quiet}

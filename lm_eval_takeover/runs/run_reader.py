@@ -57,13 +57,10 @@ class Answered:
 
 @dataclass(eq=False)
 class RunReader:
-    """What a command asked for, and the samples that answer it; or a run, which may be of several commands.
-
-    `facts` are those of its latest attempt (`identity.collect_facts`).
-    """
+    """What a command asked for, and the samples that answer it; or a run, which may be of several commands."""
 
     folder: Path
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # of its latest attempt (`identity.collect_facts`)
     asked: list[AskedSample] = field(default_factory=list)
     samples: dict[bytes, Sample] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)  # contents by digest, for `read_prompt`
@@ -96,7 +93,6 @@ class RunReader:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What it was given."""
         return self.facts.get("arguments") or {}
 
     @property
@@ -143,21 +139,18 @@ class RunReader:
         return self.policy if self.policy in ("base", "guide") else None
 
     def load_tokenizer(self, given: str | None = None) -> Any:
-        """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded.
-
-        One of bytes is read without transformers, which takes seconds: every class decodes its tokens alike.
-        """
+        """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded."""
         from lm_eval_takeover.demo import DEMO
         from lm_eval_takeover.pair.ids import find_folder, locate
-        from lm_eval_takeover.pair.vocabulary import BytesTokenizer
+        from lm_eval_takeover.pair.vocabulary import is_byte_level
 
         path, revision = locate(str(given or self.arguments.get("guide") or self.arguments.get("base") or DEMO["guide"]))
         try:
-            if (light := BytesTokenizer.read(find_folder(path, revision, file="tokenizer.json"))) is not None:
-                return light
-            from transformers import AutoTokenizer
-
-            return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+            if is_byte_level(find_folder(path, revision, file="tokenizer.json")):  # its own class takes seconds to load
+                from transformers import PreTrainedTokenizerFast as Tokenizer
+            else:
+                from transformers import AutoTokenizer as Tokenizer
+            return Tokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         except Exception as error:  # each loader has errors of its own
             raise ArgumentError(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
 

@@ -83,7 +83,6 @@ class TakeoverMiddleware:
         return self._engine
 
     async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> int:
-        """Answer a request. Returns the status."""
         engine = self._open_engine(scope)
         try:
             most = 2**16 + 16 * engine.length if path in _HELPERS else MOST_BYTES  # vLLM's helpers read a text of any length
@@ -144,10 +143,7 @@ def _is_own_name(scope: Scope) -> bool:
 
 
 async def _read_body(request: Request, most: int) -> bytes:
-    """Raises HTTPException for more than `most` bytes or a body that does not arrive, or ClientDisconnect.
-
-    The rest of a body that is too long is read and dropped: a client that still sends sees no answer.
-    """
+    """Raises HTTPException for more than `most` bytes or a body that does not arrive, or ClientDisconnect."""
     data, size = bytearray(), 0
     try:
         async with asyncio.timeout(_BODY_WITHIN):
@@ -155,7 +151,7 @@ async def _read_body(request: Request, most: int) -> bytes:
                 size += len(part)
                 if size <= most:
                     data += part
-                elif size > MOST_BYTES:
+                elif size > MOST_BYTES:  # until then the rest is dropped: a client that still sends sees no answer
                     break
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {_BODY_WITHIN:g} seconds") from None

@@ -15,16 +15,12 @@ if TYPE_CHECKING:  # these load torch, or all of `answers`
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """One call of lm-eval.
+    """One call of lm-eval."""
 
-    `seed` is the one that it was given for torch, None where that is lm-eval's default; `template` the name of a chat template;
-    `selected` the documents of `--samples` by task, in rising order; `task` the first one.
-    """
-
-    seed: int | None = None
-    template: str | None = None
-    selected: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    task: RunTask = NO_TASK
+    seed: int | None = None  # that it was given for torch, None where it is lm-eval's default
+    template: str | None = None  # the name of a chat template
+    selected: Mapping[str, Sequence[int]] = field(default_factory=dict)  # documents of `--samples` by task, in rising order
+    task: RunTask = NO_TASK  # the first one
 
     def find_doc_id(self, instance: "Instance") -> int:
         """The number of an instance's document in its task; lm-eval's instances count those that were selected."""
@@ -38,15 +34,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunContext:
-    """How the texts of a model are judged in one evaluation.
-
-    `think_end` ends the thinking of the model, beside the usual tags; empty: nothing else. `log` takes the verdicts, if anyone.
-    """
+    """How the texts of a model are judged in one evaluation."""
 
     evaluation: Evaluation = field(default_factory=Evaluation)
     verifier: "Verifier" = "takeover"
-    think_end: str = ""
-    log: Callable[[Iterable[Verdict]], None] | None = None
+    think_end: str = ""  # ends the thinking of the model, beside the usual tags; empty: nothing else
+    log: Callable[[Iterable[Verdict]], None] | None = None  # takes the verdicts
 
 
 NO_RUN = RunContext()  # of texts by models of others

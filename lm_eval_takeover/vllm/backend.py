@@ -77,11 +77,8 @@ class VllmBackend:
     def roll_out(
         self, requests: Sequence[Request], *, seed: int, count_tokens: CountTokens | None = None
     ) -> Iterator[tuple[int, list[int], dict[str, NDArray[np.float32]]]]:
-        """Texts that the host writes alone: `(index into requests, tokens, registered scores of its tokens by name)`.
-
-        Both models read every token, so one pass writes a token and scores it, in the engine's direction.
-        """
-        host = DIRECTIONS[self.policy.direction][0]
+        """Texts that the host writes alone: `(index into requests, tokens, registered scores of its tokens by name)`."""
+        host = DIRECTIONS[self.policy.direction][0]  # both models read each token, so the pass that writes it scores it
         names, failures = registered.names(), Failures(len(requests))
         for index, generation in self._write(ALONE[host](), requests, failures, {"seed": seed, "scored": True}, count_tokens):
             table = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(names))

@@ -178,13 +178,17 @@ class Engines:
 
     def _start(self, *given: Any) -> None:
         starts = {engine.actor.start.remote(*given): engine for engine in self._engines}
-        left = [*starts]
+        left, limit = [*starts], self._sharing.data_parallel_wait
+        until = time.monotonic() + limit
         while left:
-            (ready,), left = self._ray.wait(left)
+            ready, left = self._ray.wait(left, timeout=max(until - time.monotonic(), 0))
+            if not ready:
+                node = starts[left[0]].node
+                raise ArgumentError(f"the engine on node {node} did not start within data_parallel_wait={limit} seconds")
             try:
-                starts[ready].facts = self._ray.get(ready)
+                starts[ready[0]].facts = self._ray.get(ready[0])
             except self._ray.exceptions.RayError as error:
-                raise ArgumentError(f"the engine on node {starts[ready].node}: {_explain(error)}") from error
+                raise ArgumentError(f"the engine on node {starts[ready[0]].node}: {_explain(error)}") from error
 
     @property
     def facts(self) -> EngineFacts:

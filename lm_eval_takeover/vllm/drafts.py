@@ -30,18 +30,14 @@ PIECE = 2**28  # bytes of both models' logits that are gathered at a time
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the target has read. Each row has logits behind its text and behind each drafted token.
-
-    positions `[rows]`: tokens of the text before, negative in an unfinished prompt. first `[rows]`: the place of a row's first
-    logit. read `[logits]`: the token before each logit. drafts: numbers of drafted tokens. whole: the prompt is read to its end.
-    """
+    """What the target has read. Each row has logits behind its text and behind each drafted token."""
 
     tracks: Sequence[Track]
-    positions: Tensor
-    first: Tensor
-    read: Tensor
-    drafts: Sequence[int]
-    whole: Sequence[bool]
+    positions: Tensor  # `[rows]` tokens of the text before, negative in an unfinished prompt
+    first: Tensor  # `[rows]` the place of a row's first logit
+    read: Tensor  # `[logits]` the token before each logit
+    drafts: Sequence[int]  # numbers of drafted tokens
+    whole: Sequence[bool]  # the prompt is read to its end
 
 
 class Verifier:

@@ -45,8 +45,6 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Facts of a running engine."""
-
     dtype: torch.dtype
     max_model_len: int
     max_num_seqs: int
@@ -120,7 +118,6 @@ class VllmEngine:
     # The same, a step at a time
 
     def add(self, job: Job) -> None:
-        """Hand a job to vLLM."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -166,7 +163,6 @@ class VllmEngine:
         return texts, tokens
 
     def abort(self) -> None:
-        """Drop all unfinished jobs."""
         if self.running:
             self._engine.abort_request(list(self.running))
             self.running.clear()

@@ -57,8 +57,8 @@ def check_version() -> None:
 
 
 class Sharing(NamedTuple):
-    """How engines share the work: their number, the ranks of each, seconds to wait for GPUs that others use, and seconds without
-    a token after which an engine is ended.
+    """How engines share the work: their number, the ranks of each, seconds to wait for GPUs that others use and for engines to
+    start, and seconds without a token after which an engine is ended.
     """
 
     data_parallel_size: int = 1
@@ -77,10 +77,7 @@ def count_engines(arguments: ModelArguments) -> Sharing:
 
 
 def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
-    """Choose the length of drafts; logs it with the reason.
-
-    Raises ArgumentError for a model that vLLM cannot run here, and for a number where none can draft.
-    """
+    """Choose the length of drafts; logs the reason. Raises ArgumentError for a model that vLLM cannot run, or draft with."""
     check_architectures(pair, policy)
     engine_arguments, block_size = arguments.engine_arguments, arguments.block_size
     most = int(engine_arguments.get("max_num_seqs") or count_requests(count_engines(arguments).tensor_parallel_size))
@@ -190,10 +187,7 @@ def refuse_others(arguments: ModelArguments) -> None:
 
 
 def _choose_dtype(arguments: ModelArguments, pair: Pair, policy: Policy) -> str:
-    """The one dtype of both models: `auto` is the checkpoints' own, which vLLM would change (float32 to bfloat16).
-
-    Raises ArgumentError if `hf` would compute the two models in different dtypes.
-    """
+    """The one dtype of both models. Raises ArgumentError if `hf` would compute them in different ones."""
     if arguments.guide_dtype not in (None, arguments.dtype):
         raise ArgumentError(
             f"guide_dtype={arguments.guide_dtype} beside dtype={arguments.dtype}: backend=vllm has one dtype for both models; "
@@ -201,6 +195,7 @@ def _choose_dtype(arguments: ModelArguments, pair: Pair, policy: Policy) -> str:
         )
     if arguments.dtype != "auto":
         return arguments.dtype.removeprefix("torch.")
+    # The checkpoints' own, which vLLM would change (float32 to bfloat16).
     own = {role: pair.member(role).weights.dtype.removeprefix("torch.") for role in policy.roles}
     if len(set(own.values())) > 1:
         raise ArgumentError(

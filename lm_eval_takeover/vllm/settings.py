@@ -25,24 +25,19 @@ GATE = ("tau", "kappa", "window")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSettings:
-    """What one engine computes.
+    """What one engine computes."""
 
-    policy: as `describe_policy` has it. vocab: ids that are written. ends: ids that end a text. key: the engine's own, in
-    all its processes. block: length of a draft, 1 without drafts. base: None if the model class holds no base. guide_rows: the
-    guide's padded vocabulary, if vLLM was told another size.
-    """
-
-    policy: str
-    vocab: int
-    ends: list[int]
-    key: str = ""
-    block: int = 1
+    policy: str  # as `describe_policy` has it
+    vocab: int  # ids that are written
+    ends: list[int]  # ids that end a text
+    key: str = ""  # the engine's own, in all its processes
+    block: int = 1  # length of a draft, 1 without drafts
     seed: int = 0
     plugins: str | None = None
-    base: str | None = None
+    base: str | None = None  # None if the model class holds no base
     base_revision: str | None = None
     guide_architectures: list[str] | None = None
-    guide_rows: int = 0
+    guide_rows: int = 0  # the guide's padded vocabulary, if vLLM was told another size
     trust_remote_code: bool = False
 
     @classmethod
@@ -92,13 +87,7 @@ def change_policy(policy: Policy, changes: Mapping[str, Any]) -> Policy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestSettings:
-    """One sample: its sampling, and its policy where it differs from the engine's.
-
-    forced: tokens to emit whatever is drawn, for log-likelihoods. donor_length: read by `early` with a rate. lockstep: one token
-    a pass in an engine with drafts. scored: record every registered score, in the engine's direction; compared (with `forced`):
-    with the base as host, and what both models think of the tokens. begun: tokens at the end of vLLM's prompt that belong to the
-    text; begun_scores as in `Request`.
-    """
+    """One sample: its sampling, and its policy where it differs from the engine's."""
 
     id: str = ""
     sample: int = 0
@@ -108,14 +97,14 @@ class RequestSettings:
     top_k: int = 0
     min_p: float = 0.0
     policy: str = ""  # as `describe_policy` has it; empty for the engine's
-    donor_length: int = 0
+    donor_length: int = 0  # read by `early` with a rate
     traced: bool = False
-    scored: bool = False
-    compared: bool = False
-    lockstep: bool = False
-    forced: tuple[int, ...] = ()
-    begun: int = 0
-    begun_scores: tuple[float, ...] = ()
+    scored: bool = False  # record every registered score, in the engine's direction
+    compared: bool = False  # with `forced`: the scores with the base as host, and what both models think of the tokens
+    lockstep: bool = False  # one token a pass in an engine with drafts
+    forced: tuple[int, ...] = ()  # tokens to emit whatever is drawn, for log-likelihoods
+    begun: int = 0  # tokens at the end of vLLM's prompt that belong to the text
+    begun_scores: tuple[float, ...] = ()  # as in `Request`
 
     @property
     def sampling(self) -> Sampling:

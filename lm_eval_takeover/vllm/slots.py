@@ -143,25 +143,20 @@ class Slots:
         return track
 
     def leave(self, track: Track) -> None:
-        """Let a request leave the batch and free its slot. Its records stay until they are taken.
-
-        Nobody takes those of a request that was aborted, so the oldest are dropped. A batch that vLLM preempts keeps its own.
-        """
+        """Let a request leave the batch and free its slot. Its records stay until they are taken."""
         if track.slot is None:
             return
         if track.settings.id in self._tracks:
             self._tracks.move_to_end(track.settings.id)
         self._free.add(track.slot)
         track.slot = None
-        while len(self._tracks) > self.most_held:
+        while len(self._tracks) > self.most_held:  # of requests that were aborted; those of preempted ones are fewer
             self._tracks.pop(next(name for name, one in self._tracks.items() if one.slot is None))
 
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:
-        """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes.
-
-        Then for one request of each other kind that kernels are compiled for, so that no real request waits for a compiler.
-        """
+        """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes."""
         self._rehearse(RequestSettings(temperature=1.0, top_p=0.95, traced=True), logits, drafted)
+        # One request of each other kind that kernels are compiled for, so that no real request waits for a compiler.
         first, draft = {role: own[:1] for role, own in logits.items()}, None if drafted is None else drafted[:1]
         both = len(logits) > 1  # scores compare two models
         for top_p, top_k in ((1.0, 0), (0.95, 20)):

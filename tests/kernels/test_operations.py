@@ -8,8 +8,9 @@ import pytest
 import torch
 from helpers.interpreter import interpret_operations
 from torch.nn.functional import scaled_dot_product_attention
+from triton.runtime import interpreter
 
-from lm_eval_takeover.kernels import attention, draws
+from lm_eval_takeover.kernels import attention, draws, readings
 from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.reading import PairReading, compare, observe
 from lm_eval_takeover.method.registry import scores
@@ -66,6 +67,23 @@ def test_small_scores_are_not_rounded_against_1(monkeypatch):
     found = scores.get("confidence")(host)
     del library
     torch.testing.assert_close(found, host[:, 1:].exp().sum(-1), rtol=1e-5, atol=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="launches are seen in the interpreter")
+def test_what_is_fused_does_not_depend_on_triton_s_default(monkeypatch):
+    run, fused = interpreter.GridExecutor.__call__, dict[str, object]()
+
+    def see(self, *arguments, **options):
+        fused[self.fn.__name__] = options.get("enable_fp_fusion")
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", see)
+    logits, words_, part = torch.randn(1, 2, 97), torch.tensor([1, 2]), torch.randn(1, 2, 2, 16)
+    readings.read_pair(logits, logits, None, tile=64)
+    readings.jensen_shannon(logits, logits, tile=64)
+    draws.draw(logits, words_, place_rules(Sampling(1.0, 0.9, 5)).table, True, True, None, tile=64)
+    attention.attend(part, part.transpose(1, 2), part.transpose(1, 2), torch.zeros(1, 1, 2, 2), 1.0)
+    assert len(fused) == 9 and set(fused.values()) == {False}, fused
 
 
 SHAPES = [(1, 1, 256, 64), (2, 12, 700, 64), (3, 5, 90, 16), (1, 40, 513, 32), (5, 3, 64, 16)]  # rows, new, columns, dim

@@ -109,12 +109,14 @@ def run(engines, count=20):
     return {text.number: text for text in engines.run([Job(number, None, None) for number in range(count)])}
 
 
-def test_engines_that_no_nodes_have_room_for_are_refused_at_once(open_engines):
+def test_engines_without_room_or_too_slow_to_start_are_refused(open_engines):
     nodes = r"first has 3 \(3 free\), second has 3 \(3 free\): room for 2 engines; give fewer, or fewer ranks"
     with pytest.raises(ArgumentError, match=rf"data_parallel_size=3 needs 2 GPUs on one node for each engine; {nodes}"):
         open_engines(data_parallel_size=3, tensor_parallel_size=2)
     with pytest.raises(ArgumentError, match=r"needs 8 GPUs on one node .* room for 0 engines"):
         open_engines(tensor_parallel_size=8)
+    with pytest.raises(ArgumentError, match=r"engine on node \w+ did not start within data_parallel_wait=1 seconds"):
+        open_engines(data_parallel_wait=1)  # which takes more to import torch
 
 
 def test_every_job_is_written_once_whichever_engine_ends_and_the_last_one_ends_the_run(open_engines, caplog):
