@@ -121,7 +121,7 @@ class Writer:
                 samples[key] = Sample(key, "", 0, request.sample, text, *counts, *passes, truncated=is_cut)
                 self.run.add(samples[key])
                 bar.update()
-        return [(tuple(map(int, samples[key].text.split())), samples[key].truncated) for key in keys]
+        return [(tuple(map(int, samples[key].text.split())), bool(samples[key].truncated)) for key in keys]
 
     def _generate(self, policy: Policy, left: Sequence[tuple[bytes, Request]]) -> Iterator[tuple[bytes, Request, Generation]]:
         """The texts of these requests; one that its last token has ended needs no model."""
