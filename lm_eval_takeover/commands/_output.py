@@ -21,7 +21,7 @@ from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal
-from lm_eval_takeover.storage.files import open_input, write_text
+from lm_eval_takeover.storage.files import Lock, Locked, make_folder, open_input, write_text
 
 _GAP = 2  # blanks between two columns
 _NAME = 14  # a name is folded to no less than that
@@ -223,10 +223,25 @@ def writing(option: str, path: Path, kept: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ArgumentError(
-            f"--{option} '{path}' cannot be written: {reason}; give another place or make room{kept and f'; {kept}'}"
-        ) from error
+        problem = f"--{option} '{path}' cannot be written: {error.strerror or error}"
+        raise ArgumentError(f"{problem}; give another place or make room{kept and f'; {kept}'}") from error
+
+
+@contextlib.contextmanager
+def holding(option: str, folder: Path, name: str, *, wait: bool = False) -> Iterator[None]:
+    """Hold a lock in this folder, which is made. Raises ArgumentError where another process does, or the folder is moved."""
+    with writing(option, folder):
+        make_folder(folder)
+        try:
+            lock = Lock(folder / name, wait=wait)
+        except Locked as holder:
+            raise ArgumentError(f"--{option} '{folder}' is in use by {holder}; wait for it, or give another") from None
+    with lock:
+        try:
+            yield
+        finally:
+            if not lock.is_in_place():
+                raise ArgumentError(f"--{option} '{folder}' was moved or removed; give the same command with its new place")
 
 
 def write_study(folder: Path, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], svg: str | None) -> None:

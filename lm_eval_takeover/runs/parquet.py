@@ -129,16 +129,14 @@ def make_prompt(instance: "Instance", request: Request, doc_id: int) -> Prompt:
 
 def write_prompts(folder: Path) -> None:
     """The file of all prompts that the journals have, in the order of tasks and documents. Raises OSError."""
-    lock, prompts = Lock(folder / PROMPTS_LOCK, wait=True), dict[str, Prompt]()
-    try:
+    prompts = dict[str, Prompt]()
+    with Lock(folder / PROMPTS_LOCK, wait=True):
         for path in list_journals(folder):
             unreadable = suppress(Damaged, RunDirError, sqlite3.Error, OSError)  # its own rank repairs it
             with unreadable, closing(Journal(path, read_only=True, check=False)) as journal:
                 prompts |= {digest: read_prompt(content) for digest, content in journal.prompts().items()}
         rows = sorted(prompts.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
         write_parquet(folder / PROMPTS, pa.Table.from_pylist(rows, schema=PROMPT_SCHEMA))
-    finally:
-        lock.release()
 
 
 def _as_text(value: Any) -> str | None:

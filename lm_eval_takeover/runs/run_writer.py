@@ -76,7 +76,7 @@ class RunWriter:
         """Enter the command of this process, what it says of itself, and what it asks for; start its clock."""
         self.command = command
         with self.writing():
-            self._check_place()
+            self.check_place()
             self.journal.begin_command(command, dict(facts))
             self.journal.set_asked(command, asked)
             self.journal.add_prompts(prompts)
@@ -110,13 +110,13 @@ class RunWriter:
         if self._left:
             self.journal.add(self._left)
             self._left = []
-            self._check_place()
+            self.check_place()
 
     def add_evidence(self, kind: Kind, contents: Mapping[bytes, bytes]) -> None:
         """Commit contents by key, all or none, in the place of those that are here."""
         with self.writing():
             self.journal.add_evidence(kind, contents)
-            self._check_place()
+            self.check_place()
 
     def read_evidence(self, kind: Kind) -> dict[bytes, bytes]:
         """All contents of a kind by key, in the order of their commits."""
@@ -144,7 +144,7 @@ class RunWriter:
         with self.writing():
             self._commit()
             self.journal.stop_clock(interrupted=interrupted)
-            self._check_place()
+            self.check_place()
             _write_parts(self.journal, self.folder, self.rank)
 
     @contextlib.contextmanager
@@ -183,12 +183,12 @@ class RunWriter:
         """One line for a stopped process: what is kept here."""
         return f"{self.samples_kept:,} samples are kept in run_dir='{self.folder}', and the same command goes on from there"
 
-    def _check_place(self) -> None:
+    def check_place(self) -> None:
         """Raises RunDirError where the folder of this name is another one now. The journal's open file went with the old one."""
         if not self._lock.is_in_place():
             raise RunDirError(
-                f"run_dir='{self.folder}' was moved or removed while a run wrote to it; its {self.samples_kept:,} samples went "
-                f"with it; give the same command again with run_dir= the folder's new place"
+                f"run_dir='{self.folder}' was moved or removed while a command wrote to it; what was kept there went with it; "
+                f"give the same command again with the folder's new place"
             )
 
     @contextlib.contextmanager
@@ -248,13 +248,9 @@ def _write_absent_ranks(folder: Path, ranks: int) -> None:
     """Write the parts of ranks from `ranks` on, which this run does not have."""
     for rank in layout.list_ranks(folder):
         if rank >= ranks:
-            with contextlib.suppress(Locked):
-                lock = Lock(layout.lock_path(folder, rank))
-                try:
-                    with contextlib.closing(_open_journal(folder, rank)) as journal:
-                        _write_parts(journal, folder, rank)
-                finally:
-                    lock.release()
+            lock_path = layout.lock_path(folder, rank)
+            with contextlib.suppress(Locked), Lock(lock_path), contextlib.closing(_open_journal(folder, rank)) as journal:
+                _write_parts(journal, folder, rank)
 
 
 def _move_aside(folder: Path, paths: Iterable[Path]) -> Path | None:

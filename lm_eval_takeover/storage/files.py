@@ -132,7 +132,7 @@ class Locked(Exception):
     """Another process holds the lock; the text says which, where that is known."""
 
 
-class Lock:
+class Lock(contextlib.AbstractContextManager["Lock"]):
     """An exclusive lock on a file, held until `release` or the end of the process. Raises OSError, and Locked unless `wait`."""
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
@@ -156,12 +156,14 @@ class Lock:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def release(self) -> None:
+    def release(self, *error: object) -> None:
         """Release the lock. The file stays."""
         if self._handle is not None:
             _write_holder(self._handle, "")
             os.close(self._handle)
             self._handle = None
+
+    __exit__ = release
 
 
 def _write_holder(handle: int, text: str) -> None:

@@ -171,7 +171,7 @@ def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, fin
     content = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
     assert process.wait() == 2, log(tmp_path)
     last = log(tmp_path).strip().splitlines()[-1]
-    assert last.startswith(f"error: run_dir='{tmp_path}/run' was moved or removed while a run wrote to it; ")
+    assert last.startswith(f"error: run_dir='{tmp_path}/run' was moved or removed while a command wrote to it; ")
     assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == content
     shutil.rmtree(other)
     (tmp_path / "moved").rename(tmp_path / "run")

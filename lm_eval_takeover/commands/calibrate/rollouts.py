@@ -191,10 +191,8 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
     except RunDirError as error:
         raise ArgumentError(f"--out '{out}': what is measured cannot be kept beside it: {error}") from error
     stopping.on_stop(rollouts.describe_kept)
-    try:
+    with contextlib.closing(rollouts):
         yield rollouts
-    finally:
-        rollouts.close()
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ import torch
 from lm_eval_takeover import stopping
 from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._options import PAIR
-from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_figure, write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, holding, name_roles, show_figure, write_json
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
 from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.comparison import Comparison
@@ -22,7 +22,6 @@ from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.pair.member import Member
@@ -31,7 +30,7 @@ from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.runs.identity import COUNTS
 from lm_eval_takeover.runs.layout import ROW
-from lm_eval_takeover.storage.files import Lock, Locked, make_folder, write_text
+from lm_eval_takeover.storage.files import write_text
 
 
 def run_comparison(asked: Comparison) -> int:
@@ -40,23 +39,15 @@ def run_comparison(asked: Comparison) -> int:
     rows = check_rows(asked)
     plan = plan_calibration(asked, rows, read_workload(asked))
     stopping.on_stop_in(run_dir)
-    try:
-        make_folder(run_dir)
-        lock = Lock(run_dir / "compare.lock")
-    except Locked as holder:
-        raise RunDirError(f"run_dir '{run_dir}' is in use by {holder}; wait for it, or give another") from None
-    except OSError as error:
-        raise RunDirError(f"run_dir '{run_dir}' cannot be written: {error}") from error
-    try:
-        done = run_rows(asked, rows, plan)
-    except (Exception, SystemExit) as error:
-        if stopping.find_stop(error) is None:
-            print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
-        if not isinstance(error, CallFailed):
-            raise
-        return error.status
-    finally:
-        lock.release()
+    with holding("run_dir", run_dir, "compare.lock"):
+        try:
+            done = run_rows(asked, rows, plan)
+        except (Exception, SystemExit) as error:
+            if stopping.find_stop(error) is None:
+                print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
+            if not isinstance(error, CallFailed):
+                raise
+            return error.status
     write_kept_rows(run_dir, done)
     board = build_board([run_dir], [], None, ReadOptions(group=asked.group))
     costs = describe_costs(done)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.answers.judging import count_cores
-from lm_eval_takeover.commands._output import write_file, write_json, write_study
+from lm_eval_takeover.commands._output import holding, write_json, write_study, writing
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
@@ -32,6 +32,7 @@ from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.results.problems import ACC
 from lm_eval_takeover.runs.parquet import split_parts
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
+from lm_eval_takeover.storage.files import read_bounded, write_text
 
 INDEX = "analysis.json"
 
@@ -47,15 +48,19 @@ def analyze(options: argparse.Namespace) -> int:
     if missing and (names or not tables):
         name, reason = next(iter(missing.items()))
         raise ArgumentError(f"{name} cannot be shown: {reason}")
-    for name, table in tables.items():
-        write_analysis(options.out, name, table)
     described = [
         {"name": name, "path": os.path.relpath(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
         for name, run in inputs.runs.items()
     ]
     index = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
     index |= {"near": options.near, "rollouts": options.rollouts}
-    write_file("out", options.out / INDEX, write_json(index))
+    path, text = options.out / INDEX, write_json(index)
+    with holding("out", options.out, "analysis.lock", wait=True), writing("out", options.out):
+        if path.exists() and read_bounded(path) != text.encode():
+            path.unlink()  # it is there where all tables are of one call
+        for name, table in tables.items():
+            write_analysis(options.out, name, table)
+        write_text(path, text)
     for reason in dict.fromkeys(missing.values()):
         together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
         print(f"{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,31 +44,25 @@ _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens"
 def measure(options: argparse.Namespace, given: Mapping[str, Any], form: Form, candidates: Mapping[str, Candidates]) -> int:
     """Ask, continue and judge these candidates of the form's run. Returns the exit status."""
     run, wanted = form.run, {TAKEOVER: options.takeovers, CONTROL: options.controls}
-    greedy = form.is_greedy
     tasks = dict(find_tasks(run.tasks, options.include_path, of_run=run.tasks).load(run.tasks)["tasks"])
     readers = Readers(restore_arguments(run, given))
     run.check_models(readers.arguments, readers.pair, allowed=options.allow == "weights")
     writer = Writer(options.out / "continuations", readers, int(run.settings.get("seed") or 0))
-    try:
+    with closing(readers), closing(writer.run):  # whose lock keeps others out until all files are written
         form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))
-        plugins = given.get("plugins")
-        after = ALONE[run.host]() if options.after == "base" else load_run_policy(run, readers.pair, plugins)
+        after = ALONE[run.host]() if options.after == "base" else load_run_policy(run, readers.pair, given.get("plugins"))
         positions = _choose(candidates, wanted, writer, form, options.seed)
         requests = [request for position in positions for request in form.continue_both(position, options.continuations)]
         texts = writer.respond(after, requests)
-        seen = list(_compare(readers, positions))
-    finally:
-        writer.run.close()
-        readers.close()
-    each = 2 * options.continuations
-    behind = {position: texts[number * each : (number + 1) * each] for number, position in enumerate(positions)}
-    verdicts = _judge(run, tasks, behind)
-    rows = [
-        _describe(position, values, verdicts[position], behind[position]) | {"rank": values[f"{run.host}_rank_of_donor"]}
-        for position, values in zip(positions, seen, strict=True)
-    ]
-    signals = [*registered.names(), "rank", "place"]
-    write_effects(options.out, run, readers.pair.tokenizer, rows, signals, options.after, exact=greedy)
+        each = 2 * options.continuations
+        behind = {position: texts[number * each : (number + 1) * each] for number, position in enumerate(positions)}
+        seen, verdicts = list(_compare(readers, positions)), _judge(run, tasks, behind)
+        rows = [
+            _describe(position, values, verdicts[position], behind[position]) | {"rank": values[f"{run.host}_rank_of_donor"]}
+            for position, values in zip(positions, seen, strict=True)
+        ]
+        signals = [*registered.names(), "rank", "place"]
+        write_effects(options.out, run, readers.pair.tokenizer, rows, signals, options.after, exact=form.is_greedy)
     return 0
 
 
@@ -120,7 +115,7 @@ class Writer:
                 samples[key] = Sample(key, "", 0, request.sample, text, *counts, *passes, truncated=is_cut)
                 self.run.add(samples[key])
                 bar.update()
-        return [(tuple(map(int, samples[key].text.split())), samples[key].truncated) for key in keys]
+        return [(tuple(map(int, samples[key].text.split())), bool(samples[key].truncated)) for key in keys]
 
     def _generate(self, policy: Policy, left: Sequence[tuple[bytes, Request]]) -> Iterator[tuple[bytes, Request, Generation]]:
         """The texts of these requests; one that its last token has ended needs no model."""
@@ -275,14 +270,15 @@ def write_effects(
         "effect_summary": effects.tabulate_summary(positions, exact=exact),
         "effect_auroc": effects.tabulate_auroc(positions, signals, exact=exact),
     }
-    for name, table in tables.items():
-        write_analysis(folder, name, table)
     examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows, positions["shrunk"].to_list())]
     content = {"run": run.label, "after": after, "positions": examples}
     with writing("out", folder):
-        write_text(folder / effects.EXAMPLES, json.dumps(content, indent=1) + "\n")
+        (folder / effects.EXAMPLES).unlink(missing_ok=True)  # it is there where all files are of one call
+        for name, table in tables.items():
+            write_analysis(folder, name, table)
         texts = pl.DataFrame([text for row in rows for text in _list_texts(row)])
         write_whole(folder / TEXTS, lambda stream: texts.write_parquet(stream))
+        write_text(folder / effects.EXAMPLES, json.dumps(content, indent=1) + "\n")
     print(_show_summary(tables["effect_summary"], after))
     print(_show_auroc(tables["effect_auroc"]))
     print(f"{', '.join(tables)} -> {folder}")

@@ -27,6 +27,7 @@ def write_score_files(run: RunWriter, header: ScoresHeader, samples: Mapping[byt
     """Write the scores that the journal holds of these samples, and remove other files of such names. Raises RunDirError."""
     folder, written = run.folder / SCORES, []
     with run.writing():
+        run.check_place()
         scored = [samples[key] for key in run.journal.list_evidence("score") if key in samples]
         for number, part in enumerate(split_parts(scored, lambda sample: sample.tokens), 1):
             contents = dict(run.journal.read_evidence("score", [sample.key for sample in part]))

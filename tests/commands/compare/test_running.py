@@ -24,7 +24,7 @@ from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError, RunDirError, TakeoverError
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.results.files import read_run
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
@@ -234,13 +234,17 @@ def test_a_mistyped_row_is_said_before_torch_is_imported(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_two_comparisons_in_one_folder_are_refused(harness, tmp_path):
+def test_two_comparisons_in_one_folder_and_one_that_is_moved_are_refused(harness, tmp_path):
+    run_dir = tmp_path / "run"
+
     def second(call):
-        with pytest.raises(RunDirError, match="is in use by process"):
-            main([*WORDS, "--run_dir", str(tmp_path)])
+        with pytest.raises(ArgumentError, match="is in use by process"):
+            main([*WORDS, "--run_dir", str(run_dir)])
+        run_dir.rename(tmp_path / "moved")
 
     harness.faults[1] = second
-    assert main([*WORDS, "--run_dir", str(tmp_path)]) == 0
+    with pytest.raises(ArgumentError, match="was moved or removed; give the same command with its new place"):
+        main([*WORDS, "--run_dir", str(run_dir)])
 
 
 def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path):

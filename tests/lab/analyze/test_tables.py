@@ -11,9 +11,11 @@ from helpers.run_dirs import plant
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.lab.analyze import tables
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.figures import DRAWN
 from lm_eval_takeover.runs.journal import AskedSample, Journal
+from lm_eval_takeover.storage.files import Lock, Locked
 
 
 def analyze(out, *folders, only=None):
@@ -50,6 +52,22 @@ def test_every_analysis_is_a_table_and_a_figure(analysed):
         assert tuple(rows[0]) == COLUMNS[name]
         assert len(rows) - 1 == len(read(analysed, name)) > 0
         assert (analysed / f"{name}.svg").exists() == (name in DRAWN)
+
+
+def test_files_are_of_one_call_where_there_is_an_index(analysed, demo_runs, tmp_path, monkeypatch):
+    """A call that is stopped leaves none of another one's; two at once write one after the other."""
+    out, plain = shutil.copytree(analysed, tmp_path / "out"), tables.write_analysis
+
+    def stop_at_second(folder, name, table):
+        with pytest.raises(Locked):
+            Lock(folder / "analysis.lock")
+        if name == "rates":
+            raise KeyboardInterrupt
+        plain(folder, name, table)
+
+    monkeypatch.setattr(tables, "write_analysis", stop_at_second)
+    assert analyze(out, demo_runs["guided"], only="budget,rates") == 130
+    assert read(out, "budget") != read(analysed, "budget") and not (out / "analysis.json").exists()
 
 
 def test_on_the_demo_pair_scores_predict_failures_and_nothing_is_harmed(analysed):

@@ -21,11 +21,12 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.effects import measuring
 from lm_eval_takeover.lab.effects.measuring import Writer
 from lm_eval_takeover.lab.effects.positions import Form, choose_evenly, list_candidates
-from lm_eval_takeover.lab.measures.effects import AUROC, BY_SCORE, SUMMARY
+from lm_eval_takeover.lab.measures.effects import AUROC, BY_SCORE, EXAMPLES, SUMMARY
 from lm_eval_takeover.lab.score.scoring import Readers, restore_arguments
 from lm_eval_takeover.method.policies import ALONE, BaseAlone
 from lm_eval_takeover.method.request import TASK_SAMPLING, Request
 from lm_eval_takeover.runs.run_reader import read_run_folder
+from lm_eval_takeover.storage.files import Lock, Locked
 
 TABLES = {
     "effects": (
@@ -106,7 +107,7 @@ def test_a_continuation_is_a_plain_run_from_the_same_prefix(measured, strict_run
             assert example[role]["behind"][number]["text"] == text
 
 
-def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_path, monkeypatch, capsys):
+def test_a_stopped_call_goes_on_and_ends_with_the_same_files(demo_runs, tmp_path, monkeypatch, capsys):
     """With the gate on the run itself goes on: behind the donor's token the demo's gate mends what comes."""
     size, passes, stop = ["--takeovers", "4", "--continuations", "2", "--controls", "0", "--after", "gate"], [], None
 
@@ -124,10 +125,18 @@ def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_pat
     assert 0 < int(re.search(r"(\d+) samples are kept", capsys.readouterr().err)[1]) < 16
     assert measure(demo_runs["guided"], tmp_path / "stopped", *size) == 0
     assert sum(passes[stop:]) < rows
-    for name in TABLES:
-        whole, stopped = ((tmp_path / folder / f"{name}.csv").read_text() for folder in ("whole", "stopped"))
-        assert whole == stopped
+    whole, stopped = ({path.name: path.read_bytes() for path in (tmp_path / name).glob("*.*")} for name in ("whole", "stopped"))
+    assert whole == stopped and "effect_texts.parquet" in whole
     assert pl.read_csv(tmp_path / "stopped" / "effects.csv")["correct_donor"].to_list() == [2] * 4
+
+    def stop_in_tables(folder, *rest):
+        with pytest.raises(Locked):  # no other call comes between
+            Lock(folder / "continuations/journal-000.lock")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "write_analysis", stop_in_tables)
+    assert measure(demo_runs["guided"], tmp_path / "stopped", *size) == 130
+    assert not (tmp_path / "stopped" / EXAMPLES).exists()  # `report` takes no mix of two calls
 
 
 def test_says_what_it_takes_without_loading_a_model(strict_run, tmp_path, capsys, monkeypatch):

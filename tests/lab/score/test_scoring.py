@@ -66,6 +66,14 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     assert len(read(run, "scores")) == len(read(run, "traces"))
 
 
+def test_a_folder_that_is_moved_meanwhile_is_not_made_again(demo_runs, tmp_path, monkeypatch):
+    run, moved = copy_few(demo_runs["base"], tmp_path / "base", problems=1), tmp_path / "moved"
+    look_before_passes(monkeypatch, lambda *_: run.exists() and run.rename(moved))
+    with pytest.raises(RunDirError, match=r"base' was moved or removed while a command wrote to it; .* new place"):
+        main(["score", str(run)])
+    assert not run.exists() and main(["score", str(moved)]) == 0
+
+
 def test_files_are_written_from_the_journal_whatever_was_in_their_place(demo_runs, tmp_path):
     run = shutil.copytree(demo_runs["base"], tmp_path / "base")
     (file,), (other,) = ((folder / "scores").iterdir() for folder in (run, demo_runs["guided"]))
