@@ -195,8 +195,11 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
         before, tokens = [(*position.prompt, *position.begun) for position, _ in part], [[token] for _, token in part]
         return readers.backend.compare(scores, before, tokens, [position.label for position, _ in part])
 
-    batches = run_in_batches(read, forced, readers.backend.fit_rows(longest))
-    values = [value for _, batch in batches for value in batch]
+    values = []
+    with tqdm(total=len(forced), desc="Reading scores") as bar:
+        for batch, read_values in run_in_batches(read, forced, readers.backend.fit_rows(longest)):
+            values += read_values
+            bar.update(len(batch))
     for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
         row = {score.name: float(of_host[score.name][0]) for score in scores}
         for role in ("base", "guide"):
