@@ -93,7 +93,7 @@ def _longest(cell: str) -> int:
 
 def _fold_heading(heading: str, cells: Sequence[str]) -> list[str]:
     """The column with its heading in two lines at most, which are as narrow as the cells where they can be."""
-    words, least = heading.replace(" / ", "/").split(" "), max(map(_longest, cells))
+    words, least = re.split(" (?!%)", heading.replace(" / ", "/")), max(map(_longest, cells))
     folds = [f"{' '.join(words[:at])}\n{' '.join(words[at:])}".strip() for at in range(len(words))]
     return [min(folds, key=lambda fold: max(_longest(fold), least)), *cells]
 

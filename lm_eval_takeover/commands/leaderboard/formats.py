@@ -139,31 +139,26 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
     cells = {heading: [each.get(heading) for each in named] for heading in headings}
     if len(headings) != 1 or published:
         cells["Average"] = [row.average for row in rows]
-    table: list[Cells] = [("Model", [_alone(row.name) for row in rows]), ("Rate", [_alone(_show_rate(row)) for row in rows])]
-    table += [(heading, [_list_scores(cell, extras) for cell in column]) for heading, column in cells.items()]
-    table.append(("Recovery", [_list_recoveries(row, extras) for row in rows]))
+    scored = [(heading, [_list_scores(cell, extras) for cell in column]) for heading, column in cells.items()]
+    scored.append(("Recovery", [_list_recoveries(row, extras) for row in rows]))
+    columns = [("Model", [row.name for row in rows]), ("Rate", [_show_rate(row) for row in rows])]
+    columns += [column for each in scored for column in write(each)]
     if "same_as_guide" in extras:
         same = [row.average.rates.same_as_guide if row.average else None for row in rows]
-        table.append(("Same as guide", [_alone("" if share is None else f"{share:.1%}") for share in same]))
+        columns.append(("Same as guide", ["" if share is None else f"{share:.1%}" for share in same]))
     for name, heading in _COSTS.items() if "cost" in extras else ():
-        table.append((heading, [_alone(_show_cost(getattr(row.rates, name))) for row in rows]))
+        columns.append((heading, [_show_cost(getattr(row.rates, name)) for row in rows]))
     for heading, column in cells.items():
         more = [_list_more(cell, extras) for cell in column]
         for label in dict.fromkeys(label for each in more for label in each):
-            table.append((f"{heading} {label}", [_alone(each.get(label, "")) for each in more]))
+            columns.append((f"{heading} {label}", [each.get(label, "") for each in more]))
     if "reading" in extras:
         boxed = [row.recovery.get(BOXED, Figure()).value for row in rows]
-        heading = f"Recovery {_PARTS['reading']['acc_boxed']}"
-        table.append((heading, [_alone("" if value is None else f"{value:z.0%}") for value in boxed]))
+        columns.append(("Recovery of boxes alone", ["" if value is None else f"{value:z.0%}" for value in boxed]))
     if published:
-        table.append(("Source", [_alone(row.source.removeprefix("published, ")) for row in rows]))
-    columns = [column for cells in table for column in write(cells)]
+        columns.append(("Source", [row.source.removeprefix("published, ") for row in rows]))
     lines = [list(line) for line in zip(*(texts for _, texts in columns), strict=True)]
     return Table([heading for heading, _ in columns], lines, _list_notes(board, extras))
-
-
-def _alone(text: str) -> list[Part]:
-    return [("", text, "")]
 
 
 def _join(cells: Cells) -> Iterator[tuple[str, list[str]]]:

@@ -294,7 +294,7 @@ def write_effects(
         write_text(folder / effects.EXAMPLES, json.dumps(content, indent=1) + "\n")
         texts = pl.DataFrame([text for row in rows for text in _list_texts(row)])
         write_whole(folder / TEXTS, lambda stream: texts.write_parquet(stream))
-    print(_show_summary(tables["effect_summary"], after))
+    print(_show_summary(tables["effect_summary"], run, after))
     print(_show_auroc(tables["effect_auroc"]))
     print(f"{', '.join(tables)} -> {folder}")
 
@@ -329,7 +329,7 @@ def _describe_example(row: Row, tokenizer: Any) -> dict[str, Any]:
     return described
 
 
-def _show_summary(table: pl.DataFrame, after: str) -> str:
+def _show_summary(table: pl.DataFrame, run: RunReader, after: str) -> str:
     alone = table["task"].n_unique() == 2  # one task, and all
     rows = [
         [
@@ -342,13 +342,14 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
         for row in table.iter_rows(named=True)
         if row["task"] == effects.ALL or not alone
     ]
+    then = f"the {run.host} writes alone" if after == "base" else "the run goes on with its gate"
     notes = [
-        f"Takeovers help where Effect is above 0: correct continuations with the donor's token minus with the host's, in points. "
-        f"After the token, {'the default writer goes on alone' if after == 'base' else 'the run goes on with its gate'}.",
+        f"Takeovers help where Effect is above 0: correct texts behind the {run.donor}'s token minus those behind the "
+        f"{run.host}'s, in points. After it {then}.",
         f"Helpful, harmful: share of positions with an effect beyond {100 * effects.LARGE:.0f} points, less the noise of "
-        f"continuations. 80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
+        f"continuations. 80 % at: the share of positions with 80 % of the gain. In brackets 95 % intervals over problems.",
     ]
-    headings = ["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % of gain"]
+    headings = ["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % at"]
     return write_terminal(Table(headings, rows, notes))
 
 
