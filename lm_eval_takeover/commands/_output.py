@@ -45,8 +45,8 @@ class Table:
 
 
 def write_terminal(table: Table, width: int | None = None) -> str:
-    """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes, then
-    the columns are split over several tables. Cells that do not fit beside the names alone are folded at their brackets, too.
+    """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, headings take two lines and cells break at
+    their slashes, then the columns are split over several tables. What does not fit beside the names alone is folded further.
     """
     from rich.console import Console
 
@@ -65,14 +65,13 @@ def _fit(table: Table, width: int) -> list[list[list[str]]]:
     columns = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
     if _width(columns) <= width:
         return [columns]
-    columns = [[heading.replace(" / ", "/").replace(" ", "\n"), *cells] for heading, *cells in columns]
     fold = partial(_fold_name, most=max(_NAME, width // 4))
-    names = [[heading, *map(fold, cells)] for heading, *cells in columns[: table.names]]
+    names = [_fold_heading(heading, [*map(fold, cells)]) for heading, *cells in columns[: table.names]]
     parts = [[*names]]
-    for column in columns[table.names :]:
-        folded = [cell.replace(" / ", "\n") for cell in column]
+    for heading, *cells in columns[table.names :]:
+        folded = _fold_heading(heading, [cell.replace(" / ", "\n") for cell in cells])
         if _width([*names, folded]) > width:
-            folded = [*map(_fold_figure, column)]
+            folded = [heading.replace(" ", "\n"), *map(_fold_figure, cells)]
         if len(parts[-1]) > len(names) and _width([*parts[-1], folded]) > width:
             parts.append([*names])
         parts[-1].append(folded)
@@ -89,6 +88,13 @@ def _longest(cell: str) -> int:
     return max(map(cell_len, cell.split("\n")))
 
 
+def _fold_heading(heading: str, cells: Sequence[str]) -> list[str]:
+    """The column with its heading in two lines at most, which are as narrow as the cells where they can be."""
+    words, least = re.split(" (?!%)", heading.replace(" / ", "/")), max(map(_longest, cells))
+    folds = [f"{' '.join(words[:at])}\n{' '.join(words[at:])}".strip() for at in range(len(words))]
+    return [min(folds, key=lambda fold: max(_longest(fold), least)), *cells]
+
+
 def _fold_figure(cell: str) -> str:
     """`27.6 / 67.0 (25.1–30.2, 60.0–72.4)` on several lines, each number whole; of words a line each."""
     if not re.search(r"\d", cell):
@@ -97,8 +103,10 @@ def _fold_figure(cell: str) -> str:
 
 
 def _fold_name(cell: str, most: int) -> str:
+    """At spaces; inside a word only where it alone is too long."""
     lines = [""]
-    for piece in _BREAKS.split(cell):
+    words = re.split(r"(?<= )(?=\S)", cell)
+    for piece in (part for word in words for part in (_BREAKS.split(word) if _longest(word.rstrip()) > most else [word])):
         if _longest(lines[-1] + piece.rstrip()) <= most or not lines[-1]:
             lines[-1] += piece
         else:

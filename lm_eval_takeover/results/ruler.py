@@ -45,11 +45,13 @@ def describe_bend(rows: Mapping[str, Read | None]) -> str | None:
     most, least = (choose(known, key=lambda name: known[name].unboxed, default="") for choose in (max, min))
     if not known or known[most].unboxed - known[least].unboxed <= APART:
         return None
-    (with_box, without), move = read_refused(), max(map(bound_refused, (known[most], known[least])))
+    move = max(map(bound_refused, (known[most], known[least])))
+    shares = (
+        f"{known[most].unboxed:.0%} of the samples of {most} are read without a box, and {known[least].unboxed:.0%} of {least}"
+    )
     return (
-        f"{most} answers without a box in {known[most].unboxed:.0%} of the samples, {least} in {known[least].unboxed:.0%}: "
-        f"reading can move the gap between them by up to {100 * move:.1f} points, since of right answers up to {without:.1%} are "
-        f"refused without a box and {with_box:.1%} with one (--columns reading)"
+        f"{shares}. Without one more right answers are refused: this can move the gap between the two by up to "
+        f"{100 * move:.1f} points (--columns reading)"
     )
 
 

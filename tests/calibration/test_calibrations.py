@@ -169,5 +169,5 @@ def test_a_pair_whose_disagreement_is_everywhere_is_warned_about():
     everywhere = replace(demo, scores={"ce": spread, "top1": spread})
     assert peak_share(everywhere) == pytest.approx(0.1 * (1 + np.log(10)), abs=0.01)
     missed = replace(demo, targets=(replace(TARGET, low=0.05, high=0.07),))
-    assert "ce at 8.0%: other prompts realize 5.0% to 7.0%" in list_limits(missed)[-1]
+    assert "ce: 8.0% was asked for, other prompts realize 5.00% to 7.00%" in list_limits(missed)[-1]
     assert any("the tenth of the tokens with the highest ce holds 33% of it" in line for line in list_limits(everywhere))

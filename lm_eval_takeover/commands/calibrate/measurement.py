@@ -236,7 +236,12 @@ def rate_table(calibration: Calibration, scores: Sequence[str] | None = None) ->
                 share = row.get(f"share_{rule}")
                 cells += [f"{row[f'kappa_{rule}']:.4g}", "-" if share is None else f"{share:.2%}"]
             rows.append(cells)
-    return Table(columns, rows, names=2)
+    note = (
+        f"Spike ratio: the share of these tokens above tau. Takeovers: the share at which the gate fires on these texts, with "
+        f"its test against the last {calibration.window} scores. Tail: with kappa_rule=tail_to_mean. A run realizes another "
+        f"rate: each takeover changes what follows."
+    )
+    return Table(columns, rows, [note], names=2)
 
 
 def target_table(calibration: Calibration) -> Table:
@@ -263,8 +268,8 @@ def list_limits(calibration: Calibration) -> list[str]:
     if calibration.tokens and (least := 30 / calibration.tokens) > LOWEST:
         lines.append(f"few tokens: below a spike ratio of {least:.2g}, fewer than 30 of them lie above tau")
     lines += [
-        f"{target.name} at {target.target_rate:.1%}: other prompts realize {target.low:.1%} to {target.high:.1%}; more of them "
-        f"(--num_held_out) bring it nearer"
+        f"{target.name}: {target.target_rate:.1%} was asked for, other prompts realize {target.low:.2%} to {target.high:.2%}; "
+        f"more of them (--num_held_out) find a nearer value"
         for target in calibration.targets
         if target.low is not None and target.high is not None and not target.low <= target.target_rate <= target.high
     ]
@@ -295,9 +300,6 @@ def render_page(calibration: Calibration, path: str, scores: Sequence[str] | Non
         f"Use it as the model argument `calibration={path}`{rate}.",
         write_markdown(Table(["", ""], _list_facts(calibration), list_limits(calibration), names=2)),
         "## Rates",
-        f"`spike ratio` is the share of these tokens above `tau`. `takeovers` is the share at which the gate fires on these "
-        f"rollouts, with its test against the last {calibration.window} scores. `tail` is `kappa_rule=tail_to_mean`. A run "
-        f"realizes another rate: each takeover changes what follows.",
         write_markdown(rate_table(calibration, scores)),
     ]
     if calibration.targets:

@@ -130,40 +130,43 @@ Cells = tuple[str, list[list[Part]]]  # a heading and, by row, the figures below
 
 
 def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Iterable[tuple[str, list[str]]]]) -> Table:
-    """Model, rate, Acc and Pass@k by task, the average of several tasks, Recovery, and what was asked for."""
+    """Model, rate, Acc and Pass@k by task, the average of several tasks, Recovery; then what was asked for."""
     rows = board.rows
     shown = dict.fromkeys(_heading(task) for row in rows for task in row.tasks)
     headings = list(dict.fromkeys([*(_HEADINGS[task] for task in MATHEMATICAL if _HEADINGS[task] in shown), *shown]))
     published = any(row.source != MEASURED for row in rows)
-    cells = [{_heading(task): cell for task, cell in row.tasks.items()} for row in rows]
-    table: list[Cells] = [("Model", [_alone(row.name) for row in rows]), ("Rate", [_alone(_show_rate(row)) for row in rows])]
-    table += [(heading, [_list_parts(each.get(heading), extras) for each in cells]) for heading in headings]
+    named = [{_heading(task): cell for task, cell in row.tasks.items()} for row in rows]
+    cells = {heading: [each.get(heading) for each in named] for heading in headings}
     if len(headings) != 1 or published:
-        table.append(("Average", [_list_parts(row.average, extras) for row in rows]))
-    table.append(("Recovery", [_list_recoveries(row, extras) for row in rows]))
+        cells["Average"] = [row.average for row in rows]
+    scored = [(heading, [_list_scores(cell, extras) for cell in column]) for heading, column in cells.items()]
+    scored.append(("Recovery", [_list_recoveries(row, extras) for row in rows]))
+    columns = [("Model", [row.name for row in rows]), ("Rate", [_show_rate(row) for row in rows])]
+    columns += [column for each in scored for column in write(each)]
     if "same_as_guide" in extras:
         same = [row.average.rates.same_as_guide if row.average else None for row in rows]
-        table.append(("Same as guide", [_alone("" if share is None else f"{share:.1%}") for share in same]))
+        columns.append(("Same as guide", ["" if share is None else f"{share:.1%}" for share in same]))
     for name, heading in _COSTS.items() if "cost" in extras else ():
-        table.append((heading, [_alone(_show_cost(getattr(row.rates, name))) for row in rows]))
+        columns.append((heading, [_show_cost(getattr(row.rates, name)) for row in rows]))
+    for heading, column in cells.items():
+        more = [_list_more(cell, extras) for cell in column]
+        for label in dict.fromkeys(label for each in more for label in each):
+            columns.append((f"{heading} {label}", [each.get(label, "") for each in more]))
+    if "reading" in extras:
+        boxed = [row.recovery.get(BOXED, Figure()).value for row in rows]
+        columns.append(("Recovery of boxes alone", ["" if value is None else f"{value:z.0%}" for value in boxed]))
     if published:
-        table.append(("Source", [_alone(row.source.removeprefix("published, ")) for row in rows]))
-    columns = [column for cells in table for column in write(cells)]
+        columns.append(("Source", [row.source.removeprefix("published, ") for row in rows]))
     lines = [list(line) for line in zip(*(texts for _, texts in columns), strict=True)]
     return Table([heading for heading, _ in columns], lines, _list_notes(board, extras))
 
 
-def _alone(text: str) -> list[Part]:
-    return [("", text, "")]
-
-
 def _join(cells: Cells) -> Iterator[tuple[str, list[str]]]:
-    """One column, with a cell's figures and their intervals side by side; more than two figures are labelled."""
+    """One column, with a cell's figures and their intervals side by side."""
     texts = []
     for parts in cells[1]:
         shown = [f"{figure or '-'} ({span})" if span else figure or "-" for _, figure, span in parts]
-        labelled = [f"{label} {each}" for (label, *_), each in zip(parts, shown, strict=True)] if len(parts) > 2 else shown
-        texts.append(" / ".join(labelled) if any(figure for _, figure, _ in parts) else "")
+        texts.append(" / ".join(shown) if any(figure for _, figure, _ in parts) else "")
     yield cells[0], texts
 
 
@@ -179,13 +182,15 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     rows = board.rows
     has_intervals = "intervals" in extras
     intervals = "Intervals are 95 %, over problems." if has_intervals else "`--columns intervals` adds intervals."
-    ks = {(cell.k, cell.samples) for row in rows for cell in row.tasks.values()}
-    k, samples = ks.pop() if len(ks) == 1 else (8, 8)
+    ks = {cell.k for row in rows for cell in row.tasks.values()}
+    k = ks.pop() if len(ks) == 1 else 8
     look = "A good row has the guide's Acc at a small Rate. " * any(row.kind in PAIRS for row in rows)
     notes = [
-        f"{' / '.join(_name_parts(k, samples or k, extras))}, in %. {look}{intervals}{_name_sizes(rows)}",
-        *_list_other_parts(rows, extras, k),
+        f"{_name_scores(k)}, in %. {look}{intervals}{_name_sizes(rows)}",
+        *_list_other_scores(rows, k),
     ]
+    if "truncated" in extras:
+        notes.append("With truncated: Acc, and what it would be if all answers that the token limit cut off were correct.")
     notes += [f"Recovery is measured against {name}." for name in _unique(row.reference for row in rows)]
     guides = [row.average.rates.same_as_guide for row in rows if row.kind == "guide" and row.average]
     if "same_as_guide" in extras and guides == [None]:
@@ -193,10 +198,12 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.source == MEASURED and row.kind in PAIRS:
-            for metric, label in _list_measures(row.average):
-                if (figure := row.recovery.get(metric)) and figure.why not in (None, TOO_WIDE):
+            figures = {label: row.recovery.get(metric, Figure()) for metric, label in _list_measures(row.average)}
+            alike = len({figure.why for figure in figures.values()}) == 1
+            for label, figure in figures.items():
+                if figure.why not in (None, TOO_WIDE):
                     why = figure.why if figure.value is not None else f"no Recovery: {figure.why}"
-                    reasons.setdefault(why, []).append(f"{row.name} ({label})")
+                    reasons.setdefault(why, []).append(row.name if alike else f"{row.name} ({label})")
         if row.average_why:
             reasons.setdefault(f"no average: {row.average_why}", []).append(row.name)
     notes += [f"{', '.join(_unique(models))}: {why}." for why, models in reasons.items()]
@@ -210,13 +217,11 @@ def _unique(names: Iterable[str | None]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name]
 
 
-def _name_parts(k: int | None, samples: int | None, extras: Sequence[str]) -> list[str]:
-    majority = [f"Maj@{samples}"] if "maj8" in extras else []
-    words = [word for name, parts in _PARTS.items() if name in extras for word in parts.values()]
-    return ["Acc", *([f"Pass@{k}"] if k and k > 1 else []), *majority, *words]
+def _name_scores(k: int | None) -> str:
+    return f"Acc / Pass@{k}" if k and k > 1 else "Acc"
 
 
-def _list_other_parts(rows: Sequence[BoardRow], extras: Sequence[str], usual: int | None) -> list[str]:
+def _list_other_scores(rows: Sequence[BoardRow], usual: int | None) -> list[str]:
     """A line on each task whose cells are of another Pass@k than the usual one, or whose accuracy has another name."""
     lines = []
     for row in rows:
@@ -224,9 +229,9 @@ def _list_other_parts(rows: Sequence[BoardRow], extras: Sequence[str], usual: in
             if cell.accuracy != ACC:
                 lines.append(f"{_heading(task)}: Acc is its {cell.accuracy}.")
             if cell.k != usual:
-                lines.append(f"{_heading(task)}: {' / '.join(_name_parts(cell.k, cell.samples, extras))}.")
+                lines.append(f"{_heading(task)}: {_name_scores(cell.k)}.")
         if row.average and row.average.k not in (None, 1, usual):
-            lines.append(f"Average and Recovery: Acc / Pass@{row.average.k}.")
+            lines.append(f"Average and Recovery: {_name_scores(row.average.k)}.")
     return _unique(lines)
 
 
@@ -258,19 +263,26 @@ def _show_rate(row: BoardRow) -> str:
     return f"({row.nominal:.0%})" if row.nominal is not None else ""
 
 
-def _list_parts(cell: Summary | None, extras: Sequence[str]) -> list[Part]:
+def _list_scores(cell: Summary | None, extras: Sequence[str]) -> list[Part]:
     if cell is None or cell.acc.value is None:
         return []
-    shown = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
-    majority = cell.score("maj@8") if cell.score("maj@8").value is not None else cell.score(f"maj@{cell.samples}")
-    shown += [_show_share(majority, intervals=False)] if "maj8" in extras else []
-    for name in (name for extra, names in _PARTS.items() if extra in extras for name in names):
+    return [(label, *_show_share(cell.score(metric), "intervals" in extras)) for metric, label in _list_measures(cell)]
+
+
+def _list_more(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
+    """What `--columns` adds of a cell, by its label."""
+    if cell is None or cell.acc.value is None:
+        return {}
+    shown = {}
+    if "maj8" in extras:
+        n = 8 if cell.score("maj@8").value is not None else cell.samples
+        shown[f"Maj@{n}"], _ = _show_share(cell.score(f"maj@{n}"), intervals=False)
+    for name, label in (part for extra, parts in _PARTS.items() if extra in extras for part in parts.items()):
         rate = getattr(cell.rates, name)
-        text, _ = _show_share(Figure(rate), False)
+        shown[label], _ = _show_share(Figure(rate), intervals=False)
         if name == "truncated" and rate is not None:  # what Acc were at most if all of these had gone on to be correct
-            text = f"[{100 * cell.acc.value:.1f}, {100 * min(1.0, cell.acc.value + rate):.1f}]"
-        shown.append((text, ""))
-    return [(label, *each) for label, each in zip(_name_parts(cell.k, cell.samples, extras), shown, strict=True)]
+            shown[label] = f"[{100 * cell.acc.value:.1f}, {100 * min(1.0, cell.acc.value + rate):.1f}]"
+    return shown
 
 
 def _show_share(figure: Figure, intervals: bool) -> tuple[str, str]:
@@ -280,9 +292,9 @@ def _show_share(figure: Figure, intervals: bool) -> tuple[str, str]:
 
 
 def _list_recoveries(row: BoardRow, extras: Sequence[str]) -> list[Part]:
-    """The Recovery of Acc and of Pass@k, and with `reading` of boxes alone. A wide interval is always there, with a mark."""
-    parts, boxed = [], [(BOXED, _PARTS["reading"]["acc_boxed"])] if "reading" in extras else []
-    for name, label in [*_list_measures(row.average), *boxed]:
+    """The Recovery of Acc and of Pass@k. A wide interval is always there, with a mark."""
+    parts = []
+    for name, label in _list_measures(row.average):
         figure = row.recovery.get(name, Figure())
         is_wide = figure.why == TOO_WIDE
         bounds = figure.interval if "intervals" in extras or is_wide else None

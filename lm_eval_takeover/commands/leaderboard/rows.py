@@ -71,7 +71,7 @@ def build_board(
     averaged = summary.choose_averaged(sorted({task for row in named for task in row.tasks}))
     rows = [_describe_row(row, named, averaged) for row in named]
     missed = [
-        f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
+        f"{row.name}: a rate of {row.missed_rate:.1%} was asked for, and {row.rates.realized_rate:.1%} was realized"
         for row in rows
         if row.missed_rate is not None
     ]

@@ -218,22 +218,28 @@ def _describe(verdict: str, checks: Sequence[Check], old: Run, confidence: float
 
 def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> list[Table]:
     figures = ["Verdict", "Baseline", "Now", "Change", f"{confidence:.0%} interval", "p (Holm)"]
+    counted = ["Verdict", "Problems", "Changed", "Worse", "Better", "p (Holm)"]
     places = 3 if all(check.limit >= 0.01 for check in checks) else 4
     tables = []
     for check in checks:
         lines = []
         for task, judged in check.tasks.items():
-            shares = (f"{share:.{places}f}" for share in (judged.baseline, judged.now))
-            change, low, high = (f"{value:+.{places}f}" for value in (judged.difference, judged.low, judged.high))
-            lines.append([task, judged.verdict, *shares, change, f"{low} to {high}", show_p_value(judged.p_holm)])
-        tables.append(Table([check.metric if len(checks) > 1 else "Task", *figures], lines))
+            if (changed := judged.changed) is not None:
+                counts = changed.answers, changed.worse + changed.better, changed.worse, changed.better
+                shown = [f"{count:,}" for count in counts]
+            else:
+                change, low, high = (f"{value:+.{places}f}" for value in (judged.difference, judged.low, judged.high))
+                shown = [f"{judged.baseline:.{places}f}", f"{judged.now:.{places}f}", change, f"{low} to {high}"]
+            lines.append([task, judged.verdict, *shown, show_p_value(judged.p_holm)])
+        columns = counted if check.metric == verdicts.CHANGED else figures
+        tables.append(Table([check.metric if len(checks) > 1 else "Task", *columns], lines))
     return [*tables[:-1], replace(tables[-1], notes=_list_notes(verdict, checks, allowed))]
 
 
 def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
-    kinds = dict.fromkeys((*CHANGES, verdicts.CHANGED), "change")
-    limits = [f"allowed {kinds.get(check.metric, 'drop')} of {check.metric} {check.limit:g}" for check in checks]
-    notes = [f"{verdict}: {', '.join(limits)}"]
+    kinds = {**dict.fromkeys(CHANGES, " change"), verdicts.CHANGED: ""}
+    limits = [f"{check.metric}{kinds.get(check.metric, ' drop')} {check.limit:g}" for check in checks]
+    notes = [f"{verdict}; allowed: {', '.join(limits)}"]
     for check in checks:
         of = f" ({check.metric})" if len(checks) > 1 else ""
         notes += [f"{task}{of}: {judged.note}" for task, judged in check.tasks.items() if judged.note]
@@ -254,8 +260,9 @@ def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
     )
     for task, judged, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
-        span = f"{judged.difference:+.4f} ({judged.low:+.4f} to {judged.high:+.4f})"
-        text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}{'; ' * bool(judged.note)}{judged.note}")
+        span = f"{judged.difference:+.4f} ({judged.low:+.4f} to {judged.high:+.4f}), "
+        more = f"{'; ' * bool(judged.note)}{judged.note}"
+        text = for_terminal(f"{judged.verdict}: {span * (judged.changed is None)}limit {limit:g}{more}")
         if judged.verdict in failing:
             ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)
         elif judged.verdict == "inconclusive":
@@ -277,9 +284,9 @@ def _lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
     notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}, if all problems get harder alike. Whole: if whole "
              "problems are lost."]  # fmt: skip
     if any(row.power is None for row in rows):
-        notes.append("- in Power: there is no such drop, as Acc is below it (of the average: the Acc of one of its tasks).")
+        notes.append("- for Power: there is no such drop, as Acc is below it (of the average: the Acc of one of its tasks).")
     if any(row.problems_for_80 is None and row.power is not None for row in rows):
-        notes.append(f"Only - in Problems: more than {MOST_PROBLEMS:,}: the drop is hardly beyond the allowed one.")
+        notes.append(f"- for Problems alone: more than {MOST_PROBLEMS:,}, as the drop is hardly larger than the allowed one.")
     if AVERAGE in {row.task for row in rows}:
         notes.append("Corrected over the tasks and their average, as regress does it where one of them drops.")
     return Table(heading, table, notes)

@@ -55,6 +55,7 @@ class TaskVerdict:
     verdict: str
     note: str = ""
     p_holm: float = 1.0
+    changed: "Changed | None" = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def judge_changed(old: Run, new: Run, most: float, confidence: float) -> dict[st
         verdict = "pass" if count <= (most if most >= 1 else most * answers) else verdict
         difference = (changed.better - changed.worse) / answers
         figures = count / answers, difference, 0.0 - count / answers, (1 - 2 * least) * count / answers, changed.p_value
-        verdicts[task] = TaskVerdict(CHANGED, 0.0, *figures, verdict, changed.describe())
+        verdicts[task] = TaskVerdict(CHANGED, 0.0, *figures, verdict, changed.describe(), changed=changed)
     return correct(verdicts, 1 - confidence)
 
 

@@ -74,12 +74,12 @@ def _print_answer(console: Console, run: RunReader, sample: Answered, options: a
     verdict = f"{sample.outcome or 'not verified'}: {sample.answer or 'no answer'} (gold: {prompt['answer'] or 'not known'})"
     console.print(Text(for_terminal(verdict), "bold"))
     if options.kind and donor and run.takeover.get("tau") is not None:
-        top = partial(_find_top, run, sample, f"{donor}_top")
+        top = partial(_tell_top, run, sample, f"{donor}_top", decode)
         console.print(Text("\n".join(list_scores(decode, trace, donor, run.takeover, top)) + "\n"))
 
 
 def list_scores(
-    decode: Decode, trace: Columns, donor: str, gate: Mapping[str, Any], find_top: Callable[[int], int | None]
+    decode: Decode, trace: Columns, donor: str, gate: Mapping[str, Any], tell_top: Callable[[int], str]
 ) -> Iterator[str]:
     """A line for each takeover: its place, its score beside what it had to exceed, its mark. Then two on the highest other."""
     yield f"tau {gate['tau']:.3f}, {gate['score']} at each takeover beside what it had to exceed:"
@@ -87,9 +87,9 @@ def list_scores(
     least = np.fmax(gate["tau"], (gate["kappa"] or 0) * means)
 
     def tell(at: int) -> str:
-        mark = _mark(decode, int(trace["token_id"][at]), int(trace["host_token_id"][at]), "[]")
+        mark = _mark(decode, int(trace["token_id"][at]), int(trace["host_token_id"][at]), "[]").plain.strip()
         sign = ">" if scores[at] > least[at] else "<"
-        return f"token {at:,}: {scores[at]:.3f} {sign} {least[at]:.3f}  {mark.plain}".strip()
+        return f"token {at:,}: {scores[at]:.3f} {sign} {least[at]:.3f}  {mark}"
 
     yield from map(tell, np.flatnonzero(taken & ~np.isnan(scores)).tolist())
     kept = np.where(taken | np.isnan(scores), -np.inf, scores)
@@ -97,14 +97,14 @@ def list_scores(
         at = int(kept.argmax())
         yield f"highest that did not fire, {tell(at)}"
         held = "tau" if highest <= gate["tau"] else "the window: kappa times the mean of the scores before it"
-        top = find_top(at)
-        known = "not known; `lm-eval-takeover score` reads it" if top is None else _mark(decode, top, -1, "[]").plain.strip()
-        yield f"  held by {held}; the {donor}'s likeliest token: {known}"
+        yield f"  held by {held}; the {donor}'s likeliest token: {tell_top(at)}"
 
 
-def _find_top(run: RunReader, sample: Answered, column: str, at: int) -> int | None:
-    """The likeliest token of a model at a position, if `score` has read the run."""
-    return next((int(found[column][at]) for _, _, found in run.read_scores([column], [sample])), None)
+def _tell_top(run: RunReader, sample: Answered, column: str, decode: Decode, at: int) -> str:
+    """The likeliest token of a model at a position; what finds it, if `score` has not read this run."""
+    for _, _, found in run.read_scores([column], [sample]):
+        return _mark(decode, int(found[column][at]), -1, "[]").plain.strip()
+    return f"not known; `lm-eval-takeover score {run.folder}` reads it"
 
 
 def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> Answered:

@@ -189,8 +189,11 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
         before, tokens = [(*position.prompt, *position.begun) for position, _ in part], [[token] for _, token in part]
         return readers.backend.compare(scores, before, tokens, [position.label for position, _ in part])
 
-    batches = run_in_batches(read, forced, readers.backend.fit_rows(longest))
-    values = [value for _, batch in batches for value in batch]
+    values = []
+    with tqdm(total=len(forced), desc="Reading scores") as bar:
+        for batch, read_values in run_in_batches(read, forced, readers.backend.fit_rows(longest)):
+            values += read_values
+            bar.update(len(batch))
     for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
         row = {score.name: float(of_host[score.name][0]) for score in scores}
         for role in ("base", "guide"):
@@ -279,7 +282,7 @@ def write_effects(
         texts = pl.DataFrame([text for row in rows for text in _list_texts(row)])
         write_whole(folder / TEXTS, lambda stream: texts.write_parquet(stream))
         write_text(folder / effects.EXAMPLES, json.dumps(content, indent=1) + "\n")
-    print(_show_summary(tables["effect_summary"], after))
+    print(_show_summary(tables["effect_summary"], run, after))
     print(_show_auroc(tables["effect_auroc"]))
     print(f"{', '.join(tables)} -> {folder}")
 
@@ -313,7 +316,7 @@ def _describe_example(row: Row, tokenizer: Any) -> dict[str, Any]:
     return described
 
 
-def _show_summary(table: pl.DataFrame, after: str) -> str:
+def _show_summary(table: pl.DataFrame, run: RunReader, after: str) -> str:
     alone = table["task"].n_unique() == 2  # one task, and all
     rows = [
         [
@@ -326,13 +329,14 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
         for row in table.iter_rows(named=True)
         if row["task"] == effects.ALL or not alone
     ]
+    then = f"the {run.host} writes alone" if after == "base" else "the run goes on with its gate"
     notes = [
-        f"Takeovers help where Effect is above 0: correct continuations with the donor's token minus with the host's, in points. "
-        f"After the token, {'the default writer goes on alone' if after == 'base' else 'the run goes on with its gate'}.",
+        f"Takeovers help where Effect is above 0: correct texts behind the {run.donor}'s token minus those behind the "
+        f"{run.host}'s, in points. After it {then}.",
         f"Helpful, harmful: share of positions with an effect beyond {100 * effects.LARGE:.0f} points, less the noise of "
-        f"continuations. 80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
+        f"continuations. 80 % at: the share of positions with 80 % of the gain. In brackets 95 % intervals over problems.",
     ]
-    headings = ["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % of gain"]
+    headings = ["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % at"]
     return write_terminal(Table(headings, rows, notes))
 
 

@@ -183,9 +183,12 @@ def _draw_panels(
 def _draw_method(axes: Any, lines: _Lines, column: str, metric: str, colour: str, points: dict[str, str]) -> None:
     """A band, a curve, and a point for each row, whose title `points` gets."""
     costs = [line[column] for line in lines]
-    axes.plot(costs, [line[metric] for line in lines], color=colour, linewidth=1.6, label=lines[0]["method"])
+    style = {"color": colour, "linewidth": 1.6}
+    axes.plot(costs, [line[metric] for line in lines], **style, marker="o", markersize=5, label=lines[0]["method"])
     banded = [line for line in lines if line[f"{metric}_low"] is not None]
     bounds = [[_find_bound(line, metric, end) for line in banded] for end in ("low", "high")]
+    if len(lines) == 1:  # a band would have no width
+        axes.vlines([line[column] for line in banded], *bounds, **style)
     axes.fill_between([line[column] for line in banded], *bounds, color=colour, alpha=0.18, linewidth=0)
     for line in lines:
         point, where = f"point-{len(points)}", f"{column.replace('_', ' ')} {line[column]:.3g}"

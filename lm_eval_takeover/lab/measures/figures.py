@@ -176,17 +176,26 @@ def _draw_planning(axes: Axes, table: Table) -> None:
 
 
 def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) -> None:
-    """A point for each row, with its interval where there is one, and a hollow one of its Pass@k."""
+    """A point for each row, with its interval where there is one, and a hollow one of its Pass@k.
+
+    A model alone that writes all tokens would stretch the axis: lines of its height stand for it.
+    """
     colours = colour_rows(table["run"])
     for row in table.iter_rows(named=True):
-        (point,) = axes.plot(row[x], row["acc"], "o", label=_join(row[name] for name in by), color=colours[row["run"]])
+        name, colour = _join(row[name] for name in by), colours[row["run"]]
+        if x == "realized_rate" and row[x] == 1:
+            axes.axhline(row["acc"], label=f"{name} (100 %)", color=colour, linewidth=1)
+            axes.axhline(row["pass8"], linestyle=":", color=colour, linewidth=1)
+            continue
+        axes.plot(row[x], row["acc"], "o", label=name, color=colour)
         if "acc_low" in row:
-            axes.plot([row[x]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1)
-            axes.plot(row[x], row["pass8"], "D", color=point.get_color(), markerfacecolor="#ffffff", markersize=4)
+            axes.plot([row[x]] * 2, [row["acc_low"], row["acc_high"]], color=colour, linewidth=1)
+            axes.plot(row[x], row["pass8"], "D", color=colour, markerfacecolor="#ffffff", markersize=4)
     axes.set_ylim(0, 1.03)
     _percent(axes.xaxis)
     _percent(axes.yaxis)
-    _label(axes, label, "Acc, Pass@k (hollow)" if "pass8" in table.columns else "Acc")
+    ks = table["k"].unique().to_list() if "pass8" in table.columns else []
+    _label(axes, label, f"Acc, Pass@{ks[0] if len(ks) == 1 else 'k'} (hollow)" if ks else "Acc")
 
 
 def _draw_rates(axes: Axes, table: Table) -> None:

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
+from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal, make_page_policy
 from lm_eval_takeover.lab.extra import draw_svg
@@ -131,6 +132,7 @@ def prepare(analysis: Analysis, effects: Mapping[str, Any] | None, story: Mappin
     rows = list_rows(analysis)
     head = [row for row in rows if row.task == rows[0].task]
     overview = draw_svg(partial(draw_overview, rows={row.run: row.scores for row in head}), SIZE)
+    mark = MISSED if any("†" in cell for row in rows for cell in row.cells) else None
     # The frontier of the comparison that the runs are rows of, then the figures of the analysis.
     figures = analysis.find_kept("frontier.svg")
     figures += [analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN and name in CAPTIONS]
@@ -145,7 +147,7 @@ def prepare(analysis: Analysis, effects: Mapping[str, Any] | None, story: Mappin
         rows=head,
         other_rows=rows[len(head) :],
         overview=clean_figure(overview.encode(), "overview", "overview"),
-        costs=" ".join(filter(None, [tell_costs(analysis), tell_bend(analysis)])),
+        costs=" ".join(filter(None, [tell_costs(analysis), tell_bend(analysis), mark])),
         lead=tell_accuracy(analysis, {row.run: row for row in head}),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in figures],
         effects=effects,

@@ -51,7 +51,9 @@ def _read_takeovers(run: RunReader) -> tuple[list[float], Words]:
 
 
 def _name(pieces: Pieces, token: int) -> str:
-    return "" if token < 0 else pieces.name(token).replace("\n", "⏎")[:_LONGEST_TOKEN]
+    """With spaces that nothing else would show."""
+    name = "" if token < 0 else pieces.name(token).replace("\n", "⏎")[:_LONGEST_TOKEN]
+    return name if name.strip() else name.replace(" ", "␣")
 
 
 def tell_accuracy(analysis: Analysis, rows: Mapping[str, Any]) -> str:

@@ -140,7 +140,7 @@ def test_a_missed_rate_is_marked_and_explained(tmp_path, board, printed, given, 
     rows, warnings = board(tmp_path)
     ((name, row),), asked = rows.items(), next(iter(given.values()))
     assert (row["nominal"], row["missed_rate"]) == (asked, asked if missed else None)
-    line = f"{name}: {asked:.1%} of the tokens were to be taken over, and {realized:.1%} were"
+    line = f"{name}: a rate of {asked:.1%} was asked for, and {realized:.1%} was realized"
     assert warnings == ([line] if missed else [])
     assert (f"{realized:.1%} †" in printed(tmp_path)) == ("† off the rate that was" in printed(tmp_path)) == missed
 
@@ -206,7 +206,7 @@ def test_a_name_is_the_label_or_what_differs(tmp_path, first, second, names):
     assert [row.name for row in board.rows] == [f"{GUIDED} {name}" if name[0] == "(" else name for name in names]
 
 
-def test_columns_stand_in_each_cell(tmp_path, board, printed):
+def test_more_figures_of_a_task_have_columns_of_their_own(tmp_path, board, printed):
     rates = {"takeover_amc23": {"realized_rate": 0.04}, "takeover_aime24": {"realized_rate": 0.1}}
     counts = {"takeover_amc23": [3] * 40, "takeover_aime24": [1] * 30}
     shares = {"acc_boxed": 0.25, "unboxed": 0.3, "no_answer": 0.125, "truncated": 0.5}
@@ -217,9 +217,11 @@ def test_columns_stand_in_each_cell(tmp_path, board, printed):
         assert {name: cell[name] for name in shares} == shares
     words = [folder, "--format", "md", "--columns"]
     said = printed(*words, "task_rate")
-    assert "Acc 37.5 / Pass@8 100.0 / realized rate 4.0" in said and "Acc / Pass@8 / realized rate" in said
-    labelled = "with truncated [37.5, 87.5] / Acc of boxes alone 25.0 / read without a box 30.0 / no answer 12.5"
-    assert labelled in printed(*words, "truncated", "reading").replace("\\", "")  # Markdown escapes brackets
+    assert "| AMC23 realized rate |" in said and "| 37.5 / 100.0 |" in said and "| 4.0 |" in said
+    heading, _, line, *_ = printed(*words, "truncated", "reading").replace("\\", "").splitlines()  # Markdown escapes brackets
+    figures = dict(zip(*(each.split(" | ") for each in (heading, line)), strict=True))
+    shown = {"with truncated": "[37.5, 87.5]", "Acc of boxes alone": "25.0", "read without a box": "30.0", "no answer": "12.5"}
+    assert {f"AMC23 {label}": text for label, text in shown.items()}.items() <= figures.items()
 
 
 def test_markdown_latex_and_csv_have_the_same_figures(results, board, printed):

@@ -226,15 +226,14 @@ def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, caps
 
 
 @pytest.mark.parametrize(("score", "mean", "held"), [(1.5, 3.0, "tau"), (22.215, 5.0, "the window")])
-def test_the_test_that_held_a_score_is_named_and_the_donors_token_where_it_is_known(score, mean, held):
+def test_the_test_that_held_a_score_is_named_and_the_donors_token(score, mean, held):
     rows = {"token_id": [0, 1], "host_token_id": [0, 1], "chosen_from": ["base"] * 2, "score": [0.1, score]}
     trace = {name: np.array(values) for name, values in (rows | {"window_mean": [np.nan, mean]}).items()}
     gate = {"tau": 3.572, "kappa": 5.0378, "score": "ce"}
     decode = ["The", " ant", " fox"].__getitem__
-    for top, told in ((2, "[fox]"), (None, "not known; `lm-eval-takeover score` reads it")):
-        *_, highest, why = list_scores(lambda ids: decode(*ids), trace, "guide", gate, {1: top}.get)
-        assert highest.startswith(f"highest that did not fire, token 1: {score:.3f} < ")
-        assert why.startswith(f"  held by {held}") and why.endswith(f"; the guide's likeliest token: {told}")
+    *_, highest, why = list_scores(lambda ids: decode(*ids), trace, "guide", gate, {1: "[fox]"}.__getitem__)
+    assert highest.startswith(f"highest that did not fire, token 1: {score:.3f} < ")
+    assert why.startswith(f"  held by {held}") and why.endswith("; the guide's likeliest token: [fox]")
 
 
 def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
@@ -245,7 +244,7 @@ def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
         write_run(tmp_path / row / "samples", policy, rollouts, {("t", doc): ("2 + 2", "4") for doc in range(3)})
     shown = show(capsys, tmp_path, "--missed", "--number", "3")
     assert shown.endswith("1 of 3 answers are missed\n") and "task t, doc 0, sample 0" in shown
-    assert "likeliest token: not known; `lm-eval-takeover score` reads it" in shown
+    assert f"likeliest token: not known; `lm-eval-takeover score {tmp_path}/guided/samples` reads it" in shown
     run = read_run_folder(tmp_path / "guided")
     score_run(run.folder, {one.stored.key: {"guide_top": [5] * 8} for one in run.answered})
     assert "the guide's likeliest token: [" in show(capsys, tmp_path, "--missed")

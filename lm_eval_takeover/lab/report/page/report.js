@@ -276,10 +276,16 @@ function start() {
     for (const id of ["compared", "change"]) find(id).parentElement.hidden = !comparable;
   }
 
+  /** The runs in the order of the grid: a narrow page shows the first two beside the problem. */
+  function columns() {
+    const first = [index.base, compared].filter((run) => run !== null);
+    return [...new Set([...first, ...index.runs.keys()])];
+  }
+
   function drawGrid() {
     listed = listProblems(index.problems, filters, correct, index.base, compared, guide);
     const head = element("tr", {}, element("th", { scope: "col" }, "Problem"));
-    index.runs.forEach((_, run) => head.append(element("th", { scope: "col" }, runName(run))));
+    for (const run of columns()) head.append(element("th", { scope: "col" }, runName(run)));
     find("grid").tHead.replaceChildren(head);
     find("grid").tBodies[0].replaceChildren(...listed.map(drawRow));
     const all = index.problems.length;
@@ -295,7 +301,7 @@ function start() {
     const row = element("tr", { "data-place": place });
     row.append(element("th", { scope: "row" }, element("b", {}, title(problem)), element("bdi", { class: "words" }, words)));
     const base = index.base === null ? null : countRight(problem.runs[index.base], correct);
-    problem.runs.forEach((samples, run) => row.append(element("td", {}, drawCell(problem, place, samples, run, base))));
+    for (const run of columns()) row.append(element("td", {}, drawCell(problem, place, problem.runs[run], run, base)));
     return row;
   }
 
