@@ -125,6 +125,16 @@ def save_struck_guide(folder, token):
     return Member("guide", str(folder))
 
 
+def save_adapter(base, folder, seed):
+    """Random LoRA weights of two projections of each layer."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(seed)
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
+    return folder
+
+
 class TableTokenizer:
     """Token `i` is the i-th text."""
 

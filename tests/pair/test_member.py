@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from helpers.one_line import one_line
-from helpers.pairs import GREEDY, edit, save_random_model
+from helpers.pairs import GREEDY, edit, save_adapter, save_random_model
 from helpers.processes import environment
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -267,11 +267,7 @@ def test_weights_that_are_not_the_model_s_are_refused_by_name(folder, spoil, wor
 
 @pytest.fixture
 def adapter(tmp_path, random_pair):
-    peft = pytest.importorskip("peft")
-    model = AutoModelForCausalLM.from_pretrained(random_pair["base"])
-    settings = {"r": 2, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "init_lora_weights": False}
-    peft.get_peft_model(model, peft.LoraConfig(**settings)).save_pretrained(tmp_path / "adapter")
-    return tmp_path / "adapter"
+    return save_adapter(random_pair["base"], tmp_path / "adapter", 0)
 
 
 def load_adapted(random_pair, adapter):
