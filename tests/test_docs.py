@@ -170,7 +170,6 @@ def cheap_commands(page):
     return [words for words in found if not re.search(r"\b(base|guide|pretrained)=", " ".join(words))]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if cheap_commands(page)], ids=lambda page: page.name)
 def test_commands_on_the_demo_pair_run_as_they_stand(page, forked, tmp_path):
     """Of the first problem; files that the page shows lie where the commands look for them."""
@@ -237,7 +236,6 @@ def fill(folder, demo_runs):
         write_results(folder / "results" / name, correct, run=run)
 
 
-@pytest.mark.slow
 def test_commands_of_pages_run_and_print_what_they_print(demo_runs, tmp_path, monkeypatch, capsys):
     """A command of several pages runs once."""
     fill(tmp_path, demo_runs)

@@ -59,7 +59,6 @@ def inputs_of(step, given):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("correct", "status"), [([8, 7, 8, 6] * 10, 0), ([1, 2, 0, 1] * 10, 1)])
 def test_the_action_passes_or_fails_and_writes_its_summary(shell, correct, status):
     write_results(shell.folder / "good", {"takeover_demo": [8, 7, 8, 6] * 10}, run=takeover())
@@ -75,7 +74,6 @@ def test_the_action_passes_or_fails_and_writes_its_summary(shell, correct, statu
     assert [path.name for path in (shell.folder / "junit").iterdir()] == ["regress.xml"]
 
 
-@pytest.mark.slow
 def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
     steps = [step for job in WORKFLOW["jobs"].values() for step in job["steps"] if "compare" in step.get("run", "")]
     for step in steps:

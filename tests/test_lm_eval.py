@@ -114,7 +114,6 @@ def run_code(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
 
 
-@pytest.mark.slow
 def test_ctrl_c_during_imports_is_one_line():
     done = run_code(f"""
 import sys
@@ -130,7 +129,6 @@ from lm_eval.__main__ import cli_evaluate
     assert (done.returncode, done.stderr) == (130, "stopped; nothing was written\n")
 
 
-@pytest.mark.slow
 def test_a_mistake_is_told_before_anything_heavy_is_imported():
     """Several in one process; the last one ends it."""
     mistakes = {
@@ -156,7 +154,6 @@ for number, words in enumerate({[*mistakes]!r}):
     assert done.stderr.splitlines() == [f"error: {line}" for line in mistakes.values()]
 
 
-@pytest.mark.slow
 def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(forked, tmp_path):
     words = [*COMMAND[1:], "--limit", "1", "--batch_size", "8", "--output_path", tmp_path, "--log_samples"]
     done = forked.run("lm_eval", *words, cwd=tmp_path)  # where git would complain
@@ -176,7 +173,6 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(forked, t
     assert [len(json.loads(line)["resps"][0]) for line in samples.read_text().splitlines()] == [8]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from helpers import reference
 from helpers.one_line import one_line
 from helpers.pairs import save_random_model
 from lm_eval.api.instance import Instance
@@ -29,30 +30,13 @@ def instances(prompts, settings, repeats=1, task="some_task", kind="generate_unt
     return [instance for instance in made for _ in range(repeats)]
 
 
-@pytest.fixture(scope="module")
-def demo_lm():
-    return GuidedTakeover(batch_size=16)
-
-
-def test_the_demo_pair_and_its_calibration_are_the_defaults(demo_lm):
-    info = demo_lm.get_model_info()["takeover"]
+def test_the_demo_pair_and_its_calibration_are_the_defaults():
+    info = GuidedTakeover().get_model_info()["takeover"]
     assert [info[role]["id"] for role in ("base", "guide")] == ["demo-base", "demo-guide"]
     assert info["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}
     gate = [info[name] for name in ("policy", "score", "spike_ratio", "kappa_rule", "calibration")]
     assert gate == ["disagreement", "ce", 0.03, "threshold_to_mean", "demo"]
     assert min(info["tau"], info["kappa"]) > 0
-
-
-def test_text_depends_on_prompt_sample_and_seed_only(demo_lm):
-    together = demo_lm.generate_until(instances(PROMPTS, SAMPLED, repeats=3), disable_tqdm=True)
-    backwards = demo_lm.generate_until(instances(PROMPTS[::-1], SAMPLED, repeats=3), disable_tqdm=True)
-    by_prompt = [together[i : i + 3] for i in range(0, len(together), 3)]
-    assert by_prompt == [backwards[i : i + 3] for i in range(0, len(backwards), 3)][::-1]
-    alone = GuidedTakeover(batch_size=1).generate_until(instances(PROMPTS[2:3], SAMPLED, repeats=3), disable_tqdm=True)
-    assert alone == by_prompt[2]
-    assert len(set(alone)) > 1  # repeats differ
-    other = GuidedTakeover(batch_size=16, seed=1)
-    assert other.generate_until(instances(PROMPTS[2:3], SAMPLED, repeats=3), disable_tqdm=True) != alone
 
 
 def test_tasks_are_reported_apart_and_together():
@@ -103,23 +87,17 @@ def test_log_likelihoods_equal_those_of_hf(role):
 
 
 def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random_pair):
-    """Against the two models asked one by one, with the decisions of the gate worked out in plain Python."""
+    """Against plain passes of the two models, with the decisions of the gate worked out in plain Python."""
     lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(random_pair["guide"]), tau=7.6, kappa=0.99, window=4)
     context, continuation = PROMPTS[0], "\nStep 1: the ant adds 5. We have 58."
     asked = [Instance("loglikelihood", {}, (context, continuation), 0)]
     ((value, greedy),) = lm.loglikelihood(asked, disable_tqdm=True)
     prompt = lm.tok_encode(context)
     ids = lm.tok_encode(context + continuation)[len(prompt) :]
-    from helpers import reference
-
-    scores, fired, total = [], [], 0.0
-    for t, token in enumerate(ids):
-        host, donor = (reference.next_logits(m.model, [*prompt, *ids[:t]], 512) for m in (lm.pair.base, lm.pair.guide))
-        score, recent = reference.score_of("ce", host, donor), scores[-4:]
-        fire = score > 7.6 and (t == 0 or score > 0.99 * sum(recent) / len(recent))
-        total += float(reference.log_softmax(donor if fire else host)[token])
-        scores.append(score)
-        fired.append(fire)
+    host, donor = (reference.all_logits(member.model, prompt, ids, 512) for member in (lm.pair.base, lm.pair.guide))
+    fired = reference.fires_along([reference.score_of("ce", *both) for both in zip(host, donor, strict=True)], 7.6, 0.99, 4)
+    writers = (d if fire else h for h, d, fire in zip(host, donor, fired, strict=True))
+    total = sum(float(reference.log_softmax(logits)[token]) for logits, token in zip(writers, ids, strict=True))
     assert value == pytest.approx(total, rel=1e-5)
     assert 0 < sum(fired) < len(fired)
     assert greedy is False

@@ -90,7 +90,6 @@ def test_every_import_is_declared():
         assert {canonicalize_name(owners.get(name, [name])[0]) for name in found} <= allowed, file
 
 
-@pytest.mark.slow
 def test_core_commands_run_without_the_lab_s_libraries_and_studies_name_what_is_missing(tmp_path):
     code = f"""
 import sys
@@ -156,7 +155,6 @@ print(json.dumps({
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["checkout", "editable", "wheel"])
 def test_lm_eval_finds_model_tasks_and_data_however_it_is_installed(way, wheel, tmp_path):
     """In a fresh environment; lm-eval and the rest are seen through one path entry, inside which no path files are read."""
@@ -190,7 +188,6 @@ def test_lm_eval_finds_model_tasks_and_data_however_it_is_installed(way, wheel, 
         assert not json.loads(run(python, "-c", FOUND, LM_EVAL_TAKEOVER_AUTOLOAD="0"))["model"]
 
 
-@pytest.mark.slow
 def test_an_sdist_and_its_wheel_lose_no_file(wheel):
     names = {*ZipFile(wheel).namelist()}
     for place, folder, pattern in (

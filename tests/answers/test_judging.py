@@ -8,12 +8,8 @@ import sys
 import threading
 import time
 
-import pytest
-
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.samples import Question
-
-pytestmark = pytest.mark.slow
 
 GOLD = r"3\sqrt{13}"
 HOSTILE = {

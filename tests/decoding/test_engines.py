@@ -31,11 +31,10 @@ ROUGH = {
     "entropy": Entropy(gate=Gate(5.2, 1.0)),
     "random": Random(rate=0.2),
 }
-REVERSED = ("disagreement", "random", "ensemble")
 # Policy, direction, sampling. The rough pair: two architectures, padded vocabularies of 512 and 544.
 CASES = [("small", name, "forward", SAMPLED) for name in EVERY]
 CASES += [("small", name, "forward", GREEDY) for name in ("disagreement", "entropy", "lossy", "segment")]
-CASES += [("small", name, "reverse", SAMPLED) for name in REVERSED]
+CASES += [("small", name, "reverse", SAMPLED) for name in ("disagreement", "random", "ensemble")]
 CASES += [("rough", "disagreement", "forward", how) for how in (Sampling(0.8, 0.9, 20), Sampling(1.2, min_p=0.05))]
 CASES += [("rough", "entropy", "forward", Sampling(0.8, 0.9, 20, 0.1)), ("rough", "random", "forward", Sampling(1.3, 1.0, 3))]
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from helpers.pairs import SAMPLED
+from helpers.reference import all_logits, log_softmax, score_of
 
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
@@ -64,24 +64,17 @@ def test_both_models_along_a_text_are_those_of_full_passes(demo_pair, requests, 
     widths = [tokens.shape[1] for tokens, _ in read_aligned(demo_pair, ("base",), prompts, texts, ["a", "b", "c"], block)]
     assert (sum(widths), max(widths)) == (len(texts[-1]), min(len(texts[-1]), block // (3 * demo_pair.vocab_size)))
     for prompt, text, columns in zip(prompts, texts, found, strict=True):
-        p, q = {}, {}
-        for role, into in (("base", p), ("guide", q)):
-            ids = torch.tensor([[*prompt, *text]])
-            with torch.inference_mode():
-                logits = demo_pair.member(role).model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
-            logits = logits[:, : demo_pair.vocab_size].double().numpy()
-            into["log"] = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-            into["p"] = np.exp(into["log"])
-            here = into["log"][np.arange(len(text)), text]
+        logits = {member.role: all_logits(member.model, prompt, text, demo_pair.vocab_size) for member in demo_pair.members}
+        for role, rows in logits.items():
+            log = np.array([log_softmax(row) for row in rows])
+            here = log[np.arange(len(text)), text]
             np.testing.assert_allclose(columns[f"{role}_logprob"], here, atol=1e-3)
-            np.testing.assert_allclose(columns[f"{role}_entropy"], -(into["p"] * into["log"]).sum(-1), atol=1e-3)
-            np.testing.assert_array_equal(columns[f"{role}_rank"], (into["log"] > here[:, None]).sum(-1) + 1)
-            np.testing.assert_array_equal(columns[f"{role}_top"], into["log"].argmax(-1))
-        m = np.log((p["p"] + q["p"]) / 2)
-        np.testing.assert_allclose(columns["ce"], -(p["p"] * q["log"]).sum(-1), rtol=1e-3, atol=1e-3)
-        np.testing.assert_allclose(columns["rkl"], (p["p"] * (p["log"] - q["log"])).sum(-1), rtol=1e-3, atol=1e-3)
-        js = ((p["p"] * (p["log"] - m)).sum(-1) + (q["p"] * (q["log"] - m)).sum(-1)) / 2
-        np.testing.assert_allclose(columns["js"], js, atol=1e-3)
+            np.testing.assert_allclose(columns[f"{role}_entropy"], -(np.exp(log) * log).sum(-1), atol=1e-3)
+            np.testing.assert_array_equal(columns[f"{role}_rank"], (log > here[:, None]).sum(-1) + 1)
+            np.testing.assert_array_equal(columns[f"{role}_top"], log.argmax(-1))
+        for name in ("ce", "rkl", "js"):
+            expected = [score_of(name, *both) for both in zip(*logits.values(), strict=True)]
+            np.testing.assert_allclose(columns[name], expected, atol=1e-3)
         assert columns["ce"].dtype == np.float32 and columns["base_rank"].dtype == np.int32
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from architectures import save_model
+from helpers.one_line import one_line
 from helpers.pairs import GREEDY, POLICIES, SAMPLED, texts
 from helpers.simulated_gpu import CUDA, simulated_gpu
 from torch.nn import Linear
@@ -94,9 +95,8 @@ def test_a_lean_pass_that_is_wrong_gives_way_to_transformers_own(member, monkeyp
 
 
 def test_what_is_no_causal_language_model_is_refused_in_a_line(member):
-    with pytest.raises(ArgumentError, match=r"cannot be served: its logits depend on later tokens") as refused:
+    with one_line(ArgumentError, "cannot be served: its logits depend on later tokens"):
         check_member(member("bert"))
-    assert "\n" not in str(refused.value)
 
 
 def test_a_model_whose_pass_fails_is_refused_at_the_start_and_not_by_request(member):
@@ -194,26 +194,19 @@ def test_the_model_stays_what_it_was_for_others(random_pair):
     after.sum().backward()  # the weights are ordinary ones
 
 
-SMALL, LARGE = (96, [64, 32, 32]), (512, [768, 512])
-
-
-def modules(inputs, outputs, bias, dtype=torch.float32):
-    torch.manual_seed(0)
-    return [Linear(inputs, one, bias=bias, dtype=dtype) for one in outputs]
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16 emulated", "bfloat16 native"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
+@pytest.mark.parametrize(("inputs", "outputs"), [(96, [64, 32, 32]), (512, [768, 512])])
 def test_every_layout_equals_linear(machine, inputs, outputs, pack, bias, dtype):
     """bfloat16 is rounded where `linear` rounds it. Sums are float32 in every layout, whether the CPU multiplies in bfloat16 or
     copies of the weights do in float32."""
     kind = getattr(torch, dtype.partition(" ")[0])
     machine(bfloat16=dtype.endswith("native"))
     with torch.inference_mode(False), torch.no_grad():
-        parts = modules(inputs, outputs, bias, kind)
+        torch.manual_seed(0)
+        parts = [Linear(inputs, one, bias=bias, dtype=kind) for one in outputs]
         weight = torch.cat([part.weight for part in parts]).double()
         added = torch.cat([part.bias for part in parts]).double() if bias else None
         projection = Projection(parts, pack=pack)

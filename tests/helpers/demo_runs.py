@@ -1,5 +1,6 @@
 """Runs of lm-eval's in this process, of our tasks alone: its own take longer to index than all of this."""
 
+import json
 from pathlib import Path
 
 
@@ -13,6 +14,17 @@ def evaluate(model, tasks, arguments=None, limit=None, task_folder=None, metadat
     manager = TaskManager(include_path=str(task_folder or TASK_CONFIGS), include_defaults=False, metadata=metadata)
     options = {"task_manager": manager, "bootstrap_iters": 0, "metadata": metadata} | options
     return simple_evaluate(model=model, model_args=arguments, tasks=tasks, limit=limit, **options)
+
+
+def write_task(folder, name, rows, kind="SampledTask", **config):
+    """A task of ours of these documents, which ask for `problem`, in NAME.yaml and NAME.jsonl of a folder that may be new."""
+    folder.mkdir(exist_ok=True)
+    data = folder / f"{name}.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"task": name, "dataset_path": "json", "dataset_kwargs": {"data_files": str(data)}, "test_split": "train"}
+    lines = [f"{key}: {json.dumps(each)}" for key, each in (given | {"doc_to_text": "{{problem}}"} | config).items()]
+    kind = f"class: !function lm_eval_takeover.tasks.sampled.{kind}"
+    (folder / f"{name}.yaml").write_text("\n".join([kind, *lines]))
 
 
 def run_demo(folder, limit, arguments, task="takeover_demo", task_folder=None, **options):

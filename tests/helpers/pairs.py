@@ -1,13 +1,13 @@
 """Policies, samplings and random checkpoints that tests of several folders share."""
 
-import itertools
+import json
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
+from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.lab.methods import Ensemble, Lossy, Segment
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Entropy, Random
@@ -44,14 +44,6 @@ METHODS = {
     "segment to the end of a sentence": Segment(gate=Gate(1.5), length="sentence"),
     "ensemble": Ensemble(weight=0.4),
 }
-
-
-def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):
-    """What a GPU replays as CUDA graphs, run eagerly over the same static tensors: the passes of this pair."""
-    passes = [prepare_pass(member) for member in pair.members]
-    for one, (name, value) in itertools.product(passes, {"graphed": graphed, "left_reader": None}.items()):
-        monkeypatch.setattr(one, name, value)
-    return passes
 
 
 def texts(generations):
@@ -111,6 +103,36 @@ def save_small_pair(folder):
     model.save_pretrained(guide)
     AutoTokenizer.from_pretrained(base).save_pretrained(guide)
     return {"base": base, "guide": guide}
+
+
+def edit(path, change):
+    """Change a JSON file in place."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def save_struck_guide(folder, token):
+    """The bundled guide with an embedding of this token that is NaN."""
+    guide = Member("guide", str(DEMO["guide"]))
+    guide.config.tie_word_embeddings = False
+    model = guide.model
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+    with torch.no_grad():
+        model.model.embed_tokens.weight[token] = torch.nan
+    model.save_pretrained(folder)
+    guide.tokenizer.save_pretrained(folder)
+    return Member("guide", str(folder))
+
+
+def save_adapter(base, folder, seed):
+    """Random LoRA weights of two projections of each layer."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(seed)
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
+    return folder
 
 
 class TableTokenizer:

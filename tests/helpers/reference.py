@@ -56,6 +56,15 @@ def score_of(name, host, donor, x=None):
     return {"ce": ce, "rkl": ce - entropy, "entropy": entropy}[name]
 
 
+def fires_along(scores, tau, kappa, window):
+    """Equation (5) in plain Python, at each of these scores."""
+    fired = []
+    for t, s in enumerate(scores):
+        recent = scores[max(0, t - window) : t]
+        fired.append(s > tau and (t == 0 or kappa == 0 or s > kappa * (math.fsum(recent) / len(recent))))
+    return fired
+
+
 def fmix32(x):
     x = ((x ^ x >> 16) * 0x85EBCA6B) % 2**32
     x = ((x ^ x >> 13) * 0xC2B2AE35) % 2**32

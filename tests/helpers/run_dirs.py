@@ -42,6 +42,12 @@ def kill_run(run):
     left.rename(run.folder)
 
 
+def query(folder, statement, values=()):
+    """What the first journal answers to this SQL, which may change it."""
+    with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
+        return connection.execute(statement, values).fetchall()
+
+
 def plant(folder, table, where="true", **values):
     """Change a journal as a stranger can who knows its digests: these columns of every row."""
     with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
@@ -68,10 +74,8 @@ def plant_facts(folder, **parts):
 def copy_few(run, folder, problems=2):
     """A copy of a run that was asked its first problems only."""
     shutil.copytree(run, folder)
-    with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
-        for table in ("asked", "samples"):
-            connection.execute(f"DELETE FROM {table} WHERE doc_id >= {problems}")
-        connection.execute("DELETE FROM evidence WHERE kind = 'score'")
+    for rows in (f"asked WHERE doc_id >= {problems}", f"samples WHERE doc_id >= {problems}", "evidence WHERE kind = 'score'"):
+        query(folder, f"DELETE FROM {rows}")
     return folder
 
 

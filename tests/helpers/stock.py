@@ -23,13 +23,8 @@ def parse_stock(words):
         sys.argv = before
 
 
-def run_here(words, *_, **__):
-    """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
-    evaluate_here(parse_stock(words))
-
-
 def evaluate_here(options):
-    """The same with the options that the command has read."""
+    """What the stock command does with the options that it has read, without lm-eval's thousands of task files."""
     tracker = EvaluationTracker(output_path=options.output_path)
     tasks = ",".join(options.tasks).split(",")
     named = {

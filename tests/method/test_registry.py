@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from helpers.pairs import SAMPLED
+from helpers.plugins import EVERY, MARGIN
 
 from lm_eval_takeover import Policy, register_policy, register_score
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
@@ -23,15 +24,6 @@ from lm_eval_takeover.method.policy import Block, policies
 from lm_eval_takeover.method.registry import load_plugins, scores
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.model import GuidedTakeover
-
-MARGIN = """
-from lm_eval_takeover import register_score
-
-@register_score("{name}", needs_donor=False)
-def margin(host_logits):
-    first, second = host_logits.softmax(-1).topk(2).values.unbind(-1)
-    return 1 - (first - second)
-"""
 
 
 def write(path, text, **names):
@@ -184,31 +176,12 @@ def test_score_top_p_is_for_scores_that_read_it():
         Disagreement(score_top_p=0.9)
 
 
-PLUGIN = """
-from dataclasses import dataclass
-
-from lm_eval_takeover import Policy, register_policy, register_score
-
-
-@register_score("test_margin", needs_donor=False)
-def margin(host_logits):
-    first, second = host_logits.softmax(-1).topk(2).values.unbind(-1)
-    return 1 - (first - second)
-
+PLUGIN = f"""{EVERY}{MARGIN.format(name="test_margin")}
 
 @register_score("test_jeffreys", needs_donor=True)
 def jeffreys(host_logits, donor_logits):
     log_p, log_q = host_logits.log_softmax(-1), donor_logits.log_softmax(-1)
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
-
-
-@register_policy("test_every")
-@dataclass(frozen=True, kw_only=True)
-class Every(Policy):
-    period: int = 10
-
-    def takes_over(self, block):
-        return block.positions % self.period == 0
 
 
 @register_score("test_doubt", needs_donor=False, needs_token=True)

@@ -10,6 +10,7 @@ import shutil
 import pytest
 from architectures import save_model
 from helpers.one_line import one_line
+from helpers.pairs import edit
 from lm_eval.models.huggingface import HFLM
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import AutoTokenizer
@@ -36,12 +37,6 @@ def begin(tokenizer):
 
 def lower(tokenizer):
     tokenizer["normalizer"] = {"type": "Lowercase"}
-
-
-def edit(path, change):
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def copy_pair(folder, edits, **config):

@@ -64,7 +64,6 @@ def calibrated(lm, prompts=None, decoding=None, fit=None, **changes):
         (PROMPT, {"top_p": 1.0}, "top_p=0.95", "top_p=1", "--top_p 1 --out"),
         (PROMPT, {"top_k": 20}, "top_k=0", "top_k=20", "--top_k 20 --out"),
         (PROMPT, {"min_p": 0.1}, "min_p=0", "min_p=0.1", "--min_p 0.1 --out"),
-        (PROMPT, GREEDY, "temperature=0.6", "temperature=0", "--temperature 0 --out"),
         (CHAT, {"top_k": 5}, "raw prompts and top_k=0", "prompts in the chat template and top_k=5", "--top_k 5 --out"),
     ],
 )  # fmt: skip
@@ -254,10 +253,6 @@ def test_an_argument_of_another_policy_is_refused_by_the_name_of_those_that_read
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (
-            {"policy": "random", "rate": 0.05, "tau": 2},
-            "tau=2.0 is read by policy=disagreement, entropy or segment, not random",
-        ),
         ({"policy": "random", "target_rate": 0.05}, ", not random; leave it out"),
         ({"policy": "lossy", "leniency": 0.5, "target_rate": 0.05}, "give target_rate=0.05 or leniency=0.5, not both"),
         ({"policy": "lossy", "leniency": 0.5, "calibration": "demo"}, "calibration='demo' is read with target_rate=…"),

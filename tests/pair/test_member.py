@@ -1,6 +1,5 @@
 """Checkpoints as they load, and those that must not."""
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ import sys
 import pytest
 import torch
 from helpers.one_line import one_line
-from helpers.pairs import GREEDY, save_random_model
+from helpers.pairs import GREEDY, edit, save_adapter, save_random_model
 from helpers.processes import environment
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -140,7 +139,6 @@ def test_revisions_follow_the_bytes_that_loading_opens(tmp_path):
         before = find_revision(str(tmp_path), None)
 
 
-MESSAGES = [{"role": "user", "content": "How many?"}]
 NAME = "model.layers.1.mlp.up_proj.weight"
 
 
@@ -154,12 +152,6 @@ def open_folder(folder):
     pair = Pair(Member("base", str(folder)), None)
     assert pair.base.model is not None
     return pair
-
-
-def edit(file, change):
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("name", ["x.bin", "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"])
@@ -200,7 +192,6 @@ def test_a_file_that_is_gone_empty_cut_off_or_far_is_one_line(folder, name, left
         ("{{ raise_exception('only \x1b[31mred\x1b[0m\nconversations') }}", "only \x1b[31mred"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
         ("{% for %}", "cannot be used: "),
-        ("{{ messages[0].nothing.more }}", "cannot be used: "),
         ("{{ 1 / 0 }}", "division by zero"),
     ],
 )  # fmt: skip
@@ -208,7 +199,7 @@ def test_a_chat_template_that_fails_or_never_ends_is_one_line(folder, monkeypatc
     monkeypatch.setattr(pairs, "TEMPLATE_SECONDS", 0.5)
     (folder / "chat_template.jinja").write_text(template)
     pair = open_folder(folder)
-    messages = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
     with one_line(TakeoverError, f"the chat template of '{folder}' cannot be used: ", words):
         pair.chat_prompt(messages)
 
@@ -276,11 +267,7 @@ def test_weights_that_are_not_the_model_s_are_refused_by_name(folder, spoil, wor
 
 @pytest.fixture
 def adapter(tmp_path, random_pair):
-    peft = pytest.importorskip("peft")
-    model = AutoModelForCausalLM.from_pretrained(random_pair["base"])
-    settings = {"r": 2, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "init_lora_weights": False}
-    peft.get_peft_model(model, peft.LoraConfig(**settings)).save_pretrained(tmp_path / "adapter")
-    return tmp_path / "adapter"
+    return save_adapter(random_pair["base"], tmp_path / "adapter", 0)
 
 
 def load_adapted(random_pair, adapter):
@@ -322,8 +309,7 @@ def test_dtype_and_size_are_known_before_the_weights_are_loaded(adapter, random_
     half = save_random_model(tmp_path / "half", vocab_size=512, seed=1)
     Member("base", str(half), dtype=torch.bfloat16).model.save_pretrained(half)
     silent = shutil.copytree(half, tmp_path / "silent")
-    config = silent / "config.json"
-    config.write_text(json.dumps({k: v for k, v in json.loads(config.read_text()).items() if k != "dtype"}))
+    edit(silent / "config.json", lambda config: config.pop("dtype"))
     members = [Member("base", str(folder)) for folder in (random_pair["base"], untied, half, silent)]
     members.append(Member("base", str(half), dtype=torch.float32))
     members.append(Member("guide", str(random_pair["base"]), given=ModelArguments(peft=str(adapter))))

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import worlds
 from helpers.demo_runs import run_demo
+from helpers.pairs import edit, save_adapter
 from lm_eval.api.instance import Instance
 from safetensors.torch import load_file, save_file
 
@@ -23,35 +24,20 @@ def identify(**arguments):
     return digest_of(collect_text_settings(lm.pair, lm.policy, **options))
 
 
-def scale(path, by=0.5):
-    """All weights of a file times a number."""
-    save_file({name: weight * by for name, weight in load_file(path).items()}, path, {"format": "pt"})
-
-
 @pytest.fixture
 def pair(tmp_path, small_pair):
     return {each.role: str(shutil.copytree(each.path, tmp_path / each.role)) for each in small_pair.members}
 
 
-def save_adapter(base, folder, seed):
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(seed)
-    config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
-
-
 def test_an_adapter_and_code_of_the_hub_count_by_their_commits(pair, tmp_path, monkeypatch):
-    hub, config, commits = tmp_path / "hub", tmp_path / "guide" / "config.json", ("a" * 40, "b" * 40)
+    hub, commits = tmp_path / "hub", ("a" * 40, "b" * 40)
     for constants in ("huggingface_hub.constants", "lm_eval_takeover.pair.ids.constants"):
         monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(hub))
     for number, commit in enumerate(commits):
         save_adapter(pair["guide"], hub / "models--me--ad" / "snapshots" / commit, number)
         (code := hub / "models--me--code" / "snapshots" / commit).mkdir(parents=True)
         (code / "modeling.py").write_text(f"x = {number}\n")
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": {"AutoModel": "me/code--modeling.Mine"}}))
+    edit(tmp_path / "guide" / "config.json", lambda config: config.update(auto_map={"AutoModel": "me/code--modeling.Mine"}))
     for name, given in (("ad", {"guide_peft": "me/ad"}), ("code", {"trust_remote_code": True})):
         (ref := hub / f"models--me--{name}" / "refs" / "main").parent.mkdir()
         found = []
@@ -76,7 +62,8 @@ def test_a_calibration_of_an_adapter_is_none_of_the_one_in_its_place(pair, tmp_p
 
 def test_readers_refuse_weights_that_have_changed(pair, tmp_path, capsys):
     run_demo(tmp_path / "run", 2, {**pair, "policy": "base"}, gen_kwargs={"max_gen_toks": 8})
-    scale(tmp_path / "guide" / "model.safetensors", 0.9)
+    path = tmp_path / "guide" / "model.safetensors"
+    save_file({name: 0.9 * weight for name, weight in load_file(path).items()}, path, {"format": "pt"})
     with pytest.raises(TakeoverError, match=r"guide='.*guide' is not what the run in '.*' wrote with"):
         main(["score", str(tmp_path / "run")])
     assert main(["score", str(tmp_path / "run"), "--allow", "weights"]) == 0

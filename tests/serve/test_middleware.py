@@ -6,11 +6,8 @@ And its page, in a real browser.
 import asyncio
 import json
 import re
-import shutil
 import socket
-import subprocess
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from helpers.browser import CHROMIUM, open_browser
@@ -29,7 +26,6 @@ CHAT = {"messages": [{"role": "user", "content": "2"}]}
 
 
 def ask_for(app, path, body, headers=()):
-    """The status."""
     return asyncio.run(talk(app, body, path=path, headers=headers))[0]
 
 
@@ -172,12 +168,6 @@ def test_headers_paths_and_trailers_have_a_bound_before_the_key_is_checked(sent)
         assert post(url, "v1/completions", b'{"prompt": "one"}', Authorization="Bearer right")[0] == 200
 
 
-def ask(body, app=None):
-    status, data = asyncio.run(talk(app or ScriptedVllm(), body))
-    assert status == 200, data
-    return json.loads(data)
-
-
 def read_events(body, app=None):
     """The chunks of a stream before the event with `takeover`, and that event's."""
     status, data = asyncio.run(talk(app or ScriptedVllm(), body | {"stream": True}))
@@ -204,7 +194,8 @@ def test_each_chunk_of_a_traced_stream_tells_of_its_tokens(chunks):
 
 def test_what_is_not_traced_says_its_takeovers_at_the_end():
     events, told = read_events({"prompt": "one"})
-    assert told == ask({"prompt": "one"})["takeover"] == {"tokens": 8, "takeovers": 2, "realized_rate": 0.25}
+    _, data = asyncio.run(talk(ScriptedVllm(), {"prompt": "one"}))
+    assert told == json.loads(data)["takeover"] == {"tokens": 8, "takeovers": 2, "realized_rate": 0.25}
     assert not any("takeover" in event or "usage" in event for event in events)
 
 
@@ -255,12 +246,6 @@ MARKS = "[...document.querySelectorAll('#answer mark')].map((node) => node.textC
 SEND = """document.querySelector('#prompt').value = '{}'; document.querySelector('#send').click()"""
 DONE = "!document.querySelector('#send').disabled"
 TEXT = "document.querySelector('#answer').textContent"
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which is not here")
-def test_the_scripts_own_tests_pass():
-    done = subprocess.run(["node", "--test", Path(__file__).parent / "page.test.js"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("keys", [None, ["secret"]])

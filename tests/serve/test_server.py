@@ -175,7 +175,6 @@ BEHIND = (
 )
 
 
-@pytest.mark.fuzz
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_body_has_an_answer_and_the_server_lives(url, client, route):
     for body in BEHIND if route == "/v1/completions" else []:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import TASK
 
 from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import digest_path
@@ -22,7 +23,6 @@ from lm_eval_takeover.storage.schema import Positive, Share, check
 
 @pytest.fixture
 def umask():
-    """Sets the umask, until the test ends."""
     before = os.umask(0o022)
     yield os.umask
     os.umask(before)
@@ -338,74 +338,51 @@ def test_a_large_file_is_read_once_until_its_size_times_or_inode_change(tmp_path
     assert digest_path(path) != before
 
 
-def test_tasks_count_by_their_file_and_code(tmp_path):
-    from lm_eval_takeover.runs.identity import digest_task, digest_task_code
-    from lm_eval_takeover.tasks.sampled import load_named_tasks
-
-    files = {
-        "mine.yaml": "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: %s}}\ntest_split: test\n"
-        "output_type: generate_until\ndoc_to_text: '{{problem}}'\ndoc_to_target: '{{answer}}'\n"
-        "process_results: !function judging.judge\nmetric_list: [{metric: acc}]\n" % (tmp_path / "docs.jsonl"),
-        "judging.py": "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'lib'))\n"
-        "from grading import grade\n\n\ndef judge(doc, results):\n    return {'acc': grade(results[0])}\n",
-        "lib/grading.py": "def grade(text):\n    return 0.0\n",
-        "docs.jsonl": json.dumps({"problem": "3 + 4", "answer": "7"}) + "\n",
-    }
-    (tmp_path / "lib").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-
-    def digest():
-        (task,) = load_named_tasks(["mine"], tmp_path).values()
-        return digest_task_code(task), digest_task(task)
-
-    paths = list(sys.path)
-    before = digest()
-    for name, changed in (("mine.yaml", 2), ("judging.py", 3), ("lib/grading.py", 3), ("docs.jsonl", 1)):
-        text = files[name].replace("3 + 4", "3 + 5").replace("{{problem}}", "Q: {{problem}}").replace("0.0", "1.0")
-        (tmp_path / name).write_text(text + ("# changed" if name == "judging.py" else ""))
-        assert [one != other for one, other in zip(before, digest(), strict=True)] == [changed == 3, changed > 1], name
-        (tmp_path / name).write_text(files[name])
-        assert digest() == before
-    sys.path[:] = paths
-
-
 GRADERS = {
     "a factory of another file": "from making import make\njudge = make(1.0)\n",
     "a wrapped one": "from functools import partial\nfrom making import grade\njudge = partial(grade, value=1.0)\n",
     "a bound method": "from making import Judge\njudge = Judge().judge\n",
     "vectorized": "import numpy as np\nfrom making import grade\njudge = np.vectorize(grade)\n",
 }
+MAKING = """\
+def grade(doc, results, value=0.0):
+    return {'acc': value}
+
+
+def make(value):
+    return lambda doc, results: {'acc': value}
+
+
+class Judge:
+    def judge(self, doc, results):
+        return {'acc': 0.0}
+"""
 
 
 @pytest.mark.parametrize("judging", GRADERS.values(), ids=GRADERS)
-def test_the_file_that_a_task_names_counts_whatever_made_its_function(tmp_path, monkeypatch, judging):
-    from lm_eval_takeover.runs.identity import digest_task_code
+def test_tasks_count_by_their_file_and_code_whatever_made_its_function(tmp_path, monkeypatch, judging):
+    from lm_eval_takeover.runs.identity import digest_task, digest_task_code
     from lm_eval_takeover.tasks.sampled import load_named_tasks
 
     files = {
-        "mine.yaml": f"task: mine\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path / 'docs.jsonl'}}}}}\n"
-        "test_split: test\noutput_type: generate_until\ndoc_to_text: a\ndoc_to_target: b\n"
-        "process_results: !function judging.judge\nmetric_list: [{metric: acc}]\n",
-        "judging.py": judging,
-        "making.py": "def grade(doc, results, value=0.0):\n    return {'acc': value}\n\n\ndef make(value):\n"
-        "    return lambda doc, results: {'acc': value}\n\n\nclass Judge:\n    def judge(self, doc, results):\n"
-        "        return {'acc': 0.0}\n",
-        "docs.jsonl": json.dumps({"problem": "3 + 4", "answer": "7"}) + "\n",
-    }
+        "mine.yaml": TASK.format(task="mine", judge="judging.judge", data=tmp_path / "docs.jsonl"),
+        "judging.py": judging, "lib/making.py": MAKING, "docs.jsonl": json.dumps({"problem": "3 + 4", "answer": "7"}) + "\n",
+    }  # fmt: skip
+    (tmp_path / "lib").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "lib")
 
     def digest():
         sys.modules.pop("making", None)
         (task,) = load_named_tasks(["mine"], tmp_path).values()
-        return digest_task_code(task)
+        return digest_task_code(task), digest_task(task)
 
     before = digest()
-    for name in ("judging.py", "making.py"):
-        (tmp_path / name).write_text(files[name] + "# changed\n")
-        assert digest() != before, name
+    for name, changed in (("mine.yaml", 2), ("judging.py", 3), ("lib/making.py", 3), ("docs.jsonl", 1)):
+        text = files[name].replace("3 + 4", "3 + 5").replace("{{problem}}", "Q: {{problem}}")
+        (tmp_path / name).write_text(text + "# changed\n" * (changed == 3))
+        assert [one != other for one, other in zip(before, digest(), strict=True)] == [changed == 3, changed > 1], name
         (tmp_path / name).write_text(files[name])
         assert digest() == before, name
     sys.modules.pop("making", None)

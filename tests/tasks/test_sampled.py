@@ -7,13 +7,14 @@ from itertools import combinations, product
 
 import datasets
 import pytest
+from helpers.demo_runs import write_task
 from helpers.one_line import one_line
 from helpers.pairs import ROOT
 from helpers.processes import run
 from helpers.scripted import Scripted
 from lm_eval.evaluator import evaluate
 
-from lm_eval_takeover.demo import PROMPT, calibration_prompts, problems
+from lm_eval_takeover.demo import calibration_prompts, problems
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.samples import Response, pass_at_k
@@ -120,10 +121,7 @@ def test_what_could_not_be_scored_is_refused_when_the_task_is_loaded(config, tex
 
 def test_a_row_without_an_answer_is_named_by_its_line_and_what_stands_there(tmp_path):
     rows = [{"problem": "q", "answer": "1"}, {"problem": "r", "anser": "2"}]
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = "task: own\nclass: !function lm_eval_takeover.tasks.sampled.SampledTask\ndataset_path: json\ntest_split: train\n"
-    task += f"dataset_kwargs:\n  data_files: {tmp_path}/own.jsonl\ndoc_to_text: '{{{{problem}}}}'\nrepeats: 1\n"
-    (tmp_path / "own.yaml").write_text(task)
+    write_task(tmp_path, "own", rows)
     told = f"doc 1 (line 2 of '{tmp_path}/own.jsonl'): expected field 'answer', found problem, anser; rename it"
     with one_line(ArgumentError, told):
         load_named_tasks(["own"], tmp_path)
@@ -255,19 +253,16 @@ def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
     ("settings", "text"),
     [
         ({"do_sample": True, "temperature": 0.0}, "temperature=0 with do_sample=True"),
-        ({"do_sample": True, "temperature": -1}, "temperature=-1.0"),
         ({"max_gen_toks": 0}, "max_gen_toks=0 is not at least 1 token"),
         ({"max_gen_toks": 2.5}, "max_gen_toks=2.5 is not a whole number of tokens"),
         ({"max_tokens": 2.5}, "max_tokens=2.5 is not a whole number of tokens"),
         ({"stop": ["Units"]}, "generation setting 'stop=['Units']' is not known; did you mean 'until'?"),
-        ({"max_gen_toks": -5}, "max_gen_toks=-5"),
         ({"max_gen_toks": "many"}, "cannot be read"),
         ({"max_gen_toks": float("inf")}, "cannot be read"),
         ({"temperature": 1e-50}, "temperature=1e-50 is neither 0"),
         ({"temperatur": 1}, "generation setting 'temperatur=1' is not known; did you mean 'temperature'?"),
         ({"num_beams": 4}, "num_beams=4"),
         ({"repetition_penalty": 1.05}, "generation setting 'repetition_penalty=1.05' is not known"),
-        ({"presence_penalty": 1.5}, "generation setting 'presence_penalty=1.5' is not known"),
         ({"frequency_penalty": "some"}, "cannot be read"),
         ({"temperature": 1, "min_p": 1.5}, "min_p=1.5 is outside [0, 1]"),
         ({"until": [1]}, r"until=[1] is not a list of texts"),
@@ -309,7 +304,6 @@ def test_words_are_what_is_compared():
     [
         ("takeover_gsm8k", "What is the time?"),
         ("takeover_gsm8k_100", "What is the time?"),
-        ("my_own", PROMPT.format(problem=problems()[3]["problem"])),
         ("my_own", "<|im_start|>user\nThink first. " + problems()[3]["problem"].upper()),
     ],
 )

@@ -1,6 +1,5 @@
 """What cannot run is said in one line before any engine starts."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +10,7 @@ import check_next_vllm
 import pytest
 import torch
 from helpers.one_line import one_line
-from helpers.pairs import POLICIES, save_random_model
+from helpers.pairs import POLICIES, edit, save_random_model
 from transformers import AutoConfig
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -160,8 +159,7 @@ def test_a_checkpoint_that_it_cannot_run_is_named_before_any_work(plan, wide_fol
     if kind is not None:
         sizes = {"vocab_size": 512}
         AutoConfig.for_model(kind, **(sizes if kind.endswith("text") else {"text_config": sizes})).save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changed))
+    edit(folder / "config.json", lambda config: config.update(changed))
     with one_line(ArgumentError, message):
         plan(guide=str(folder))
 
@@ -173,9 +171,8 @@ def test_each_model_has_the_quantization_of_its_own_checkpoint(plan, wide_folder
     from lm_eval_takeover.vllm.pair_model import _configure_base
 
     folder = shutil.copytree(wide_folders[quantized], tmp_path / "quantized")
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["model.x"]}
-    (folder / "config.json").write_text(json.dumps(config))
+    how = {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["model.x"]}
+    edit(folder / "config.json", lambda config: config.update(quantization_config=how))
     pair = {quantized: str(folder), "dtype": "bfloat16"}
     engine = EngineArgs(**plan(**pair, block_size=1)).create_engine_config()
     settings = EngineSettings.of(engine.model_config)

@@ -3,11 +3,10 @@
 import csv
 import json
 import shutil
-import sqlite3
 from contextlib import closing
 
 import pytest
-from helpers.run_dirs import plant
+from helpers.run_dirs import plant, query
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import TakeoverError
@@ -84,8 +83,7 @@ def test_on_the_demo_pair_scores_predict_failures_and_nothing_is_harmed(analysed
 
 def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     """As after a second command: what it asks for has the keys of texts that stand under the first task."""
-    with closing(sqlite3.connect(copies["base"] / "journal-000.sqlite")) as journal, journal:
-        rows = journal.execute("SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked").fetchall()
+    rows = query(copies["base"], "SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked")
     with closing(Journal(copies["base"] / "journal-000.sqlite")) as journal:
         journal.set_asked(rows[0][0], [AskedSample(task, *row[2:]) for row in rows for task in (row[1], "twin")])
     assert analyze(tmp_path / "out", copies["base"], only="concentration,rates,failure") == 0
@@ -93,11 +91,6 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     for score in ("ce", "entropy"):
         assert gini["twin", score]["gini"] == gini["takeover_demo", score]["gini"]
         assert gini["mean", score]["samples"] == 64 - 2 * gini["twin", score]["skipped"]
-
-
-def forget(run, rows):
-    with closing(sqlite3.connect(run / "journal-000.sqlite")) as journal, journal:
-        journal.execute(f"DELETE FROM {rows}")
 
 
 def score_by_another_pair(run):
@@ -116,16 +109,17 @@ def use_other_tokens(run):
 @pytest.mark.parametrize(
     ("change", "given", "only", "message"),
     [
-        (lambda runs: forget(runs["base"], "evidence WHERE kind = 'score'"), ["base"], "lorenz",
+        (lambda runs: query(runs["base"], "DELETE FROM evidence WHERE kind = 'score'"), ["base"], "lorenz",
          r"lorenz cannot be shown: the base run 'base' is not scored; run: lm-eval-takeover score .*base$"),
         (lambda runs: None, ["guided"], "concentration",
          r"needs a base run, and you gave guided \(policy=disagreement\); run policy=base with the same tasks"),
         (lambda runs: None, ["base"], "ranks", "needs a run in which two models write, and none is given"),
-        (lambda runs: forget(runs["guided"], "evidence"), ["base", "guided"], "ranks", "trace of task .* is missing; the run"),
+        (lambda runs: query(runs["guided"], "DELETE FROM evidence"), ["base", "guided"], "ranks",
+         "trace of task .* is missing; the run"),
         (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
-        (lambda runs: forget(runs["base"], "verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
+        (lambda runs: query(runs["base"], "DELETE FROM verdicts WHERE rowid % 2 = 0"), ["base"], "lorenz,failure",
          r"failure cannot be shown: \d+ of 32 samples of 'base' have no verdict: it was stopped before"),
-        (lambda runs: forget(runs["guided"], "samples WHERE doc_id = 3"), ["base", "guided"], None,
+        (lambda runs: query(runs["guided"], "DELETE FROM samples WHERE doc_id = 3"), ["base", "guided"], None,
          "24 of 32 samples are finished; wait for it, or run the same command again"),
         (lambda runs: score_by_another_pair(runs["base"]), ["base"], "lorenz",
          r"run_dir='.*' was scored with base=.*, and with base=.*; score it again with --overwrite"),

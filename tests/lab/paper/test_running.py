@@ -25,7 +25,6 @@ from lm_eval_takeover.runs.run_reader import read_run_folder
 PRINTED = [f"T{number}" for number in range(1, 15)]
 FIGURES = [f"F{number}" for number in range(1, 10)]
 CLAIMS = {"S2": "Cross-sampling", "S3": "early", "S4": "candidates", "S8": "weights"}
-TEXTS = {"examples"}
 SMALL = split("-- --gen_kwargs max_gen_toks=180 --num_prompts 4 --num_held_out 3 --batch_size 64 --quiet")
 
 
@@ -101,7 +100,7 @@ def test_each_number_is_one_of_the_files_that_commands_wrote(paper):
     for name, item in read_small().choose("demo", "")["demo"].items():
         analyses = [demo / "analysis" / item.place / f"{part.analysis}.json" for part in item.parts]
         known = numbers_of([board, calibrated, *(json.loads(path.read_text()) for path in analyses)])
-        for line in re.findall(r"^\|.*", sections[name], re.M) if {part.analysis for part in item.parts} - TEXTS else ():
+        for line in re.findall(r"^\|.*", sections[name], re.M) if {part.analysis for part in item.parts} - {"examples"} else ():
             found = NUMBER.findall(NAMES.sub("", re.sub(r" (4-10|11-100) ", " ", line)))  # ranks
             assert not [number for number in found if not is_of(number, known)], (name, line)
             count += len(found)

@@ -7,13 +7,12 @@ import shutil
 import subprocess
 import zlib
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.analyses import write_analysis, write_run
 from helpers.browser import CHROMIUM, open_browser
-from helpers.pairs import TableTokenizer
+from helpers.pairs import ROOT, TableTokenizer
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
@@ -206,7 +205,8 @@ def test_what_cannot_be_reported_is_said(small, tmp_path, change, error, message
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which is not here")
 def test_the_scripts_own_tests_pass():
-    done = subprocess.run(["node", "--test", Path(__file__).parent / "report.test.js"], capture_output=True, text=True)
+    """Those of this page, and of the server's."""
+    done = subprocess.run(["node", "--test", *(ROOT / "tests").rglob("*.test.js")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,14 +1,11 @@
 """Both models along stored samples: what is written, resumed and refused."""
 
-import json
 import shutil
-import sqlite3
-from contextlib import closing
 
 import polars as pl
 import pytest
-from helpers.pairs import look_before_passes
-from helpers.run_dirs import copy_few, plant_facts
+from helpers.pairs import edit, look_before_passes
+from helpers.run_dirs import copy_few, plant_facts, query
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO
@@ -88,9 +85,8 @@ def test_files_are_written_from_the_journal_whatever_was_in_their_place(demo_run
 def test_scores_that_have_changed_are_never_read_and_are_scored_again(demo_runs, tmp_path):
     run = shutil.copytree(demo_runs["base"], tmp_path / "base")
     held = read(run, "scores")
-    with closing(sqlite3.connect(run / "journal-000.sqlite")) as journal, journal:
-        for key, content in journal.execute("SELECT key, content FROM evidence WHERE kind = 'score' LIMIT 3").fetchall():
-            journal.execute("UPDATE evidence SET content = ? WHERE kind = 'score' AND key = ?", (content[:-1] + b"?", key))
+    for key, content in query(run, "SELECT key, content FROM evidence WHERE kind = 'score' LIMIT 3"):
+        query(run, "UPDATE evidence SET content = ? WHERE kind = 'score' AND key = ?", (content[:-1] + b"?", key))
     reader = read_run_folder(run)
     with pytest.raises(RunDirError, match="a score has changed; `lm-eval-takeover score` repairs it"):
         list(reader.read_scores(["ce"], reader.answered))
@@ -122,8 +118,7 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
     with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
         scoring.check_tokenizer(found, pair, [scoring.UnscoredSample(texts[0].sample, texts[0].prompt, [pair.vocab_size])])
     held = read(run, "scores")
-    with closing(sqlite3.connect(run / "journal-000.sqlite")) as journal, journal:
-        journal.execute("DELETE FROM evidence WHERE kind = 'trace' AND rowid > 5")
+    query(run, "DELETE FROM evidence WHERE kind = 'trace' AND rowid > 5")
     with pytest.raises(RunDirError, match=r"the trace of task .* is missing; the run's own command repairs it"):
         main(["score", str(run), "--overwrite"])
     assert read(run, "scores").equals(held)
@@ -132,9 +127,8 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
 def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, random_pair, caplog, monkeypatch):
     """The folder names a model whose own code is asked for by `trust_remote_code`, and what says where weights go."""
     run, evil = shutil.copytree(demo_runs["base"], tmp_path / "base"), shutil.copytree(random_pair["base"], tmp_path / "evil")
-    config = json.loads((evil / "config.json").read_text())
     classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": [None, "evil.Tokenizer"]}
-    (evil / "config.json").write_text(json.dumps(config | {"auto_map": classes, "model_type": "evil"}))
+    edit(evil / "config.json", lambda config: config.update(auto_map=classes, model_type="evil"))
     (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     changed = {"trust_remote_code": True, "device_map": "auto", "guide_device": "meta"}
     plant_facts(run, arguments=changed | {"base": str(evil), "guide": str(evil)})
