@@ -73,23 +73,23 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
     for area in sorted(areas, key=lambda area: -(area["area"] or 0)):
         if area["axis"] == over:
             own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
-            against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
+            against = [_show_points(area, "difference"), show_p_value(area["p_holm"])]
             shares = [_show_points(area, "oracle_share", form=".0f")] * has_oracle
-            lines.append([area["method"], *own, *against, *shares])
+            lines.append([area["method"], area["versus"] or "", *own, *against, *shares])
     notes = [
         "The best method is the first. "
         f"Area: the mean gain over the {frontier.host} alone, in percentage points, over costs from 0 to the largest that all "
         "methods reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between "
         "measured costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
     ]
-    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)", *["Of oracle, %"] * has_oracle]
+    columns = ["Method", "Against", "Area", "Steps", "Difference", "p (Holm)", *["Of oracle, %"] * has_oracle]
     if has_oracle:
         notes.append(
             "Oracle: the takeovers of largest effect first, if effects of single takeovers add up; as shrunk, and as measured. "
             "Of oracle: the share of the first, with an interval that has the share of both."
         )
     titles = {name: name_roles(title, frontier.host) for name, (_, title) in COSTS.items()}
-    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes))}"
+    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes, names=2))}"
     least = "asked" if axis == "share" else axis
     form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
     lines = []
