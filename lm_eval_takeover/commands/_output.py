@@ -103,10 +103,8 @@ def _fold_figure(cell: str) -> str:
 
 
 def _fold_name(cell: str, most: int) -> str:
-    """At spaces; inside a word only where it alone is too long."""
     lines = [""]
-    words = re.split(r"(?<= )(?=\S)", cell)
-    for piece in (part for word in words for part in (_BREAKS.split(word) if _longest(word.rstrip()) > most else [word])):
+    for piece in _BREAKS.split(cell):
         if _longest(lines[-1] + piece.rstrip()) <= most or not lines[-1]:
             lines[-1] += piece
         else:

@@ -198,12 +198,10 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.source == MEASURED and row.kind in PAIRS:
-            figures = {label: row.recovery.get(metric, Figure()) for metric, label in _list_measures(row.average)}
-            alike = len({figure.why for figure in figures.values()}) == 1
-            for label, figure in figures.items():
-                if figure.why not in (None, TOO_WIDE):
+            for metric, label in _list_measures(row.average):
+                if (figure := row.recovery.get(metric)) and figure.why not in (None, TOO_WIDE):
                     why = figure.why if figure.value is not None else f"no Recovery: {figure.why}"
-                    reasons.setdefault(why, []).append(row.name if alike else f"{row.name} ({label})")
+                    reasons.setdefault(why, []).append(f"{row.name} ({label})")
         if row.average_why:
             reasons.setdefault(f"no average: {row.average_why}", []).append(row.name)
     notes += [f"{', '.join(_unique(models))}: {why}." for why, models in reasons.items()]

@@ -249,15 +249,7 @@ def _list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -
 def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
     """A test case by metric and task: those of a `failing` verdict fail, other inconclusive ones are skipped."""
     cases = [(task, judged, check.limit) for check in checks for task, judged in check.tasks.items()]
-    found = [judged.verdict for _, judged, _ in cases]
-    suite = ElementTree.Element(
-        "testsuite",
-        name="lm-eval-takeover regress",
-        tests=str(len(cases)),
-        failures=str(sum(verdict in failing for verdict in found)),
-        errors="0",
-        skipped=str(sum(verdict == "inconclusive" and verdict not in failing for verdict in found)),
-    )
+    suite = ElementTree.Element("testsuite", name="lm-eval-takeover regress", tests=str(len(cases)), errors="0")
     for task, judged, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
         span = f"{judged.difference:+.4f} ({judged.low:+.4f} to {judged.high:+.4f}), "
@@ -267,6 +259,8 @@ def _write_junit(checks: Sequence[Check], failing: Sequence[str]) -> str:
             ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)
         elif judged.verdict == "inconclusive":
             ElementTree.SubElement(case, "skipped", message=text)
+    suite.set("failures", str(len(suite.findall("*/failure"))))
+    suite.set("skipped", str(len(suite.findall("*/skipped"))))
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 

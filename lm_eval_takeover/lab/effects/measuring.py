@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +190,9 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
         before, tokens = [(*position.prompt, *position.begun) for position, _ in part], [[token] for _, token in part]
         return readers.backend.compare(scores, before, tokens, [position.label for position, _ in part])
 
-    values = []
-    with tqdm(total=len(forced), desc="Reading scores") as bar:
-        for batch, read_values in run_in_batches(read, forced, readers.backend.fit_rows(longest)):
-            values += read_values
-            bar.update(len(batch))
+    size = readers.backend.fit_rows(longest)
+    batches = tqdm(run_in_batches(read, forced, size), "Reading scores", ceil(len(forced) / size), unit="batch")
+    values = [value for _, batch in batches for value in batch]
     for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
         row = {score.name: float(of_host[score.name][0]) for score in scores}
         for role in ("base", "guide"):

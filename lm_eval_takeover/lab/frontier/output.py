@@ -72,28 +72,24 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
             own = show_figure(area["area"], "+.1f", 100, area["low"], area["high"])
             steps = show_span(area["area_low_step"], area["area_high_step"], "+.1f", 100)
             bounds = area["difference_low"], area["difference_high"]
-            against = [
-                area["versus"] or "",
-                show_figure(area["difference"], "+.1f", 100, *bounds),
-                show_p_value(area["p_holm"]),
-            ]
+            against = [show_figure(area["difference"], "+.1f", 100, *bounds), show_p_value(area["p_holm"])]
             bounds = area["oracle_share_low"], area["oracle_share_high"]
             share = [show_figure(area["oracle_share"], ".0f", 100, *bounds)] * has_oracle
-            lines.append([area["method"], own, steps, *against, *share])
+            lines.append([area["method"], area["versus"] or "", own, steps, *against, *share])
     notes = [
         "The best method is the first. "
         f"Area: the mean gain over the {frontier.host} alone, in percentage points, over costs from 0 to the largest that all "
         "methods reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between "
         "measured costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
     ]
-    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)", *["Of oracle, %"] * has_oracle]
+    columns = ["Method", "Against", "Area", "Steps", "Difference", "p (Holm)", *["Of oracle, %"] * has_oracle]
     if has_oracle:
         notes.append(
             "Oracle: the takeovers of largest effect first, if effects of single takeovers add up; as shrunk, and as measured. "
             "Of oracle: the share of the first, with an interval that has the share of both."
         )
     titles = {name: name_roles(title, frontier.host) for name, (_, title) in COSTS.items()}
-    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes))}"
+    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes, names=2))}"
     least = "asked" if axis == "share" else axis
     form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
     lines = []

@@ -20,7 +20,6 @@ from markupsafe import Markup
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
-from lm_eval_takeover.commands.leaderboard.formats import MISSED
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal, make_page_policy
 from lm_eval_takeover.lab.extra import draw_svg
@@ -30,7 +29,6 @@ from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, clean_figure,
 from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.documents import Fields
-from lm_eval_takeover.results.ruler import Read, describe_bend
 from lm_eval_takeover.results.summary import Figure
 from lm_eval_takeover.runs.evidence import Columns, column_of
 from lm_eval_takeover.runs.identity import find_missed_rate
@@ -132,7 +130,6 @@ def prepare(analysis: Analysis, effects: Mapping[str, Any] | None, story: Mappin
     rows = list_rows(analysis)
     head = [row for row in rows if row.task == rows[0].task]
     overview = draw_svg(partial(draw_overview, rows={row.run: row.scores for row in head}), SIZE)
-    mark = MISSED if any("†" in cell for row in rows for cell in row.cells) else None
     # The frontier of the comparison that the runs are rows of, then the figures of the analysis.
     figures = analysis.find_kept("frontier.svg")
     figures += [analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN and name in CAPTIONS]
@@ -147,7 +144,7 @@ def prepare(analysis: Analysis, effects: Mapping[str, Any] | None, story: Mappin
         rows=head,
         other_rows=rows[len(head) :],
         overview=clean_figure(overview.encode(), "overview", "overview"),
-        costs=" ".join(filter(None, [tell_costs(analysis), tell_bend(analysis), mark])),
+        costs=[tell_costs(analysis), *(line for board in analysis.boards for line in board.require("warnings", list[str]))],
         lead=tell_accuracy(analysis, {row.run: row for row in head}),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in figures],
         effects=effects,
@@ -218,14 +215,6 @@ def list_columns(analysis: Analysis, head: Sequence[Row]) -> list[tuple[str, str
         *(recovery if analysis.board else []),
         ("Realized rate", "share of tokens taken over; † off the rate that was asked for"),
     ]
-
-
-def tell_bend(analysis: Analysis) -> str | None:
-    """How far reading can move the gap between the rows that `compare` kept; None where they write boxes alike."""
-    rows = {name: row.inside_or_empty("average") for name, row in analysis.board.items()}
-    shares = {name: [row.require(field, float | None, None) for field in Read._fields] for name, row in rows.items()}
-    bend = describe_bend({name: Read(*of) for name, of in shares.items() if None not in of})
-    return bend and f"{bend}."
 
 
 def tell_costs(analysis: Analysis) -> str:

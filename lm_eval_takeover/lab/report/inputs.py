@@ -112,10 +112,16 @@ class Analysis:
         return next((name for name, run in self.runs.items() if run.written_by == "base"), None)
 
     @cached_property
+    def boards(self) -> list[Fields]:
+        """The leaderboard that `compare` kept, where the runs are its rows. Raises ResultsError."""
+        return [read_document(path, "`lm-eval-takeover compare`") for path in self.find_kept("leaderboard.json")]
+
+    @cached_property
     def board(self) -> dict[str, Fields]:
-        """By run its row of the leaderboard that `compare` kept, where the runs are its rows. Raises ResultsError."""
-        kept = [read_document(path, "`lm-eval-takeover compare`") for path in self.find_kept("leaderboard.json")]
-        rows = [Fields(board.place, row, "rows") for board in kept for row in board.require("rows", list[dict[str, Any]])]
+        """By run its row of that leaderboard."""
+        rows = [
+            Fields(board.place, row, "rows") for board in self.boards for row in board.require("rows", list[dict[str, Any]])
+        ]
         return {row.require("model", str): row for row in rows}
 
     def find_kept(self, name: str) -> list[Path]:

@@ -71,7 +71,7 @@ def _tell_places(places: Sequence[float], words: Words) -> str:
     if not places:
         return "No token was taken over."
     early = sum(place < 0.25 for place in places) / len(places)
-    changed = "" if any(host is None for host, _ in words) else f"{words.total():,} of them changed the token, "
+    changed = "" if any(host < 0 for host, _ in words) else f"{words.total():,} of them changed the token, "
     return f"{len(places):,} takeovers: {changed}{early:.0%} stand in the first quarter of an answer."
 
 

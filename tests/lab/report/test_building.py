@@ -118,7 +118,7 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
         write_run(tmp_path / name / "samples", policy, rollouts, problems)
     recovery = {"acc": 0.75, "acc_low": 0.5, "acc_high": 1.25, "pass8": None, "pass8_low": None, "pass8_high": None}
     kept = [{"model": name, "reference": "thinking", "recovery": recovery if name == "guided" else {}} for name in names]
-    (tmp_path / "leaderboard.json").write_text(json.dumps({"rows": kept}))
+    (tmp_path / "leaderboard.json").write_text(json.dumps({"rows": kept, "warnings": ["rows differ in <seed>"]}))
     write_analysis(tmp_path / "analysis", *(tmp_path / name / "samples" for name in names))
     text = write_report(tmp_path).read_text()
     shown = text[text.index('id="good"') : text.index('id="where"')]
@@ -135,6 +135,7 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
     assert shown.count('data-name="Recovery against thinking, Acc">75%\n[50%, 125%]<') == 1  # of the mean alone
     (line,) = re.findall(r"Guide passes per token: ([^<]*)\.</p>", shown)
     assert all(f"{name} " in line for name in names) and "Tokens per second" in line
+    assert ">rows differ in &lt;seed&gt;<" in shown  # what compare warned of
 
 
 def test_what_is_embedded_fits_and_tells_which(small, tmp_path):
