@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import stock
+from helpers.demo_runs import write_task
 from helpers.printed_numbers import check_numbers
 from helpers.results import takeover, write_results
 from helpers.run_dirs import copy_few
@@ -17,23 +18,6 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, problems
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.tasks.sampled import find_tasks
-
-pytestmark = pytest.mark.slow
-OWN = """
-task: my_puzzles
-class: !function lm_eval_takeover.tasks.sampled.SampledTask
-dataset_path: json
-dataset_kwargs:
-  data_files: {data}
-test_split: train
-doc_to_text: "Problem: {{{{problem}}}}\\nSolution:"
-generation_kwargs:
-  until: ["\\nProblem:"]
-  max_gen_toks: 320
-repeats: 3
-metadata:
-  version: 1.0
-"""
 
 
 @pytest.fixture
@@ -47,10 +31,11 @@ def rows_here(monkeypatch):
 def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    task, run_dir, own, data = "my_puzzles", Path("runs/mine"), ["--include_path", "tasks"], tmp_path / "puzzles.jsonl"
-    data.write_text("".join(json.dumps(row | {"family": at // 2}) + "\n" for at, row in enumerate(problems()[:4])))
-    Path("tasks").mkdir()
-    Path("tasks/my_puzzles.yaml").write_text(OWN.format(data=data))
+    task, run_dir, own = "my_puzzles", Path("runs/mine"), ["--include_path", "tasks"]
+    rows = [row | {"family": at // 2} for at, row in enumerate(problems()[:4])]
+    asked = {"doc_to_text": "Problem: {{problem}}\nSolution:", "repeats": 3}
+    asked["generation_kwargs"] = {"until": ["\nProblem:"], "max_gen_toks": 320}
+    write_task(tmp_path / "tasks", task, rows, **asked)
 
     def call(*words, status=0):
         assert main([str(word) for word in words]) == status
@@ -85,10 +70,6 @@ def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys,
     assert "12 samples scored" in call("score", run_dir)
     assert "takeovers (" in call("show", run_dir)
     call("analyze", run_dir, "--out", "analysis", "--only", "budget")  # all of them: see `report`
-    budget = {row["run"]: row for row in json.loads(Path("analysis/budget.json").read_text()) if row["task"] == task}
-    for kind, cell in cells.items():
-        found, shown = ([one[name] for name in ("acc", "acc_low", "acc_high")] for one in (budget[kind], cell))
-        assert found == pytest.approx(shown)
     call("report", run_dir, "--out", "report.html")
     page = Path("report.html").read_text()
     for cell in cells.values():

@@ -64,6 +64,7 @@ def calibrated(lm, prompts=None, decoding=None, fit=None, **changes):
         (PROMPT, {"top_p": 1.0}, "top_p=0.95", "top_p=1", "--top_p 1 --out"),
         (PROMPT, {"top_k": 20}, "top_k=0", "top_k=20", "--top_k 20 --out"),
         (PROMPT, {"min_p": 0.1}, "min_p=0", "min_p=0.1", "--min_p 0.1 --out"),
+        (PROMPT, GREEDY, "temperature=0.6", "temperature=0", "--temperature 0 --out"),
         (CHAT, {"top_k": 5}, "raw prompts and top_k=0", "prompts in the chat template and top_k=5", "--top_k 5 --out"),
     ],
 )  # fmt: skip

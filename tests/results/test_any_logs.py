@@ -70,14 +70,6 @@ def regress(capsys, *words):
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_log_likelihoods_are_one_sample_each_and_equal_problems_are_two(logs):
-    run = read_run(find(logs / "base", "results_*.json"))
-    result, said = run.tasks["choices"], json.loads(run.source.read_text())["results"]["choices"]
-    assert (len(set(result.problems.ids)), result.samples, result.k, run.notes) == (COUNT, 1, 1, [])
-    assert result.means["acc"] == said["acc,none"]
-    assert result.problems.values["acc_norm"].mean() == pytest.approx(said["acc_norm,none"])
-
-
 def test_a_filter_is_chosen_by_name(logs):
     path = find(logs / "guide", "results_*.json")
     said = json.loads(path.read_text())["results"]["texts"]
@@ -109,6 +101,7 @@ def test_two_samples_files_are_compared_by_problem_with_and_without_their_result
 
 
 def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path):
+    """Of log-likelihoods, which are one sample each; equal problems are two."""
     folder = Path(shutil.copytree(logs / "guide", tmp_path / "guide"))
     samples, results = find(folder, "samples_choices_*"), find(folder, "results_*")
     crashed, _, *rest = map(json.loads, samples.read_text().splitlines())
@@ -116,21 +109,16 @@ def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path):
     with pytest.raises(ResultsError, match="--max_missing"):
         read_run(results)
     run = read_run(results, ReadOptions(max_missing=0.1))
-    problems = run.tasks["choices"].problems
-    assert (len(problems), problems.missing) == (COUNT - 2, 2)
-    assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
+    result, problems = run.tasks["choices"], run.tasks["choices"].problems
+    assert (len(set(problems.ids)), problems.missing, result.samples, result.k) == (COUNT - 2, 2, 1, 1)
+    for metric, found in (("acc", result.means["acc"]), ("acc_norm", problems.values["acc_norm"].mean())):
+        assert found == pytest.approx(sum(row[metric] for row in rest) / len(rest))
     (line,) = run.notes
     assert "choices of" in line and f"2 of {COUNT} problems have no response, and are in no figure" in line
 
 
 TASK = "takeover_demo"
 NUMBER = count()
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    """lm-eval's results of two problems, as a run of ours gave them."""
-    return run_demo(tmp_path_factory.mktemp("original") / "run", 2, {"tau": 6.0, "kappa": 1.0})
 
 
 def list_leaves(value, place=()):
@@ -185,7 +173,8 @@ def write(folder, results):
     return write_results(copy.deepcopy(results), folder / str(next(NUMBER)))
 
 
-def test_runs_that_differ_in_one_thing_are_rows_of_their_own_and_no_baseline_of_each_other(original, tmp_path):
+def test_runs_that_differ_in_one_thing_are_rows_of_their_own_and_no_baseline_of_each_other(tmp_path):
+    original = run_demo(None, 2, {"tau": 6.0, "kappa": 1.0}, gen_kwargs={"max_gen_toks": 48})
     whole = write(tmp_path, original)
     write_baseline(tmp_path / "baseline.json", read_single_run(whole))
     assert len(read_runs([whole, write(tmp_path, original)])[0]) == 1  # the same run twice

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from helpers.demo_runs import evaluate, run_demo
+from helpers.demo_runs import run_demo, write_task
 from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
@@ -16,24 +16,14 @@ SOURCES = {  # documents of six problems
     "equal documents": [*[row for row in problems()[:2] for _ in range(4)], *problems()[2:6]],
     "shared prompts": [row | {"id": f"{at}-{copy}"} for at, row in enumerate(problems()[:6]) for copy in range(4)],
 }
-TASK_FILE = """\
-task: worlds
-class: !function lm_eval_takeover.tasks.sampled.SampledTask
-dataset_path: json
-dataset_kwargs: {data_files: {test: %s}}
-doc_to_text: "%s"
-generation_kwargs: {max_gen_toks: 320, until: ["\\nProblem:"]}
-"""
 
 
 @pytest.fixture(scope="module", params=SOURCES)
 def world(request, tmp_path_factory):
     """The folder of two runs: `NAME` has the run_dir, `results/NAME` lm-eval's files. And how many documents they have."""
     folder, rows = tmp_path_factory.mktemp("world"), SOURCES[request.param]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "tasks").mkdir()
-    prompt = PROMPT.format(problem="{{problem}}").replace("\n", "\\n")
-    (folder / "tasks" / "worlds.yaml").write_text(TASK_FILE % (folder / "rows.jsonl", prompt))
+    decoding = {"max_gen_toks": 320, "until": ["\nProblem:"]}
+    write_task(folder / "tasks", TASK, rows, doc_to_text=PROMPT.format(problem="{{problem}}"), generation_kwargs=decoding)
     for name, arguments in POLICIES.items():
         tracker = EvaluationTracker(output_path=str(folder / "results" / name))
         found = run_demo(folder / name, None, arguments, TASK, folder / "tasks", evaluation_tracker=tracker)
@@ -73,13 +63,3 @@ def test_one_run_has_one_number_in_five_commands(world, tmp_path, capsys):
         assert [int(number) for number in answers.groups()] == [round(cell["acc"] * 8 * count), 8 * count]
         assert [row["doc_id"] for row in rates if row["run"] == kind] == [*range(count)]
     assert {row["problems"] for row in flips} == {6}  # each prompt is one
-
-
-def test_a_run_says_the_same_of_itself_without_a_run_dir(tmp_path):
-    given = {"tau": 1.5, "kappa": 0.0, "batch_size": 16}
-    options = {"limit": 2, "gen_kwargs": {"max_gen_toks": 48}}
-    alone = evaluate("guided-takeover", ["takeover_demo"], given, **options)
-    kept = run_demo(tmp_path / "run", arguments=given, **options)
-    said, also = ({**found["config"]["takeover"]} for found in (alone, kept))
-    assert {name for name in said if said[name] != also[name]} <= {"seconds", "run_dir"}
-    assert said["changed"] > 0 and alone["results"] == kept["results"]

@@ -22,40 +22,25 @@ from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS
 from lm_eval_takeover.runs.run_writer import tabulate_traces
 
-pytestmark = pytest.mark.slow
 ARGUMENTS = {"spike_ratio": 0.045, "batch_size": 8, "block_size": 8}
 LIMIT = 2  # problems, of 8 samples each
 
 
-class Drills:
-    """Attempts at a run, each a process of its own: see `attempt.py`."""
-
-    def __init__(self, server, mounts=None):
-        self.server, self.mounts = server, mounts
-
-    def start(self, folder, **spec):
-        arguments = ARGUMENTS | {"run_dir": str(folder / "run")} | spec.pop("arguments", {})
-        files = {"out": str(folder / "out.json"), "log": str(folder / "log.txt")}
-        folder.mkdir(exist_ok=True)
-        spec = {"arguments": arguments, "limit": LIMIT} | files | spec
-        return self.server.start(HELPERS / "attempt.py", json.dumps(spec), mounts=self.mounts)
-
-    def run(self, folder, **spec):
-        """The exit status of an attempt; negative for a signal."""
-        return self.start(folder, **spec).wait()
+def start(server, folder, mounts=None, **spec):
+    """An attempt at a run, in a process of its own, perhaps in the mount namespace of another one: see `attempt.py`."""
+    arguments = ARGUMENTS | {"run_dir": str(folder / "run")} | spec.pop("arguments", {})
+    files = {"out": str(folder / "out.json"), "log": str(folder / "log.txt")}
+    folder.mkdir(exist_ok=True)
+    spec = {"arguments": arguments, "limit": LIMIT} | files | spec
+    return server.start(HELPERS / "attempt.py", json.dumps(spec), mounts=mounts)
 
 
 @pytest.fixture(scope="module")
-def drills(forked):
-    return Drills(forked)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(drills, shared_folder):
+def undisturbed(forked, shared_folder):
     """What an uninterrupted run gives, without a run_dir."""
 
     def make(folder):
-        assert drills.run(folder, arguments={"run_dir": None}) == 0, log(folder)
+        assert start(forked, folder, arguments={"run_dir": None}).wait() == 0, log(folder)
 
     return outcome(made_once(shared_folder / "undisturbed", make))
 
@@ -88,10 +73,10 @@ def agreement(folder):
     return kept
 
 
-def ends_well(drills, folder, undisturbed):
+def ends_well(forked, folder, undisturbed):
     """The same call goes on to the undisturbed end."""
     kept = agreement(folder)
-    assert drills.run(folder) == 0, log(folder)
+    assert start(forked, folder).wait() == 0, log(folder)
     assert outcome(folder) == undisturbed
     assert agreement(folder) == LIMIT * 8
     rows = read_rows(folder / "run")
@@ -104,19 +89,19 @@ def ends_well(drills, folder, undisturbed):
 
 
 @pytest.fixture(scope="module")
-def finished(drills, undisturbed, tmp_path_factory):
+def finished(forked, undisturbed, tmp_path_factory):
     """A run that has come to its end, with a run_dir."""
     folder = tmp_path_factory.mktemp("finished")
-    assert drills.run(folder) == 0, log(folder)
+    assert start(forked, folder).wait() == 0, log(folder)
     assert outcome(folder) == undisturbed
     return folder / "run"
 
 
-def test_kills_at_random_instants(drills, undisturbed, tmp_path):
+def test_kills_at_random_instants(forked, undisturbed, tmp_path):
     """Each attempt finds what those before it have finished, and nothing is ever lost again."""
     chance, kept, landed = random.Random(7), 0, 0
     while landed < 5:
-        process = drills.start(tmp_path)
+        process = start(forked, tmp_path)
         time.sleep(chance.uniform(0.0, 1.0) if kept < LIMIT * 8 else chance.uniform(0.0, 0.7))
         status = process.kill()
         assert status in (0, -signal.SIGKILL), log(tmp_path)
@@ -129,7 +114,7 @@ def test_kills_at_random_instants(drills, undisturbed, tmp_path):
             assert outcome(tmp_path) == undisturbed
             shutil.rmtree(tmp_path / "run")
             kept = 0
-    ends_well(drills, tmp_path, undisturbed)
+    ends_well(forked, tmp_path, undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -142,30 +127,30 @@ def test_kills_at_random_instants(drills, undisturbed, tmp_path):
         ("in the commit of verdicts", 1),
     ],
 )
-def test_kills_that_are_aimed(drills, undisturbed, tmp_path, fault, number):
+def test_kills_that_are_aimed(forked, undisturbed, tmp_path, fault, number):
     status = 1 if "exception" in fault else -signal.SIGKILL
-    assert drills.run(tmp_path, fault=fault, number=number) == status, log(tmp_path)
-    kept = ends_well(drills, tmp_path, undisturbed)
+    assert start(forked, tmp_path, fault=fault, number=number).wait() == status, log(tmp_path)
+    kept = ends_well(forked, tmp_path, undisturbed)
     if "scoring" in fault or "verdicts" in fault:
         assert kept == LIMIT * 8  # nothing is generated again
         assert "; 0 are left to write" in log(tmp_path)
 
 
-def start_slowly(drills, folder):
+def start_slowly(forked, folder):
     """An attempt that has finished some of its samples."""
 
     def enough():
         with contextlib.suppress(sqlite3.Error, OSError):  # between two states
             return list_journals(folder / "run") and agreement(folder) > 2
 
-    process = drills.start(folder, arguments={"batch_size": 2})
+    process = start(forked, folder, arguments={"batch_size": 2})
     wait_until(enough, process)
     return process
 
 
-def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, finished, tmp_path):
+def test_a_folder_that_is_moved_takes_its_samples_along(forked, undisturbed, finished, tmp_path):
     """The run says so and stops; it goes on where the folder is now. What has the old name is left alone."""
-    process = start_slowly(drills, tmp_path)
+    process = start_slowly(forked, tmp_path)
     (tmp_path / "run").rename(tmp_path / "moved")
     other = shutil.copytree(finished, tmp_path / "run")
     content = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
@@ -175,12 +160,12 @@ def test_a_folder_that_is_moved_takes_its_samples_along(drills, undisturbed, fin
     assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == content
     shutil.rmtree(other)
     (tmp_path / "moved").rename(tmp_path / "run")
-    assert ends_well(drills, tmp_path, undisturbed) > 2
+    assert ends_well(forked, tmp_path, undisturbed) > 2
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, status):
-    process = start_slowly(drills, tmp_path)
+def test_signals_keep_what_is_finished(forked, undisturbed, tmp_path, number, status):
+    process = start_slowly(forked, tmp_path)
     process.send_signal(number)
     assert process.wait() == status
     last = log(tmp_path).strip().splitlines()[-1]
@@ -188,14 +173,14 @@ def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, st
     kept = int(last.split()[1])
     assert "Traceback" not in log(tmp_path)
     assert len(read_rows(tmp_path / "run").drop_duplicates(["doc_id", "sample"])) == kept  # all traces are in parts
-    assert ends_well(drills, tmp_path, undisturbed) == kept > 2
+    assert ends_well(forked, tmp_path, undisturbed) == kept > 2
 
 
 def test_a_full_disk(forked, tmp_path):
     (folder := tmp_path / "disk").mkdir()
     with mounted(f"mount -t tmpfs -o size=400k tmpfs {folder}") as pid:
-        small = Drills(forked, pid)
-        assert small.run(tmp_path, arguments={"run_dir": str(folder / "run")}, limit=6) == 2, log(tmp_path)
+        there = {"run_dir": str(folder / "run")}
+        assert start(forked, tmp_path, pid, arguments=there, limit=6).wait() == 2, log(tmp_path)
         assert f"error: run_dir='{folder}/run': " in log(tmp_path)
         assert "full" in log(tmp_path) or "No space left" in log(tmp_path)
         assert "make room and give the same command again" in log(tmp_path) and "Traceback" not in log(tmp_path)
@@ -203,7 +188,7 @@ def test_a_full_disk(forked, tmp_path):
         shutil.copytree(f"/proc/{pid}/root{folder}/run", tmp_path / "run")
     kept = agreement(tmp_path)
     assert kept > 5
-    assert Drills(forked).run(tmp_path, limit=6) == 0, log(tmp_path)
+    assert start(forked, tmp_path, limit=6).wait() == 0, log(tmp_path)
     assert f"{kept} of 48 samples are finished already" in log(tmp_path)
 
 
@@ -212,7 +197,7 @@ def test_a_run_dir_that_is_read_only(forked, undisturbed, finished, tmp_path):
     folder = tmp_path / "read-only"
     folder.mkdir()
     with mounted(f"mount --bind {finished} {folder} && mount -o remount,ro,bind {folder}") as pid:
-        assert Drills(forked, pid).run(tmp_path, arguments={"run_dir": str(folder)}) == 2
+        assert start(forked, tmp_path, pid, arguments={"run_dir": str(folder)}).wait() == 2
         last = log(tmp_path).strip().splitlines()[-1]
         assert last.startswith(f"error: run_dir='{folder}': opening it failed: ")
         assert "Read-only file system" in last

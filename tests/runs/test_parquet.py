@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
+from helpers.reference import all_logits
 from helpers.run_dirs import HEADER, make_sample, open_run
 from lm_eval.api.instance import Instance
 
@@ -104,10 +105,9 @@ def test_observations_are_those_of_full_passes(small_pair, prompts, name, direct
         assert len(seen) == len(tokens)
         logits = {}
         for member in small_pair.members:
-            ids = torch.tensor([[*request.prompt, *tokens]])
-            with torch.inference_mode():
-                full = member.model(input_ids=ids).logits[0, len(request.prompt) - 1 : -1, : small_pair.vocabulary.size]
-            logits[member.role] = full.float()
+            logits[member.role] = torch.from_numpy(
+                all_logits(member.model, request.prompt, tokens, small_pair.vocab_size)
+            ).float()
         host, donor = policy.host, policy.donor
         places = torch.arange(len(tokens))
         expected = {"base_entropy": scores.get("entropy")(logits["base"])}
@@ -177,28 +177,19 @@ def answer(limit, prompts=1, **arguments):
 
 @pytest.fixture(scope="module")
 def whole():
-    """A text that ends by itself, and how many tokens it has, its end token included."""
+    """How many tokens a text has that ends by itself, its end token included."""
     (text,), info = answer(320)
     assert (text.truncated, info["truncated"]) == (False, 0.0)
-    return text, info["tokens"]
-
-
-def test_an_end_token_at_the_very_limit_is_no_cut(whole):
-    text, tokens = whole
-    (same,), info = answer(tokens)
-    assert (same, same.truncated, info["truncated"]) == (text, False, 0.0)
-    (shorter,), info = answer(tokens - 1)
-    assert (shorter, shorter.truncated, info["truncated"]) == (text, True, 1.0)  # all of it but the end token
+    return info["tokens"]
 
 
 def test_the_share_is_reported_per_task_and_kept_in_a_run_dir(whole, tmp_path):
-    limit = whole[1]
-    texts, first = answer(limit, prompts=6, run_dir=str(tmp_path))
+    texts, first = answer(whole, prompts=6, run_dir=str(tmp_path))
     cut = [text.truncated for text in texts]
     assert 0 < sum(cut) < 6
     assert first["truncated"] == first["per_task"]["demo"]["truncated"] == sum(cut) / 6
     assert first["samples"] == 6
-    again, second = answer(limit, prompts=6, run_dir=str(tmp_path))
+    again, second = answer(whole, prompts=6, run_dir=str(tmp_path))
     assert ([text.truncated for text in again], second["per_task"]) == (cut, first["per_task"])
     (run,) = read_stored_runs(tmp_path)
     assert sorted(sample.truncated for sample in run.samples.values()) == sorted(cut)
@@ -206,7 +197,7 @@ def test_the_share_is_reported_per_task_and_kept_in_a_run_dir(whole, tmp_path):
 
 def test_the_mean_score_and_the_share_of_spikes_are_those_of_the_traces(whole, tmp_path):
     gate = {"policy": "disagreement", "tau": 0.05, "kappa": 30, "run_dir": str(tmp_path)}
-    texts, info = answer(whole[1], prompts=6, **gate)
+    texts, info = answer(whole, prompts=6, **gate)
     traces = pd.read_parquet(tmp_path / "traces")
     cut = traces.doc_id.map([text.truncated for text in texts].__getitem__)
     assert cut.any() and not cut.all()
@@ -215,7 +206,7 @@ def test_the_mean_score_and_the_share_of_spikes_are_those_of_the_traces(whole, t
         assert counts["mean_score"] == pytest.approx(kept.astype(float).mean(), abs=1e-5)
         assert counts["spike_share"] == pytest.approx((kept > 0.05).mean(), abs=1e-5)
         assert counts["spike_share"] > counts["realized_rate"]  # the window test refuses some
-    assert answer(whole[1], prompts=6, **gate)[1]["per_task"] == info["per_task"]
+    assert answer(whole, prompts=6, **gate)[1]["per_task"] == info["per_task"]
     _, signed = answer(9, policy="disagreement", score="log_ratio", tau=-9, kappa=0)
     assert (signed["mean_score"], signed["spike_share"]) == (None, 1.0)
     assert answer(9)[1]["spike_share"] is None  # no gate

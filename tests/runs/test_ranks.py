@@ -5,31 +5,25 @@ import shutil
 import socket
 
 import pytest
-import torch
 from helpers.analyses import write_run
+from helpers.pairs import save_struck_guide
+from transformers import AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.identity import make_label
 from lm_eval_takeover.runs.journal import AskedSample, Journal
 from lm_eval_takeover.runs.layout import ROW, find_run_dirs, journal_path, list_journals
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders, read_stored_runs
 
 
-@pytest.fixture
-def comparison(demo_runs, tmp_path):
-    """A folder as `compare` leaves it: ROW/samples, and what else lies there."""
-    folder = tmp_path / "comparison"
+def test_a_comparison_a_row_and_a_run_dir_are_found(demo_runs, tmp_path):
+    comparison = tmp_path / "comparison"
     for row in ("base", "guided"):
-        (folder / row).mkdir(parents=True)
-        (folder / row / "samples").symlink_to(demo_runs[row])
-    (folder / "probe" / "base" / "samples").mkdir(parents=True)
-    (folder / "leaderboard.json").write_text("{}")
-    return folder
-
-
-def test_a_comparison_a_row_and_a_run_dir_are_found(comparison, demo_runs):
+        (comparison / row).mkdir(parents=True)
+        (comparison / row / "samples").symlink_to(demo_runs[row])
+    (comparison / "probe" / "base" / "samples").mkdir(parents=True)
+    (comparison / "leaderboard.json").write_text("{}")
     rows = [comparison / "base" / "samples", comparison / "guided" / "samples"]
     assert find_run_dirs(comparison) == rows
     assert find_run_dirs(comparison / "base") == rows[:1]
@@ -92,7 +86,6 @@ def test_the_score_is_part_of_the_label_unless_it_is_the_usual_one():
         assert make_label(["org/base", "org/guide@main"], policy, score) == label
 
 
-pytestmark = pytest.mark.slow
 LIMIT = 3  # so that one rank has a document more than the other
 
 
@@ -148,16 +141,10 @@ def test_one_and_two_ranks_end_with_the_same(forked, tmp_path):
 
 def test_a_request_that_fails_on_one_rank_does_not_hold_up_the_other(forked, tmp_path):
     """The guide cannot read the last token of document 1, which is rank 1's: all that rank 0 has to do is done."""
-    guide = Member("guide", str(DEMO["guide"]))
-    words = [set(guide.tokenizer.encode(PROMPT.format(problem=row["problem"]))) for row in problems()[:LIMIT]]
+    tokenizer = AutoTokenizer.from_pretrained(DEMO["guide"])
+    words = [set(tokenizer.encode(PROMPT.format(problem=row["problem"]))) for row in problems()[:LIMIT]]
     only = sorted(words[1].difference(*(words[place] for place in range(LIMIT) if place != 1)))
-    assert only
-    guide.model.config.tie_word_embeddings = False
-    guide.model.lm_head.weight = torch.nn.Parameter(guide.model.lm_head.weight.clone())
-    with torch.no_grad():
-        guide.model.model.embed_tokens.weight[only[0]] = torch.nan
-    guide.model.save_pretrained(tmp_path / "guide")
-    guide.tokenizer.save_pretrained(tmp_path / "guide")
+    save_struck_guide(tmp_path / "guide", only[0])
     ranks = start_two(forked, arguments(tmp_path / "out", tmp_path / "run", tmp_path / "guide"))
     assert [rank.wait() for rank in ranks] == [2, 2]
     assert any("task takeover_demo, doc 1, sample 0" in rank.stderr for rank in ranks)

@@ -219,7 +219,7 @@ def test_the_costs_of_several_tasks_read_a_journal_once(folder, monkeypatch):
 @pytest.fixture(scope="module")
 def twenty(tmp_path_factory):
     """Twenty samples, and the bytes of their journal."""
-    written = [make_sample(number, f"text {number} " * 40) for number in range(20)]
+    written = [make_sample(number, f"'{number}\"; \0é-- " * 40) for number in range(20)]
     with closing(Journal(tmp_path_factory.mktemp("twenty") / "journal-000.sqlite")) as journal:
         journal.add(written)
     return written, journal.path.read_bytes()

@@ -20,7 +20,6 @@ from lm_eval_takeover.tasks import benchmarks
 from lm_eval_takeover.tasks.sampled import load_named_tasks
 from lm_eval_takeover.tasks.verdicts import list_metrics
 
-pytestmark = pytest.mark.slow
 COUNTS = {
     "takeover_math500": 500,
     "takeover_gsm8k": 1319,
@@ -44,11 +43,6 @@ def evaluate(server, *arguments):
 def everything(forked_at_hub, shared_folder):
     """The first 30 documents of each task: `gold_forms` below judges the gold answers of all."""
     return value_once(shared_folder / "everything.pickle", lambda: evaluate(forked_at_hub, "takeover_all", "null", "30"))
-
-
-@pytest.fixture(scope="module")
-def paper(forked_at_hub, shared_folder):
-    return value_once(shared_folder / "paper.pickle", lambda: evaluate(forked_at_hub, "takeover_paper_all"))
 
 
 def test_every_benchmark_has_its_documents_and_metrics_and_right_answers_are_right(everything):
@@ -102,7 +96,8 @@ DRAWN = {
 }  # fmt: skip
 
 
-def test_the_papers_sizes_and_draws(paper):
+def test_the_papers_sizes_and_draws(forked_at_hub):
+    paper = evaluate(forked_at_hub, "takeover_paper_all")
     sizes = {task: count["original"] for task, count in paper["n-samples"].items()}
     assert sizes == {
         "takeover_math500_100": 100, "takeover_gsm8k_100": 100, "takeover_amc23": 40, "takeover_olympiadbench_100": 100,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from helpers.one_line import one_line
 from helpers.pairs import ROOT
 from helpers.processes import wait_until
 from lm_eval import simple_evaluate
@@ -30,8 +31,6 @@ from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.stopping import Terminated
-
-pytestmark = pytest.mark.slow
 
 
 def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
@@ -118,7 +117,7 @@ def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked
         ("--prompts EMPTY", "--prompts 'EMPTY' holds no prompt"),
         ("--prompts WRONG", "--prompts 'WRONG': no text in field 'prompt' (its fields: text); name the field with --field"),
         ("--prompts LONG", "--prompts: all 1 are empty or exceed the context of 2048 tokens"),
-        ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
+        ("--prompts none.jsonl", "does not exist; expected a JSONL file, or a data set of the hub"),
         ("--prompts LONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
         ("--prompts LONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
         ("--prompts LONG --methods random@0.05", "policy=random has nothing that a rate could be solved by"),
@@ -126,16 +125,14 @@ def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked
         ("--prompts LONG --model_args polcy=random", "--model_args polcy=… loads no model; "),
     ],
 )
-def test_an_error_of_the_user_is_one_line_and_writes_nothing(tmp_path, words, text):
+def test_an_error_of_the_user_is_one_line_and_writes_nothing(tmp_path, monkeypatch, words, text):
+    monkeypatch.chdir(tmp_path)
     rows = {"EMPTY": "", "WRONG": '{"text": "hello"}\n', "LONG": json.dumps({"prompt": "word " * 9000}) + "\n"}
     for name, content in rows.items():
-        (tmp_path / name).write_text(content)
-    call = [str(tmp_path / word) if word in (*rows, "NONE") else word for word in words.split()]
-    with pytest.raises(TakeoverError) as caught:
-        main(["calibrate", *call, "--out", str(tmp_path / "out.json")])
-    assert text in str(caught.value).replace(f"{tmp_path}/", "")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out.json").exists()
+        Path(name).write_text(content)
+    with one_line(TakeoverError, text):
+        main(["calibrate", *words.split(), "--out", "out.json"])
+    assert not Path("out.json").exists()
 
 
 def count_kept(folder, kind):
@@ -147,42 +144,35 @@ def count_kept(folder, kind):
     return count
 
 
-@pytest.fixture
-def calibration(forked):
-    """Starts `calibrate` on prompts of the demo pair, a group of 5 prompts at a time."""
-
-    def start(out, *options):
-        call = ["calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "5", "--out", out, *options]
-        return forked.start("lm-eval-takeover", *call, cwd=ROOT)
-
-    return start
-
-
-def test_a_calibration_that_is_stopped_and_killed_goes_on_and_ends_with_the_same_file(calibration, tmp_path):
+def test_a_calibration_that_is_stopped_and_killed_goes_on_and_ends_with_the_same_file(forked, tmp_path):
     """Stopped by a signal while it measures, and killed while it solves for a rate; meanwhile nobody else may."""
-    options = ["--num_prompts", "15", "--num_held_out", "5", "--target_rate", "0.05", "0.15"]
-    options += ["--max_gen_toks", "48"]
+    call = ["calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "5", "--num_prompts", "15", "--num_held_out", "5"]
+    call += ["--target_rate", "0.05", "0.15", "--max_gen_toks", "48", "--out"]
+
+    def calibrate(out):
+        return forked.start("lm-eval-takeover", *call, out, cwd=ROOT)
+
     whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
-    process = calibration(whole, *options)
+    process = calibrate(whole)
     assert process.wait() == 0, process.stderr
     assert "\nce      spike_ratio    5.0%" in process.stdout
 
     killed.parent.mkdir()
-    process = calibration(killed, *options)
+    process = calibrate(killed)
     wait_until(lambda: count_kept(killed.parent, "rollout") >= 10, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     assert process.stderr.strip().endswith("stopped; what was finished is kept, and the same command goes on from there")
     assert count_kept(killed.parent, "rollout") % 5 == 0  # whole groups
-    process = calibration(killed, *options)
+    process = calibrate(killed)
     wait_until(lambda: count_kept(killed.parent, "result"), process)
     process.send_signal(signal.SIGSTOP)
-    second = calibration(killed, *options)
+    second = calibrate(killed)
     assert second.wait() == 2
     assert "what is measured cannot be kept beside it: run_dir=" in second.stderr.strip().splitlines()[-1]
     process.kill()
     assert not killed.exists()
-    process = calibration(killed, *options)
+    process = calibrate(killed)
     assert process.wait() == 0, process.stderr
     assert "15 samples from before" in process.stderr
     assert killed.read_bytes() == whole.read_bytes()
@@ -239,12 +229,8 @@ def write(tmp_path):
     return write
 
 
-@pytest.fixture
-def rows(write):
-    return write(f"How much is {i} and {i}?" for i in range(50))
-
-
-def test_prompts_are_drawn_by_seed_and_held_out_ones_are_others(rows):
+def test_prompts_are_drawn_by_seed_and_held_out_ones_are_others(write):
+    rows = write(f"How much is {i} and {i}?" for i in range(50))
     one, again, other = (read_prompts(rows, count=20, held_out=10, seed=seed) for seed in (0, 0, 1))
     assert one == again
     assert one.texts != other.texts

@@ -26,8 +26,6 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
 
 TOKENS = 40
-SAMPLING = Sampling(0.6, 0.95)
-RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
 
 SCORES = [score.name for score in registered if score.source.digest is None]
 
@@ -41,8 +39,7 @@ def slow_score(name, host, donor, token):
 
 
 def short_setup(pair, prompts, **changes):
-    """Short rollouts."""
-    usual = {"sampling": SAMPLING, "max_gen_toks": TOKENS, "batch_size": 5}
+    usual = {"sampling": Sampling(0.6, 0.95), "max_gen_toks": TOKENS, "batch_size": 5}
     backend = TransformersBackend(ModelArguments(), pair, Disagreement())
     return Setup(backend=backend, prompts=prompts, **usual | changes)
 
@@ -78,14 +75,6 @@ def made(pair, prompts):
     return calibrate(short_setup(pair, prompts))
 
 
-def slow_fires(scores, tau, kappa, window=10):
-    fired = 0
-    for position, score in enumerate(scores):
-        recent = scores[max(0, position - window) : position]
-        fired += score > tau and (not recent or kappa == 0 or score > kappa * (sum(recent) / len(recent)))
-    return fired
-
-
 @pytest.mark.parametrize("score", SCORES)
 def test_tau_and_kappa_equal_numpy_on_all_scores_and_shares_the_rule_in_a_loop(made, trajectories, score):
     values = np.array([one for row in trajectories[score] for one in row])
@@ -93,7 +82,7 @@ def test_tau_and_kappa_equal_numpy_on_all_scores_and_shares_the_rule_in_a_loop(m
     assert made.cut == sum(len(row) == TOKENS for row in trajectories[score])
     assert made.scores[score].rank_error == 0
     assert made.scores[score].mean == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
-    for rho in RHO:
+    for rho in (0.005, 0.01, 0.03, 0.05, 0.1):
         threshold, tau = made.scores[score].threshold(rho), np.quantile(values, 1 - rho)
         noise = 4e-6  # nats: two steps of float32 between logits of 16 and 32, what it leaves of scores near 0
         assert threshold.tau == pytest.approx(tau, rel=5e-4, abs=noise)
@@ -105,7 +94,8 @@ def test_tau_and_kappa_equal_numpy_on_all_scores_and_shares_the_rule_in_a_loop(m
         tail = values[values > tau].mean() if (values > tau).any() else tau
         assert threshold.kappa_tail_to_mean == pytest.approx(tail / mean, rel=1e-3)
     for row, rule in itertools.product(made.scores[score].table, KAPPA_RULES):
-        fired = sum(slow_fires(one, row["tau"], row[f"kappa_{rule}"]) for one in trajectories[score])
+        each = (reference.fires_along(one, row["tau"], row[f"kappa_{rule}"], 10) for one in trajectories[score])
+        fired = sum(map(sum, each))
         # A score within float noise of the threshold may stand on either side of it.
         assert abs(row[f"share_{rule}"] - fired / made.tokens) <= 2 / made.tokens
 

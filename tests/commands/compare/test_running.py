@@ -14,7 +14,9 @@ from shlex import split
 
 import pytest
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
+from helpers.one_line import one_line
 from helpers.pairs import ROOT
+from helpers.plugins import EVERY
 from helpers.processes import environment, wait_until
 from helpers.results import takeover, write_results
 from helpers.stock import comparing_here
@@ -140,21 +142,6 @@ def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_
     assert takeover["parameters"].keys() == takeover["dtypes"].keys() == {"base", "guide"}
 
 
-def test_the_rate_of_random_and_early_is_what_they_realize_and_needs_no_calibration(tmp_path):
-    """Each of their tokens is taken over by the rate itself, whatever the models write; end tokens count."""
-    words = ["compare", "--tasks", "takeover_demo", "--limit", "3", "--batch_size", "24", "--rows", "random,early", "--quiet"]
-    with comparing_here():
-        assert main([*words, "--rates", "0.02,0.1,0.4", "--run_dir", str(tmp_path)]) == 0
-    costs = {row["row"]: row for row in json.loads((tmp_path / "leaderboard.json").read_text())["costs"]}
-    for label, row in costs.items():
-        rate, tokens = float(label.partition("@")[2]), row["tokens"]
-        chance = (
-            3 * (rate * (1 - rate) / tokens) ** 0.5 if label.startswith("random") else 0.5 * 24 / tokens
-        )  # half a token each
-        assert row["takeovers"] / tokens == pytest.approx(rate, abs=chance), label
-    assert len(costs) == 6 and not [*tmp_path.glob("calibration*")]
-
-
 def test_leaderboard_and_compare_print_one_table_wherever_it_is_called_from(harness, tmp_path, capsys, monkeypatch):
     """One reference, one set of names, one order: also where one row is asked for, and where the folder here has a row's name."""
     rows = "guided,thinking=acme/Small,base,random,guide"
@@ -182,56 +169,43 @@ def test_a_task_that_cannot_be_read_is_left_out_of_rows_that_follow(harness, tmp
     assert [list(row["tasks"]) for row in json.loads(capsys.readouterr().out)["rows"]] == [["takeover_demo"]] * 3
 
 
-PLUGIN = """
-from dataclasses import dataclass
-
-from lm_eval_takeover import Policy, register_policy
-
-
-@register_policy("every_of_tests")
-@dataclass(frozen=True, kw_only=True)
-class Every(Policy):
-    period: int = 20
-
-    def takes_over(self, block):
-        return block.positions % self.period == 0
-"""
-
-
 def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
-    (tmp_path / "every.py").write_text(PLUGIN)
+    (tmp_path / "every.py").write_text(EVERY)
     words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path / "run"), "--rows"]
     for given in (["--plugins", f"{tmp_path}/every.py"], ["--model_args", f"plugins={tmp_path}/every.py"]):
-        assert main([*words, "base,every_of_tests:period=5", *given]) == 0
-        expected = {"policy": "every_of_tests", "period": 5, "plugins": str(tmp_path / "every.py")}
+        assert main([*words, "base,test_every:period=5", *given]) == 0
+        expected = {"policy": "test_every", "period": 5, "plugins": str(tmp_path / "every.py")}
         assert expected.items() <= harness.started[-1]["model_args"].items()
         assert "target_rate" not in harness.started[-1]["model_args"]
-    with pytest.raises(ArgumentError, match="every_of_tests has no budget_parameter that a rate could be solved by"):
-        main([*words, "every_of_tests@0.1", *given])
+    with pytest.raises(ArgumentError, match="test_every has no budget_parameter that a rate could be solved by"):
+        main([*words, "test_every@0.1", *given])
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["--tasks", "takeover_demmo"], "--tasks 'takeover_demmo' is not known; did you mean 'takeover_demo'"),
-        (["--tasks", "takeover_demo", "--metadata", "[1]"], r"--metadata '\[1\]' is neither NAME=VALUE,… nor a map in JSON"),
-        (["--tasks", "takeover_demo", "--group", "kind"], r"takeover_demo: the document has no value in 'kind' \(--group\)"),
-        (["--tasks", "takeover_demo", "--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
+        (["--metadata", "[1]"], "--metadata '[1]' is neither NAME=VALUE,… nor a map in JSON"),
+        (["--group", "kind"], "takeover_demo: the document has no value in 'kind' (--group)"),
+        (["--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
+        (["--rows", "base,entropi@0.05"], "--rows 'entropi' is not known; did you mean 'entropy'?"),
+        (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
+        (["--rows", "ce:tau=1@0.1"], "its arguments set already how many tokens are taken over"),
+        (["--rows", "ce,ce"], "--rows names ce twice"),
+        (["--rows", "js:score_top_p=0.95:spike_ratio=0.1"], "score_top_p=0.95 needs target_rate=…"),
+        (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
+        (["--model_args", "tau=1"], "--model_args tau=… belongs to a row, as in --rows js,ce:tau=1.5"),
+        (["--base", str(DEMO["base"])], "--base and --guide go together"),
+        (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
+        (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
+        (["--limit", "0"], "--limit 0 is not a number above 0"),
+        (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
     ],
 )
-def test_wrong_tasks_and_decoding_are_said_before_models_are_loaded(harness, tmp_path, words, text):
-    with pytest.raises(TakeoverError, match=text):
-        main(["compare", *words, "--run_dir", str(tmp_path / "new")])
+def test_wrong_calls_are_one_line_before_anything_runs(harness, tmp_path, words, text):
+    with one_line(TakeoverError, text):
+        main(["compare", "--tasks", "takeover_demo", *words, "--run_dir", str(tmp_path / "new")])
     assert not harness.started and not (tmp_path / "new").exists()
-
-
-def test_a_mistyped_row_is_said_before_torch_is_imported(tmp_path):
-    code = "import sys\nfrom lm_eval_takeover.cli import main\ntry:\n    main(sys.argv[1:])\n"
-    code += "finally:\n    print('torch' in sys.modules)"
-    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,entropi@0.05", "--run_dir", str(tmp_path / "new")]
-    done = subprocess.run([sys.executable, "-c", code, *words], env=environment(), capture_output=True, text=True)
-    assert "--rows 'entropi' is not known; did you mean 'entropy'?" in done.stderr and done.stdout == "False\n"
-    assert not (tmp_path / "new").exists()
 
 
 def test_two_comparisons_in_one_folder_and_one_that_is_moved_are_refused(harness, tmp_path):
@@ -279,7 +253,6 @@ def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys)
     assert f"| calibration |  |  | {500 + 2 * 12 * 100:,} | {(500 + 2 * 12 * 100) * 320:,} |" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_grid_that_is_killed_in_every_row_ends_with_the_same_tables(tmp_path, forked):
     """SIGKILL of the command, its worker inside, three times in each row.
 
@@ -302,7 +275,6 @@ def test_a_grid_that_is_killed_in_every_row_ends_with_the_same_tables(tmp_path, 
         shutil.copy(path, killed)
 
     def count(row):
-        """Its finished samples."""
         for path in killed.glob(f"{row}/samples/*.sqlite"):
             with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
                 return journal.execute("SELECT count(*) FROM samples").fetchone()[0]

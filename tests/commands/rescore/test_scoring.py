@@ -3,17 +3,13 @@
 import json
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers.analyses import score_run, write_run
-from helpers.demo_runs import run_demo
-from helpers.run_dirs import plant, plant_facts
-from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
+from helpers.demo_runs import run_demo, write_task
+from helpers.run_dirs import plant, plant_facts, query
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
@@ -24,7 +20,6 @@ from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 LIMIT = 3
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +27,6 @@ def finished(tmp_path_factory):
     """A run_dir with three problems of the demo, and what lm-eval made of them."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     return folder, run_demo(folder, LIMIT, {"spike_ratio": 0.03})  # some samples are wrong
-
-
-@pytest.fixture
-def tasks(tmp_path):
-    """A folder of task files that can be changed."""
-    return shutil.copytree(TASK_CONFIGS, tmp_path / "tasks")
 
 
 def test_the_same_tasks_give_the_same_results(finished):
@@ -66,7 +55,7 @@ def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(
     assert done.results["config"]["takeover"]["tokens"] == original["config"]["takeover"]["tokens"]
 
 
-def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypatch):
+def test_changed_verdicts_are_listed(finished, tmp_path, capsys, monkeypatch):
     """A corrected gold answer: the document has changed, its prompt has not."""
     folder, original = finished
     problems = benchmarks.demo.problems()
@@ -76,6 +65,7 @@ def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypa
         return [{**row, "answer": "98765"} if number == 1 else row for number, row in enumerate(problems)]
 
     monkeypatch.setattr(benchmarks.demo, "problems", corrected)
+    tasks = shutil.copytree(TASK_CONFIGS, tmp_path / "tasks")
     task = tasks / "takeover_demo.yaml"
     task.write_text(re.sub(r"version: \S+", "version: 9.9", task.read_text()))
     outcomes = [outcome for _, outcome in original["samples"]["takeover_demo"][1]["filtered_resps"][0]]
@@ -106,9 +96,7 @@ def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsy
 
 def test_documents_without_all_their_responses_are_left_out(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "run")
-    with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
-        connection.execute("DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
-    connection.close()
+    query(folder, "DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
     (run,) = read_stored_runs(folder)
     done = rescore(run, [], None)
     assert done.left_out == 1
@@ -152,17 +140,9 @@ def test_thinking_ends_where_the_run_says(tmp_path):
 
 def test_questions_that_the_run_withheld_stay_withheld(tmp_path):
     secret = {"problem": "a question that nobody publishes", "choices": ["yes", "no"], "answer": "A"}
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "secret.json").write_text(json.dumps(secret))
-    (tmp_path / "tasks" / "secret.yaml").write_text(
-        "task: secret\nclass: !function lm_eval_takeover.tasks.sampled.GPQA\ndataset_path: json\ntest_split: train\n"
-        f"dataset_kwargs: {{data_files: {tmp_path}/tasks/secret.json}}\ndoc_to_text: '{{{{problem}}}}'\nrepeats: 2\n"
-        "metadata: {version: 1.0}\ngeneration_kwargs: {max_gen_toks: 3}\n"
-    )
-    metadata = {"withhold_questions": True}
-    manager = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False, metadata=metadata)
-    arguments = {"policy": "base", "run_dir": str(tmp_path / "run")}
-    simple_evaluate(model="guided-takeover", model_args=arguments, tasks=["secret"], task_manager=manager)
+    write_task(tmp_path / "tasks", "secret", [secret], "GPQA", repeats=2, generation_kwargs={"max_gen_toks": 3})
+    withheld = {"metadata": {"withhold_questions": True}}
+    run_demo(tmp_path / "run", None, {"policy": "base"}, "secret", tmp_path / "tasks", **withheld)
     assert main(["rescore", str(tmp_path / "run"), "--include_path", str(tmp_path / "tasks")]) == 0
     written = [path.read_text() for path in (tmp_path / "run" / "rescored").rglob("*.json*")]
     assert len(written) == 2 and all("nobody publishes" not in text for text in written) and "withheld" in "".join(written)

@@ -26,17 +26,6 @@ from lm_eval_takeover.results.files import join_calls, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.statistics import paired_difference
 
-METHOD = {"host": "base", "donor": "guide"}
-
-
-def read_lines(path):
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
-def write_run(folder, correct, **written):
-    return read_run(*write_results(folder, correct, **written).glob("results_*.json"))
-
 
 def test_a_method_and_a_drafted_guide_stand_in_the_picture(tmp_path, capsys):
     """A drafted guide is a point where passes are counted: its own texts, in fewer passes; right of it nothing is saved."""
@@ -48,7 +37,9 @@ def test_a_method_and_a_drafted_guide_stand_in_the_picture(tmp_path, capsys):
     assert main(["frontier", str(run_dir), "--out", str(run_dir), "--cost", "passes"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "A method that costs more saves nothing." in printed and "measured against guide" in printed
-    lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
+    assert not [*run_dir.glob("calibration*")]  # for the share of `random` none is needed
+    table = csv.DictReader((run_dir / "frontier.csv").read_text().splitlines())
+    lines = {line["row"]: line for line in table if line["task"] == "average"}
     assert list(lines) == ["base", "guide", "drafted", "random@0.1", "random@0.4"]
     assert 0 < float(lines["random@0.1"]["realized_rate"]) < float(lines["random@0.4"]["realized_rate"])
     guide, drafted = (float(lines[row]["donor_passes_per_token"]) for row in ("guide", "drafted"))
@@ -76,7 +67,8 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
         runs = []
         for task, correct in counts.items():
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
-            runs.append(write_run(tmp_path / name / task, {task: [min(8, one + raised) for one in correct]}, run=run))
+            folder = write_results(tmp_path / name / task, {task: [min(8, one + raised) for one in correct]}, run=run)
+            runs.append(read_run(*folder.glob("results_*.json")))
         results[ComparedRow(name, name, follows=name != "base")] = join_calls(runs)
     made = describe_frontier(results)
     assert made.areas == []  # no method has two rates
@@ -87,22 +79,32 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
     assert [lines[task]["realized_rate"] for task in counts] == list(rates.values())
 
 
-def make_runs(tmp_path, counts, tasks=("takeover_demo",), samples=8):
-    """Rows `NAME@RATE` with so many samples correct (by task) on each of 6 problems, at rates that double as shares of changed
-    tokens.
+ALONE = {"base": [0, 1, 2, 1, 0, 3], "guide": [8, 7, 8, 8, 6, 8]}
+NEAR = {"near@0.05": [4, 3, 8, 2, 5, 6], "near@0.1": [6, 6, 8, 4, 7, 8]}
+FAR = {"far@0.05": [1, 1, 3, 1, 0, 4], "far@0.1": [2, 2, 5, 2, 1, 6]}
 
-    `short` can write 2 % at most, `hand` has its gate set by hand, `mix` mixes both models.
+
+def write_comparison(folder, counts, tasks=("takeover_demo",), *, seed=0, pair="acme/Small-Base", calibration=None, **written):
+    """A folder as `compare` leaves it. Returns its rows with their runs: NAME@RATE, where as many tokens have changed.
+
+    `counts` are samples of 8 that are correct, by problem; or a number by task, the same for six problems. `short` can write 2 %
+    at most, `hand` has its gate set by hand, `mix` mixes both models.
     """
     runs = {}
     for label, correct in counts.items():
         name, _, at = label.partition("@")
         rate = float(at or 0)
-        told = {"tokens": 1000, "realized_rate": rate, "changed": int(1000 * rate), "asked": 1000}
-        run = takeover("random" if at else "base", rate=rate, per_task=dict.fromkeys(tasks, told))
-        own = {"rate": None if name == "hand" else rate, "covers": 0.1 if name == "short" else None, "word": name}
-        row = ComparedRow(label, name, mixes=name == "mix", **(METHOD | own if at else {}))
-        by_task = {task: [count] * 6 for task, count in zip(tasks, np.atleast_1d(correct).tolist(), strict=True)}
-        runs[row] = write_run(tmp_path / label, by_task, run=run, samples=samples)
+        taken = round(1000 * rate)
+        told = {"tokens": 1000, "takeovers": taken, "realized_rate": rate, "changed": taken, "asked": 1000}
+        given = {"base": pair, "seed": seed, "calibration": calibration, "per_task": dict.fromkeys(tasks, told)}
+        run = takeover("random" if at else name, rate=rate, **given)
+        own = {"rate": None if name == "hand" else rate, "covers": 0.1 if name == "short" else None}
+        own |= {"host": "base", "donor": "guide", "word": name}
+        by_task = [correct] if isinstance(correct, list) else [[count] * 6 for count in np.atleast_1d(correct).tolist()]
+        results = write_results(folder / label / "results", dict(zip(tasks, by_task, strict=True)), run=run, **written)
+        row = ComparedRow(label, name, results=[f"{label}/results"], mixes=name == "mix", **(own if at else {}))
+        runs[row] = read_run(*results.glob("results_*.json"))
+    write_kept_rows(folder, runs)
     return runs
 
 
@@ -114,7 +116,7 @@ def read_areas(areas, axis, task="average", metric="acc"):
 def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
     """On one task half of the samples come at 5 %, which solves every problem; on the other none does."""
     counts = {"base": (0, 0), "guide": (8, 8), "far@0.05": (4, 0), "far@0.1": (4, 0)}
-    runs = make_runs(tmp_path, counts, tasks := ("takeover_gsm8k", "takeover_amc23"))
+    runs = write_comparison(tmp_path, counts, tasks := ("takeover_gsm8k", "takeover_amc23"))
     made = describe_frontier(runs)
     areas = {task: read_areas(made.all_areas, "share", task) for task in ("average", *tasks)}
     assert areas == {"average": {"far": pytest.approx(0.1875)}, "takeover_gsm8k": {"far": pytest.approx(0.375)},
@@ -126,7 +128,7 @@ def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
 def test_each_axis_has_the_methods_that_have_a_cost_there_and_one_that_can_write_no_more_keeps_its_gain(tmp_path):
     """Who may spend 10 % may spend 2 %. A gate by hand, at 1 %, sets no cap. A mix writes no token alone, but changes some."""
     counts = {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4, "hand@0.01": 4, "mix@0.05": 4, "mix@0.1": 4}
-    made = describe_frontier(make_runs(tmp_path, counts))
+    made = describe_frontier(write_comparison(tmp_path, counts))
     far, short, hand = (0.5 * (1 - 0.5 * cost) for cost in (0.5, 0.2, 0.1))
     assert read_areas(made.all_areas, "share") == pytest.approx({"far": far, "short": short, "hand": hand})
     assert read_areas(made.all_areas, "changed")["mix"] == pytest.approx(far)
@@ -138,7 +140,7 @@ def test_each_axis_has_the_methods_that_have_a_cost_there_and_one_that_can_write
 
 
 def test_where_the_guide_writes_by_default_texts_say_so_and_rows_of_the_other_direction_have_no_area(tmp_path):
-    runs = make_runs(tmp_path, {"base": 0, "guide": 8, "back@0.05": 4, "back@0.1": 4, "far@0.05": 4})
+    runs = write_comparison(tmp_path, {"base": 0, "guide": 8, "back@0.05": 4, "back@0.1": 4, "far@0.05": 4})
     swapped = {"host": "guide", "donor": "base"}
     runs = {replace(row, **swapped) if row.name == "back" else row: of_row for row, of_row in runs.items()}
     made = describe_frontier(runs)
@@ -151,7 +153,7 @@ def test_where_the_guide_writes_by_default_texts_say_so_and_rows_of_the_other_di
 def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
     """Of each task and metric; empty for models alone. A gate by hand has one, and a mix, whose cost is another."""
     counts = {"base": 1, "far@0.05": 4, "far@0.1": 5, "mix@0.05": 4, "hand@0.01": 3}
-    made = describe_frontier(make_runs(tmp_path, counts))
+    made = describe_frontier(write_comparison(tmp_path, counts))
     for line in made.lines:
         correct = {"far@0.05": 4, "far@0.1": 5, "mix@0.05": 4, "hand@0.01": 3}.get(line["row"])
         gain, low, high = (line[f"acc_gain{end}"] for end in ("", "_low", "_high"))
@@ -164,7 +166,7 @@ def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
 
 def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     """48 texts have 1,000 tokens in all. Each of the two positions stands for two: two takeovers gain a half, two do harm."""
-    runs = make_runs(tmp_path, {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4})
+    runs = write_comparison(tmp_path, {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4})
     one = {"task": "takeover_demo", "doc_id": 2, "inclusion": 0.5}
     known = [one | {"shrunk": gain, "effect": 2 * gain} for gain in (0.5, -0.25)]
     (tmp_path / "effects.json").write_text(json.dumps(known))
@@ -201,7 +203,7 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     ("far@0.02 far@0.05 guide", "no areas: they are gains over the base alone"), ("guide base far@0.02 far@0.05", ""),
 ])  # fmt: skip
 def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, labels, why):
-    made = describe_frontier(make_runs(tmp_path, dict.fromkeys(labels.split(), 1)))
+    made = describe_frontier(write_comparison(tmp_path, dict.fromkeys(labels.split(), 1)))
     table = write_frontier(made, "share", "table")
     assert len(made.averages) == len(labels.split()) and draw_frontier(made.averages, "share").startswith("<?xml")
     if why:
@@ -209,27 +211,6 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, labels, why):
     else:
         assert table.startswith("Areas by share of tokens that the guide writes\n")
         assert "\nLeast share of tokens at which the guide is asked\n" in table
-
-
-ALONE = {"base": [0, 1, 2, 1, 0, 3], "guide": [8, 7, 8, 8, 6, 8]}
-NEAR = {"near@0.05": [4, 3, 8, 2, 5, 6], "near@0.1": [6, 6, 8, 4, 7, 8]}
-FAR = {"far@0.05": [1, 1, 3, 1, 0, 4], "far@0.1": [2, 2, 5, 2, 1, 6]}
-
-
-def write_comparison(folder, counts, *, seed=0, pair="acme/Small-Base", calibration=None, **written):
-    """A folder as `compare` leaves it, of rows with so many of 8 samples correct. Returns its rows with their runs."""
-    runs = {}
-    for label, correct in counts.items():
-        name, _, at = label.partition("@")
-        rate = float(at or 0)
-        told = {"tokens": 1000, "takeovers": round(1000 * rate), "realized_rate": rate, "changed": 10, "asked": 1000}
-        given = {"base": pair, "seed": seed, "calibration": calibration, "per_task": {"takeover_demo": told}}
-        run = takeover("random" if at else name, rate=rate, **given)
-        method = {"host": "base", "donor": "guide", "word": name, "rate": rate} if at else {}
-        results = write_results(folder / label / "results", {"takeover_demo": correct}, run=run, **written)
-        runs[ComparedRow(label, name, results=[f"{label}/results"], **method)] = read_run(*results.glob("results_*.json"))
-    write_kept_rows(folder, runs)
-    return runs
 
 
 def merge(tmp_path, other="two"):
