@@ -185,7 +185,8 @@ def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) ->
         name, colour = _join(row[name] for name in by), colours[row["run"]]
         if x == "realized_rate" and row[x] == 1:
             axes.axhline(row["acc"], label=f"{name} (100 %)", color=colour, linewidth=1)
-            axes.axhline(row["pass8"], linestyle=":", color=colour, linewidth=1)
+            if row["pass8"] is not None:  # as tasks of one k have it
+                axes.axhline(row["pass8"], linestyle=":", color=colour, linewidth=1)
             continue
         axes.plot(row[x], row["acc"], "o", label=name, color=colour)
         if "acc_low" in row:

@@ -1,5 +1,6 @@
 """Analyses as pure functions: scored samples, classes of tokens, outcomes, by hand, planted, and by independent calculations."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from sklearn.metrics import roc_auc_score
 
+from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures import catalogue, outcomes, planning, pooling
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
+from lm_eval_takeover.lab.measures.figures import SIZE, draw
 from lm_eval_takeover.lab.measures.planning import EXECUTION, NONE, PLANNING
 from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.lab.sample_tokens import SampleTokens, ceil_percent
@@ -334,3 +337,9 @@ def test_a_signal_of_length_is_no_better_than_length_and_one_of_difficulty_tells
     hard = found["entropy"]
     assert hard["auroc"] > 0.65 and hard["within_low"] < 0.5 < hard["within_high"] < 0.62
     assert found["ce"]["within_low"] > 0.85
+
+
+def test_a_guide_alone_of_tasks_without_a_common_k_is_drawn_as_a_line():
+    row = {"task": "mean", "run": "guide", "realized_rate": 1.0, "acc": 0.9, "acc_low": 0.8, "acc_high": 1.0, "pass8": None}
+    guided = row | {"run": "guided", "realized_rate": 0.05, "pass8": 0.95}
+    assert "guide (100 %)" in draw_svg(partial(draw, "budget", pl.DataFrame([row | {"k": None}, guided | {"k": 8}])), SIZE)

@@ -17,6 +17,7 @@ from helpers.pairs import ROOT, TableTokenizer
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
 from lm_eval_takeover.lab.report.inputs import read_figure
+from lm_eval_takeover.lab.report.story import Words, _tell_places
 from lm_eval_takeover.runs.run_reader import RunReader
 
 HOSTILE = [
@@ -136,6 +137,12 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
     (line,) = re.findall(r"Guide passes per token: ([^<]*)\.</p>", shown)
     assert all(f"{name} " in line for name in names) and "Tokens per second" in line
     assert ">rows differ in &lt;seed&gt;<" in shown  # what compare warned of
+
+
+def test_a_takeover_whose_host_was_not_asked_is_not_told_as_changed():
+    places = [0.1, 0.5]
+    assert "1 of them changed the token" in _tell_places(places, Words({(3, 5): 1}))
+    assert _tell_places(places, Words({(-1, 5): 2})) == "2 takeovers: 50% stand in the first quarter of an answer."
 
 
 def test_what_is_embedded_fits_and_tells_which(small, tmp_path):
