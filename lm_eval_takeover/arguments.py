@@ -40,9 +40,8 @@ OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model
 class Kind:
     """What a model argument is for."""
 
-    key: str | None = (
-        None  # the part of a sample's key through which it changes the text, or `verdict`; None: it changes neither
-    )
+    # The part of a sample's key through which it changes the text, or `verdict`; None: it changes neither.
+    key: str | None = None
     loads: bool = False  # a model is loaded by it
     own: bool = False  # it belongs to one repository, so the guide does not take the base's
     named: bool = False  # it says which model it is and runs no code; only these are taken from a stored run

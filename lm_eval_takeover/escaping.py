@@ -14,10 +14,13 @@ _COMMAND = re.compile(r"(?<!\S)(?=::|##\[)")  # of a CI's log, at the start of a
 
 
 def for_terminal(text: str, *, lines: bool = True) -> str:
-    """Shows escape sequences, bidirectional marks and the like as codes, `\\u001b`. Line ends stay if `lines`."""
+    """Shows escape sequences, bidirectional marks and the like as codes, `\\u001b`. Line ends stay if `lines`.
+
+    What a CI would take for a command gets a backslash, since any word may come to stand at the start of a line.
+    """
     spaces = "\n\t" if lines else ""
     shown = "".join(f"\\u{ord(letter):04x}" if letter not in spaces and _is_hidden(letter) else letter for letter in text)
-    return _COMMAND.sub(r"\\", shown)  # any word may come to stand at the start of a line
+    return _COMMAND.sub(r"\\", shown)
 
 
 def _is_hidden(letter: str) -> bool:

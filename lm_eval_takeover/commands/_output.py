@@ -234,7 +234,7 @@ def writing(option: str, path: Path, kept: str = "") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def holding(option: str, folder: Path, name: str, *, wait: bool = False) -> Iterator[None]:
+def holding(option: str, folder: Path, name: str, *, wait: bool = False) -> Iterator[Lock]:
     """Hold a lock in this folder, which is made. Raises ArgumentError where another process does, or the folder is moved."""
     with writing(option, folder):
         make_folder(folder)
@@ -242,12 +242,16 @@ def holding(option: str, folder: Path, name: str, *, wait: bool = False) -> Iter
             lock = Lock(folder / name, wait=wait)
         except Locked as holder:
             raise ArgumentError(f"--{option} '{folder}' is in use by {holder}; wait for it, or give another") from None
+    moved = ArgumentError(f"--{option} '{folder}' was moved or removed; give the same command with its new place")
     with lock:
         try:
-            yield
-        finally:
-            if not lock.is_in_place():
-                raise ArgumentError(f"--{option} '{folder}' was moved or removed; give the same command with its new place")
+            yield lock
+        except (Exception, SystemExit) as error:
+            if lock.is_in_place():
+                raise
+            raise moved from error
+        if not lock.is_in_place():
+            raise moved
 
 
 def write_study(folder: Path, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], svg: str | None) -> None:

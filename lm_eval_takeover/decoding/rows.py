@@ -65,7 +65,8 @@ class Thinking:
         return tokens, False
 
 
-_OPEN = "<think>"  # a model may repeat the problem in its thoughts; lm-eval's `hf` removes them, too
+# Stop strings do not count inside of it: a model may repeat the problem there. lm-eval's `hf` removes thoughts as well.
+_OPEN = "<think>"
 _THOUGHTS = re.compile(rf"(?<={_OPEN}).*?(?=</think>|\Z)", re.DOTALL)
 
 

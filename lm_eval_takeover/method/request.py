@@ -86,7 +86,7 @@ class Generation:
     guide_passes: int = 0
     donor_answer: int = 0  # tokens of the donor's own answer, where a policy needs its length
     thought_cut: bool = False  # whether a thinking budget has ended its thinking
-    observed: "array[float] | None" = None  # where a trace is wanted: `OBSERVED` of each token, but those it has begun with
+    observed: "array[float] | None" = None  # where a trace is wanted: `OBSERVED` of each token, except those it began with
 
     @classmethod
     def begin(cls, request: Request, traced: bool) -> Self:

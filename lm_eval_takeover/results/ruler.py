@@ -50,7 +50,7 @@ def describe_bend(rows: Mapping[str, Read | None]) -> str | None:
         f"{known[most].unboxed:.0%} of the samples of {most} are read without a box, and {known[least].unboxed:.0%} of {least}"
     )
     return (
-        f"{shares}. Without one more right answers are refused: this can move the gap between the two by up to "
+        f"{shares}. Without a box more right answers are refused, which can move the gap between the two by up to "
         f"{100 * move:.1f} points (--columns reading)"
     )
 

@@ -184,7 +184,8 @@ class Engines:
             ready, left = self._ray.wait(left, timeout=max(until - time.monotonic(), 0))
             if not ready:
                 node = starts[left[0]].node
-                raise ArgumentError(f"the engine on node {node} did not start within data_parallel_wait={limit} seconds")
+                late = f"the engine on node {node} did not start within data_parallel_wait={limit} seconds"
+                raise ArgumentError(f"{late}; give more, or look at Ray's log there")
             try:
                 starts[ready[0]].facts = self._ray.get(ready[0])
             except self._ray.exceptions.RayError as error:

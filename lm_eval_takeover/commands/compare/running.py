@@ -39,11 +39,11 @@ def run_comparison(asked: Comparison) -> int:
     rows = check_rows(asked)
     plan = plan_calibration(asked, rows, read_workload(asked))
     stopping.on_stop_in(run_dir)
-    with holding("run_dir", run_dir, "compare.lock"):
+    with holding("run_dir", run_dir, "compare.lock") as lock:
         try:
             done = run_rows(asked, rows, plan)
         except (Exception, SystemExit) as error:
-            if stopping.find_stop(error) is None:
+            if stopping.find_stop(error) is None and lock.is_in_place():
                 print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
             if not isinstance(error, CallFailed):
                 raise

@@ -32,7 +32,7 @@ from lm_eval_takeover.lab.measures.pooling import make_frame
 from lm_eval_takeover.results.problems import ACC
 from lm_eval_takeover.runs.parquet import split_parts
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
-from lm_eval_takeover.storage.files import read_bounded, write_text
+from lm_eval_takeover.storage.files import write_text
 
 INDEX = "analysis.json"
 
@@ -56,8 +56,7 @@ def analyze(options: argparse.Namespace) -> int:
     index |= {"near": options.near, "rollouts": options.rollouts}
     path, text = options.out / INDEX, write_json(index)
     with holding("out", options.out, "analysis.lock", wait=True), writing("out", options.out):
-        if path.exists() and read_bounded(path) != text.encode():
-            path.unlink()  # it is there where all tables are of one call
+        path.unlink(missing_ok=True)  # it is there only if all files are of one call
         for name, table in tables.items():
             write_analysis(options.out, name, table)
         write_text(path, text)

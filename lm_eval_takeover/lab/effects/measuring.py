@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -190,9 +189,11 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
         before, tokens = [(*position.prompt, *position.begun) for position, _ in part], [[token] for _, token in part]
         return readers.backend.compare(scores, before, tokens, [position.label for position, _ in part])
 
-    size = readers.backend.fit_rows(longest)
-    batches = tqdm(run_in_batches(read, forced, size), "Reading scores", ceil(len(forced) / size), unit="batch")
-    values = [value for _, batch in batches for value in batch]
+    values: list[dict[str, Any]] = []
+    with tqdm(total=len(forced), desc="Reading scores", unit="tok") as bar:
+        for part, found in run_in_batches(read, forced, readers.backend.fit_rows(longest)):
+            values += found
+            bar.update(len(part))
     for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
         row = {score.name: float(of_host[score.name][0]) for score in scores}
         for role in ("base", "guide"):
@@ -275,7 +276,7 @@ def write_effects(
     examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows, positions["shrunk"].to_list())]
     content = {"run": run.label, "after": after, "positions": examples}
     with writing("out", folder):
-        (folder / effects.EXAMPLES).unlink(missing_ok=True)  # it is there where all files are of one call
+        (folder / effects.EXAMPLES).unlink(missing_ok=True)  # it is there only if all files are of one call
         for name, table in tables.items():
             write_analysis(folder, name, table)
         texts = pl.DataFrame([text for row in rows for text in _list_texts(row)])

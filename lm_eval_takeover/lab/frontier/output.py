@@ -89,7 +89,7 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
             "Of oracle: the share of the first, with an interval that has the share of both."
         )
     titles = {name: name_roles(title, frontier.host) for name, (_, title) in COSTS.items()}
-    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes, names=2))}"
+    shown = f"{mark}Areas by {titles[over]}\n{write(Table(columns, lines, notes, names=1 + any(line[1] for line in lines)))}"
     least = "asked" if axis == "share" else axis
     form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
     lines = []

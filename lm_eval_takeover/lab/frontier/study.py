@@ -42,6 +42,7 @@ class ComparedFolder:
 
     @classmethod
     def read(cls, folder: Path) -> "ComparedFolder":
+        """Raises ResultsError, ArgumentError."""
         rows = read_kept_rows(folder)
         runs = list(rows.values())
         pair = [{str(run.settings[role]) for run in runs if run.settings.get(role)} for role in ("base", "guide")]
@@ -305,6 +306,7 @@ class Study:
         return bands
 
     def list_areas(self) -> list[dict[str, Any]]:
+        """The lines of frontier_area.csv."""
         lines: list[dict[str, Any]] = []
         for axis, (task, metric) in product(COSTS, self.sections):
             curves, has_area = self.draw_curves(axis, task, metric), axis in AREA_AXES

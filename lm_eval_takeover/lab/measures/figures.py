@@ -1,5 +1,6 @@
 """A figure of each analysis."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -183,19 +184,19 @@ def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) ->
     colours = colour_rows(table["run"])
     for row in table.iter_rows(named=True):
         name, colour = _join(row[name] for name in by), colours[row["run"]]
+        passed = math.nan if row.get("pass8") is None else row["pass8"]  # tasks of several k have none together
         if x == "realized_rate" and row[x] == 1:
             axes.axhline(row["acc"], label=f"{name} (100 %)", color=colour, linewidth=1)
-            if row["pass8"] is not None:  # as tasks of one k have it
-                axes.axhline(row["pass8"], linestyle=":", color=colour, linewidth=1)
+            axes.axhline(passed, linestyle=":", color=colour, linewidth=1)
             continue
         axes.plot(row[x], row["acc"], "o", label=name, color=colour)
         if "acc_low" in row:
             axes.plot([row[x]] * 2, [row["acc_low"], row["acc_high"]], color=colour, linewidth=1)
-            axes.plot(row[x], row["pass8"], "D", color=colour, markerfacecolor="#ffffff", markersize=4)
+            axes.plot(row[x], passed, "D", color=colour, markerfacecolor="#ffffff", markersize=4)
     axes.set_ylim(0, 1.03)
     _percent(axes.xaxis)
     _percent(axes.yaxis)
-    ks = table["k"].unique().to_list() if "pass8" in table.columns else []
+    ks = table["k"].drop_nulls().unique().to_list() if "pass8" in table.columns else []
     _label(axes, label, f"Acc, Pass@{ks[0] if len(ks) == 1 else 'k'} (hollow)" if ks else "Acc")
 
 

@@ -180,7 +180,7 @@ def list_rows(analysis: Analysis) -> list[Row]:
         run, k = analysis.runs[name], line.require("k", int | None, None)
         samples = [one.stored for one in run.answered if task in (MEAN, one.task)]
         rate = sum(one.takeovers for one in samples) / max(sum(one.tokens for one in samples), 1)
-        scores = {"Acc": _pick(line, "acc"), f"Pass@{k}": _pick(line, "pass8")}
+        scores = {"Acc": _pick(line, "acc"), f"Pass@{k or 'k'}": _pick(line, "pass8")}
         recovery = board[name].inside_or_empty("recovery") if name in board and task == shown[0] else None  # of the average
         figures = (Figure() if recovery is None else _pick(recovery, metric) for metric in ("acc", f"pass{k}"))
         recoveries = [_show(figure, "z.0%") for figure in figures] if board else []

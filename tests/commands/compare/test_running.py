@@ -208,17 +208,19 @@ def test_wrong_calls_are_one_line_before_anything_runs(harness, tmp_path, words,
     assert not harness.started and not (tmp_path / "new").exists()
 
 
-def test_two_comparisons_in_one_folder_and_one_that_is_moved_are_refused(harness, tmp_path):
+def test_two_comparisons_in_one_folder_and_one_that_is_moved_are_refused(harness, tmp_path, capsys):
     run_dir = tmp_path / "run"
 
     def second(call):
         with pytest.raises(ArgumentError, match="is in use by process"):
             main([*WORDS, "--run_dir", str(run_dir)])
         run_dir.rename(tmp_path / "moved")
+        raise worker.CallFailed(2)  # as a row does that finds its own folder gone
 
     harness.faults[1] = second
     with pytest.raises(ArgumentError, match="was moved or removed; give the same command with its new place"):
         main([*WORDS, "--run_dir", str(run_dir)])
+    assert "a row failed" not in capsys.readouterr().err
 
 
 def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path):

@@ -41,7 +41,8 @@ def test_a_method_and_a_drafted_guide_stand_in_the_picture(tmp_path, capsys):
     table = csv.DictReader((run_dir / "frontier.csv").read_text().splitlines())
     lines = {line["row"]: line for line in table if line["task"] == "average"}
     assert list(lines) == ["base", "guide", "drafted", "random@0.1", "random@0.4"]
-    assert 0 < float(lines["random@0.1"]["realized_rate"]) < float(lines["random@0.4"]["realized_rate"])
+    rates = [float(lines[f"random@{rate}"]["realized_rate"]) for rate in (0.1, 0.4)]
+    assert rates == [pytest.approx(0.1, abs=0.04), pytest.approx(0.4, abs=0.08)]
     guide, drafted = (float(lines[row]["donor_passes_per_token"]) for row in ("guide", "drafted"))
     assert drafted < 0.8 * guide and lines["drafted"]["realized_rate"] == "1.0"
     texts = [read_run(next((run_dir / row).glob("results/**/results_*.json"))) for row in ("guide", "drafted")]
