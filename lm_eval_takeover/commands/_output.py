@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal
-from lm_eval_takeover.storage.files import Lock, Locked, make_folder, open_input, write_text
+from lm_eval_takeover.storage.files import Lock, Locked, make_folder, open_input, sync_folder, write_text, written
 
 _GAP = 2  # blanks between two columns
 _NAME = 14  # a name is folded to no less than that
@@ -165,7 +166,7 @@ def show_figure(value: float | None, form: str, unit: float = 1, low: float | No
     return "" if value is None else f"{unit * value:{form}}" + (span and f" ({span})")
 
 
-def show_p_value(p: float | None) -> str:
+def show_p(p: float | None) -> str:
     """At least three digits, as far as four places go."""
     return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.3g}"
 
@@ -254,13 +255,33 @@ def holding(option: str, folder: Path, name: str, *, wait: bool = False) -> Iter
             raise moved
 
 
+@contextlib.contextmanager
+def replacing(folder: Path, index: str) -> Iterator[Path]:
+    """A folder for new files, which come into `folder` when all are written. `index` is there only if all are of one call."""
+    unfinished, count = folder / f".{index}.unfinished", len(written)
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a call that was killed
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        names = sorted((path.name for path in unfinished.iterdir()), key=lambda name: name == index)
+        (folder / index).unlink(missing_ok=True)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copymode(folder / name, unfinished / name)
+            (unfinished / name).replace(folder / name)
+            written.append(folder / name)
+        sync_folder(folder)
+    finally:
+        written[count:] = [path for path in written[count:] if path.parent == folder]
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def write_study(folder: Path, name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], svg: str | None) -> None:
-    """`NAME.csv`, `NAME.json` and, where there is a picture, `NAME.svg`. Raises ArgumentError where `--out` cannot be written."""
-    with writing("out", folder):
-        write_text(folder / f"{name}.csv", write_csv(columns, rows))
-        write_text(folder / f"{name}.json", write_json(rows))
-        if svg is not None:
-            write_text(folder / f"{name}.svg", svg)
+    """`NAME.csv`, `NAME.json` and, where there is a picture, `NAME.svg`."""
+    write_text(folder / f"{name}.csv", write_csv(columns, rows))
+    write_text(folder / f"{name}.json", write_json(rows))
+    if svg is not None:
+        write_text(folder / f"{name}.svg", svg)
 
 
 def write_file(option: str, path: Path, text: str, kept: str = "") -> None:

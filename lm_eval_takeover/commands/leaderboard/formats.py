@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, write_csv, write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, show_p, write_csv, write_json
 from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE, BOXED
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
 from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS
@@ -314,7 +314,7 @@ def _lay_out_versus(board: Board) -> Table | None:
         shown, bounds = [each.figure.why or "", "", "", ""], each.figure.interval
         if bounds is not None:
             shown = [f"{100 * bounds.value:+.1f}", f"{100 * bounds.low:+.1f} to {100 * bounds.high:+.1f}"]
-            shown += map(show_p_value, (each.p_value, each.p_holm))
+            shown += map(show_p, (each.p_value, each.p_holm))
         metric = each.metric.replace("acc", "Acc").replace("pass", "Pass")
         lines.append([name, metric, _heading(each.task), *shown])
     if not lines:

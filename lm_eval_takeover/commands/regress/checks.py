@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import yaml  # type: ignore[import-untyped]
 
-from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p_value, write_file, write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p, write_file, write_json
 from lm_eval_takeover.commands.regress import verdicts
 from lm_eval_takeover.commands.regress.baseline import read_baseline, read_single_run, write_baseline
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
@@ -230,7 +230,7 @@ def _lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: 
             else:
                 change, low, high = (f"{value:+.{places}f}" for value in (judged.difference, judged.low, judged.high))
                 shown = [f"{judged.baseline:.{places}f}", f"{judged.now:.{places}f}", change, f"{low} to {high}"]
-            lines.append([task, judged.verdict, *shown, show_p_value(judged.p_holm)])
+            lines.append([task, judged.verdict, *shown, show_p(judged.p_holm)])
         columns = counted if check.metric == verdicts.CHANGED else figures
         tables.append(Table([check.metric if len(checks) > 1 else "Task", *columns], lines))
     return [*tables[:-1], replace(tables[-1], notes=_list_notes(verdict, checks, allowed))]

@@ -12,7 +12,7 @@ from math import ceil, sqrt
 import numpy as np
 from scipy.special import bdtrc, betaincinv, expit, logit, ndtri
 
-from lm_eval_takeover.commands._output import show_p_value
+from lm_eval_takeover.commands._output import show_p
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.documents import Settings, find_differences
@@ -92,7 +92,7 @@ def correct(verdicts: dict[str, TaskVerdict], level: float) -> dict[str, TaskVer
     for (name, verdict), p_holm in zip(list(verdicts.items()), adjusted, strict=True):
         verdicts[name] = replace(verdict, p_holm=p_holm)
         if verdict.verdict == "regressed" and p_holm > level:
-            note = f"beyond the limit alone, but not among {len(verdicts)} comparisons (corrected p: {show_p_value(p_holm)})"
+            note = f"beyond the limit alone, but not among {len(verdicts)} comparisons (corrected p: {show_p(p_holm)})"
             verdicts[name] = replace(verdicts[name], verdict="inconclusive", note=note)
     return verdicts
 
@@ -118,7 +118,7 @@ class Changed:
     def describe(self) -> str:
         count = self.worse + self.better
         share = {self.worse: "all got worse", self.better: "all got better"}.get(count, f"{self.worse} got worse")
-        shown = show_p_value(self.p_value) if self.p_value < 1e-4 else f"= {show_p_value(self.p_value)}"
+        shown = show_p(self.p_value) if self.p_value < 1e-4 else f"= {show_p(self.p_value)}"
         test = f", {share} (exact sign test: p {shown})" if count else ""
         return f"{count} of {self.answers:,} problems changed their verdict{test}"
 

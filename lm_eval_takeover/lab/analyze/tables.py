@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.answers.judging import count_cores
-from lm_eval_takeover.commands._output import holding, write_json, write_study, writing
+from lm_eval_takeover.commands._output import holding, replacing, write_json, write_study, writing
 from lm_eval_takeover.commands.show.rollout import mark_takeovers
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
@@ -54,12 +54,11 @@ def analyze(options: argparse.Namespace) -> int:
     ]
     index = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
     index |= {"near": options.near, "rollouts": options.rollouts}
-    path, text = options.out / INDEX, write_json(index)
-    with holding("out", options.out, "analysis.lock", wait=True), writing("out", options.out):
-        path.unlink(missing_ok=True)  # it is there only if all files are of one call
+    held = holding("out", options.out, "analysis.lock", wait=True)
+    with held, writing("out", options.out), replacing(options.out, INDEX) as folder:
         for name, table in tables.items():
-            write_analysis(options.out, name, table)
-        write_text(path, text)
+            write_analysis(folder, name, table)
+        write_text(folder / INDEX, write_json(index))
     for reason in dict.fromkeys(missing.values()):
         together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
         print(f"{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)
@@ -207,7 +206,7 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
 
 
 def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
-    """Write the files of a table, of numbers with a figure. Raises ArgumentError where they cannot be written."""
+    """Write the files of a table, of numbers with a figure."""
     rows = table.with_columns(pl.selectors.float().fill_nan(None))
     picture = draw_svg(partial(draw, name, rows), SIZE) if name in DRAWN else None
     write_study(folder, name, rows.columns, rows.to_dicts(), picture)

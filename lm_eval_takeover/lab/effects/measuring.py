@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import identify_backend
-from lm_eval_takeover.commands._output import Table, show_figure, write_terminal, writing
+from lm_eval_takeover.commands._output import Table, replacing, show_figure, write_terminal, writing
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.errors import ArgumentError, run_in_batches
 from lm_eval_takeover.lab.analyze.tables import write_analysis
@@ -275,13 +275,12 @@ def write_effects(
     }
     examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows, positions["shrunk"].to_list())]
     content = {"run": run.label, "after": after, "positions": examples}
-    with writing("out", folder):
-        (folder / effects.EXAMPLES).unlink(missing_ok=True)  # it is there only if all files are of one call
+    with writing("out", folder), replacing(folder, effects.EXAMPLES) as unfinished:
         for name, table in tables.items():
-            write_analysis(folder, name, table)
+            write_analysis(unfinished, name, table)
         texts = pl.DataFrame([text for row in rows for text in _list_texts(row)])
-        write_whole(folder / TEXTS, lambda stream: texts.write_parquet(stream))
-        write_text(folder / effects.EXAMPLES, json.dumps(content, indent=1) + "\n")
+        write_whole(unfinished / TEXTS, lambda stream: texts.write_parquet(stream))
+        write_text(unfinished / effects.EXAMPLES, json.dumps(content, indent=1) + "\n")
     print(_show_summary(tables["effect_summary"], run, after))
     print(_show_auroc(tables["effect_auroc"]))
     print(f"{', '.join(tables)} -> {folder}")

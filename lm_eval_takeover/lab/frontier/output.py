@@ -12,7 +12,7 @@ from html import escape
 from itertools import product
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_figure, show_p_value, show_span, write_study
+from lm_eval_takeover.commands._output import WRITERS, Table, name_roles, show_figure, show_p, show_span, write_study, writing
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
@@ -51,10 +51,10 @@ def make_frontier(options: argparse.Namespace) -> int:
         whole.all_areas.extend(area | named for area in frontier.all_areas)
         print(write_frontier(frontier, options.cost, options.format))
     picture = draw_frontier(whole.averages, options.cost, frontier.host)
-    write_study(options.out, "frontier", list(whole.lines[0]), whole.lines, picture)
-    write_study(
-        options.out, "frontier_area", list(whole.all_areas[0] if whole.all_areas else AREA_COLUMNS), whole.all_areas, None
-    )
+    with writing("out", options.out):
+        write_study(options.out, "frontier", list(whole.lines[0]), whole.lines, picture)
+        columns = list(whole.all_areas[0] if whole.all_areas else AREA_COLUMNS)
+        write_study(options.out, "frontier_area", columns, whole.all_areas, None)
     print(f"{len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''} -> {options.out}")
     return 0
 
@@ -72,7 +72,7 @@ def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
             own = show_figure(area["area"], "+.1f", 100, area["low"], area["high"])
             steps = show_span(area["area_low_step"], area["area_high_step"], "+.1f", 100)
             bounds = area["difference_low"], area["difference_high"]
-            against = [show_figure(area["difference"], "+.1f", 100, *bounds), show_p_value(area["p_holm"])]
+            against = [show_figure(area["difference"], "+.1f", 100, *bounds), show_p(area["p_holm"])]
             bounds = area["oracle_share_low"], area["oracle_share_high"]
             share = [show_figure(area["oracle_share"], ".0f", 100, *bounds)] * has_oracle
             lines.append([area["method"], area["versus"] or "", own, steps, *against, *share])

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from helpers.run_dirs import plant, query
@@ -54,19 +55,33 @@ def test_every_analysis_is_a_table_and_a_figure(analysed):
 
 
 def test_files_are_of_one_call_where_there_is_an_index(analysed, demo_runs, tmp_path, monkeypatch):
-    """A call that is stopped leaves none of another one's; two at once write one after the other."""
+    """A call that is stopped changes none of another one's, or leaves no index; two at once write one after the other."""
     out, plain = shutil.copytree(analysed, tmp_path / "out"), tables.write_analysis
 
     def stop_at_second(folder, name, table):
         with pytest.raises(Locked):
-            Lock(folder / "analysis.lock")
+            Lock(folder.parent / "analysis.lock")
         if name == "rates":
             raise KeyboardInterrupt
         plain(folder, name, table)
 
     monkeypatch.setattr(tables, "write_analysis", stop_at_second)
     assert analyze(out, demo_runs["guided"], only="budget,rates") == 130
-    assert read(out, "budget") != read(analysed, "budget") and not (out / "analysis.json").exists()
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
+        path.name: path.read_bytes() for path in analysed.iterdir()
+    }
+    monkeypatch.undo()
+    plain_replace = Path.replace
+
+    def stop_at_first(path, target):
+        if target == out / "rates.csv":
+            raise KeyboardInterrupt
+        return plain_replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", stop_at_first)
+    (out / ".analysis.json.unfinished").mkdir()  # of a call that was killed
+    assert analyze(out, demo_runs["guided"], only="budget,rates") == 130
+    assert not (out / "analysis.json").exists() and not (out / ".analysis.json.unfinished").exists()
 
 
 def test_on_the_demo_pair_scores_predict_failures_and_nothing_is_harmed(analysed):
