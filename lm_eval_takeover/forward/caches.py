@@ -105,25 +105,29 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         plan = self._cache.plan.on(key_states.device)
         return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2), plan)
 
-    def write(self, keys: Tensor, values: Tensor, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
-        """Write keys and values `[rows, new, heads, head_dim]`. Returns all that the rows attend to, heads first."""
-        plan = plan or self._cache.plan
-        if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
-            self.grow(plan.columns, (keys, values))
-        assert self.buffers is not None
-        return self._write(self.buffers[0], keys, plan), self._write(self.buffers[1], values, plan)
+    def write(self, keys: Tensor, values: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Write keys and values `[rows, new, heads, head_dim]`. Returns what `read` does."""
+        for buffer, states in zip(self.reserve(plan.columns, (keys, values)), (keys, values), strict=True):
+            if plan.aligned_start is None:
+                buffer[plan.slot_index, plan.positions] = states
+            else:
+                buffer[: plan.rows, plan.aligned_start : plan.columns] = states
+        return self.read(plan)
 
-    @staticmethod
-    def _write(buffer: Tensor, states: Tensor, plan: Plan) -> Tensor:
+    def reserve(self, columns: int, like: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The buffers, with so many columns or more, for keys and values like these."""
+        if self.buffers is None or self.buffers[0].shape[1] < columns:
+            self.grow(columns, like)
+        assert self.buffers is not None
+        return self.buffers
+
+    def read(self, plan: Plan) -> tuple[Tensor, Tensor]:
+        """The keys and values that the rows of a pass attend to: `[rows, heads, columns, head_dim]` each."""
+        assert self.buffers is not None
+        keys, values = (buffer.transpose(1, 2) for buffer in self.buffers)
         if not plan.is_contiguous:
-            buffer[plan.slot_index, plan.positions] = states
-            return buffer.transpose(1, 2)[plan.slots, :, : plan.columns]
-        rows = buffer if plan.rows == len(buffer) else buffer.narrow(0, 0, plan.rows)
-        if plan.aligned_start is None:
-            rows[plan.slot_index, plan.positions] = states
-        else:
-            rows.narrow(1, plan.aligned_start, plan.new).copy_(states)
-        return rows.narrow(1, 0, plan.columns).transpose(1, 2)
+            return keys[plan.slots, :, : plan.columns], values[plan.slots, :, : plan.columns]
+        return keys[: plan.rows, :, : plan.columns], values[: plan.rows, :, : plan.columns]
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
         """Allocate this many columns or more; `like` are keys and values `[..., heads, head_dim]` of their kind."""

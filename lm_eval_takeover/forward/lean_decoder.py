@@ -15,7 +15,7 @@ from torch.linalg import vector_norm
 from torch.nn import Linear, Parameter
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
-from lm_eval_takeover.forward.caches import LONGEST, RaggedCache
+from lm_eval_takeover.forward.caches import LONGEST, Plan, RaggedCache, RaggedLayer
 from lm_eval_takeover.kernels import operations as kernels
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -94,12 +94,12 @@ class Projection:
         return linear(x, self.weight, self.bias)
 
     def add_to(self, sum_: Tensor, x: Tensor) -> Tensor:
-        """`sum_ + self(x)`, sum_ `[tokens, out]`."""
+        """`sum_ + self(x)`, sum_ `[tokens, out]`, which may be overwritten."""
         if self._counts_transposed is _ANY and self.bias is None:
             assert self._transposed is not None
             return torch.addmm(sum_, x, self._transposed)
         if self._by_gpu and self.bias is None:
-            return torch.addmm(sum_, x, self.weight.t())
+            return sum_.addmm_(x, self.weight.t())  # elsewhere, torch copies the sum first
         return sum_ + self(x)
 
 
@@ -123,6 +123,7 @@ class RMSNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight, self.eps, self.size = weight, eps, weight.shape[-1]
+        self.by_kernel = kernels.run_on(weight.device)
         # Half as many kernels on a CPU, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
         self.by_hypot = weight.device.type == "cpu"
         if self.by_hypot:
@@ -131,6 +132,8 @@ class RMSNorm:
             self.least = torch.tensor((self.size * eps) ** 0.5)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.by_kernel and x.dim() == 2:
+            return kernels.normalise(x, self.weight, self.eps)
         if not self.by_hypot:
             return rms_norm(x, (self.size,), None, self.eps) * self.weight
         if x.dtype == torch.float32:
@@ -176,7 +179,7 @@ class LeanDecoder:
             self.layers = [LeanLayer(layer, config, pack=pack) for layer in inner.layers]
             self.head = Projection([model.lm_head], pack=pack)
         dim = self.layers[0].head_dim
-        self._attends_by_kernel = kernels.run_on(self.embed.device) and dim >= 16 and dim & (dim - 1) == 0
+        self._by_kernels = kernels.run_on(self.embed.device) and dim & (dim - 1) == 0
         self._rotary = inner.rotary_emb
         self._rotations: tuple[Tensor, Tensor] | None = None
 
@@ -208,31 +211,55 @@ class LeanDecoder:
         """Last hidden states `[rows, new, hidden]`. One mask `[rows, 1, new, columns]` per layer, None to attend to all."""
         (rows, new), plan = ids.shape, cache.plan
         x = embedding(ids.reshape(-1), self.embed)  # `[tokens, hidden]`
-        places = plan.positions if plan.aligned_start is None else slice(plan.aligned_start, plan.columns)
-        cos, sin = (table[places] for table in self.prepare_rotations(plan.columns))  # `[rows or 1, new, 1, head_dim]`
-        by_kernel = self._attends_by_kernel and new <= LONGEST
-        if new > 1 and not by_kernel:
+        rotations = self.prepare_rotations(plan.columns)
+        if not self._by_kernels:
+            places = plan.positions if plan.aligned_start is None else slice(plan.aligned_start, plan.columns)
+            rotations = rotations[0][places], rotations[1][places]  # `[rows or 1, new, 1, head_dim]`
+        rotate, activate = (_rotate_by_kernel, kernels.activate) if self._by_kernels else (_rotate, _activate)
+        attends_by_kernel = self._by_kernels and self.layers[0].head_dim >= 16 and new <= LONGEST
+        if new > 1 and not attends_by_kernel:
             masks = _repeat_for_groups(masks, self.layers[0].group)
         for layer, mask, cached in zip(self.layers, masks, cache.layers, strict=True):
             qkv = layer.qkv(layer.norm_in(x)).view(rows, new, -1, layer.head_dim)
-            qk, values = split_with_sizes(qkv, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
-            if layer.head_norm is not None:
-                qk = layer.head_norm(qk)
-            qk = torch.addcmul(qk * cos, qk.roll(layer.head_dim // 2, -1), sin)
-            queries, keys = split_with_sizes(qk, (layer.heads, layer.kv_heads), 2)
-            keys, values = cached.write(keys, values)
-            if by_kernel and mask is not None:
+            queries, keys, values = rotate(qkv, layer, rotations, cached, plan)
+            if attends_by_kernel and mask is not None:
                 attended = kernels.attend(queries, keys, values, mask, layer.scale).view(rows * new, -1)
             else:
                 attended = _attend(queries, keys, values, mask, layer)
             x = layer.out.add_to(x, attended)
-            gate, up = layer.gate_up(layer.norm_mlp(x)).chunk(2, -1)
-            x = layer.down.add_to(x, silu(gate).mul_(up))
+            x = layer.down.add_to(x, activate(layer.gate_up(layer.norm_mlp(x))))
         return self.norm(x).view(rows, new, -1)
 
     def compute_logits(self, hidden: Tensor, vocab: int) -> Tensor:
         """Of hidden states `[..., hidden]`, for the first `vocab` tokens: `[..., vocab]`."""
         return self.head(hidden.reshape(-1, hidden.shape[-1]))[:, :vocab].view(*hidden.shape[:-1], vocab)
+
+
+def _rotate(
+    qkv: Tensor, layer: LeanLayer, rotations: tuple[Tensor, Tensor], cached: RaggedLayer, plan: Plan
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the new keys and values. Returns the queries `[rows, new, heads, dim]`, and all keys and values as `cached.read`."""
+    qk, values = split_with_sizes(qkv, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
+    if layer.head_norm is not None:
+        qk = layer.head_norm(qk)
+    qk = torch.addcmul(qk * rotations[0], qk.roll(layer.head_dim // 2, -1), rotations[1])
+    queries, keys = split_with_sizes(qk, (layer.heads, layer.kv_heads), 2)
+    return queries, *cached.write(keys, values, plan)
+
+
+def _rotate_by_kernel(
+    qkv: Tensor, layer: LeanLayer, rotations: tuple[Tensor, Tensor], cached: RaggedLayer, plan: Plan
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_rotate`, in one kernel; rotations by position, of all columns."""
+    buffers = cached.reserve(plan.columns, split_with_sizes(qkv, (layer.heads, layer.kv_heads, layer.kv_heads), 2)[1:])
+    weight, eps = (None, 0.0) if layer.head_norm is None else (layer.head_norm.weight, layer.head_norm.eps)
+    queries = kernels.rotate(qkv, weight, rotations, (plan.slots, plan.positions), buffers, eps)
+    return queries, *cached.read(plan)
+
+
+def _activate(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return silu(gate).mul_(up)
 
 
 def _repeat_for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | None]:

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
 
+MODULES = {  # that have the kernels of each operation
+    "draw": "draws", "compute_words": "draws", "read_pair": "readings", "jensen_shannon": "readings", "attend": "attention",
+    "normalise": "layers", "rotate": "layers", "activate": "layers",
+}  # fmt: skip
 _READ = 6  # columns of a model in what `read_pair` returns, behind `ce` and `rkl`
 
 torch.library.define(
@@ -22,6 +26,13 @@ torch.library.define("lm_eval_takeover::compute_words", "(Tensor keys, Tensor po
 torch.library.define(
     "lm_eval_takeover::attend", "(Tensor queries, Tensor keys, Tensor values, Tensor mask, float scale) -> Tensor"
 )
+torch.library.define("lm_eval_takeover::normalise", "(Tensor x, Tensor weight, float eps) -> Tensor")
+torch.library.define(
+    "lm_eval_takeover::rotate",
+    "(Tensor qkv, Tensor? weight, Tensor cosines, Tensor sines, Tensor slots, Tensor positions, Tensor(a!) keys, "
+    "Tensor(b!) values, float eps) -> Tensor",
+)
+torch.library.define("lm_eval_takeover::activate", "(Tensor gate_up) -> Tensor")
 
 
 class Rules(NamedTuple):
@@ -124,6 +135,36 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: f
     return attended
 
 
+def normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The RMS norm of x `[tokens, size]`, times weight `[size]`."""
+    normed: Tensor = torch.ops.lm_eval_takeover.normalise(x, weight, eps)
+    return normed
+
+
+def rotate(
+    qkv: Tensor,
+    weight: Tensor | None,
+    rotations: tuple[Tensor, Tensor],
+    places: tuple[Tensor, Tensor],
+    buffers: tuple[Tensor, Tensor],
+    eps: float,
+) -> Tensor:
+    """Rotate queries and keys, after the norm of each head if there is one, and write keys and values into the cache.
+
+    qkv: `[rows, new, heads + 2 kv_heads, dim]`, `dim` a power of two. weight: of the norms, `[heads + kv_heads, dim]`. rotations:
+    cos and signed sin by position, `[positions, 1, dim]` each. places: each row's slot `[rows]` and each token's column
+    `[rows, new]`. buffers: keys and values `[slots, columns, kv_heads, dim]`. Returns queries `[rows, new, heads, dim]`.
+    """
+    queries: Tensor = torch.ops.lm_eval_takeover.rotate(qkv, weight, *rotations, *places, *buffers, eps)
+    return queries
+
+
+def activate(gate_up: Tensor) -> Tensor:
+    """`silu(gate) * up` of both, `[tokens, 2 size]`: `[tokens, size]`."""
+    activated: Tensor = torch.ops.lm_eval_takeover.activate(gate_up)
+    return activated
+
+
 def _block(logits: Tensor) -> Tensor:
     """Logits as `[blocks, width, vocab]`, without a copy for two or three dimensions. Tokens of a row are contiguous."""
     block = logits if logits.dim() == 3 else logits.reshape(-1, 1, logits.shape[-1])
@@ -132,9 +173,8 @@ def _block(logits: Tensor) -> Tensor:
 
 def launch(name: str, *arguments: Any) -> Any:
     """Run a kernel function by name, with its first argument's device as current. The first call imports its module."""
-    module = {"draw": "draws", "compute_words": "draws", "attend": "attention"}.get(name, "readings")
     try:
-        kernels = import_module(f"lm_eval_takeover.kernels.{module}")
+        kernels = import_module(f"lm_eval_takeover.kernels.{MODULES[name]}")
     except ImportError as error:
         raise ArgumentError(
             "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
@@ -143,5 +183,5 @@ def launch(name: str, *arguments: Any) -> Any:
         return getattr(kernels, name)(*arguments)
 
 
-for _name in ("draw", "read_pair", "jensen_shannon", "compute_words", "attend"):
+for _name in MODULES:
     torch.library.impl(f"lm_eval_takeover::{_name}", "CUDA")(partial(launch, _name))

@@ -141,6 +141,16 @@ def test_graphs_that_give_other_logits_are_not_used(own_pair, prompts, monkeypat
     assert "are not used" not in caplog.text or broken is not None
 
 
+def test_a_layer_is_nine_operations(own_pair, prompts, monkeypatch):
+    """Ten launches, since attention is two kernels; ten operations more in a draft: embedding, mask, last norm, head, draw."""
+    requests = [Request(text, 0, 12, SAMPLED) for text in prompts[:3]]
+    with simulated_gpu(own_pair, monkeypatch):
+        list(engine.generate(own_pair, POLICIES["disagreement"], requests, batch_size=3))
+        captured = prepare_pass(own_pair.base).left_reader._graphed.graphs._captured
+    layers = own_pair.base.model.config.num_hidden_layers
+    assert {len(graph.steps) for graph, _ in captured.values()} == {9 * layers + 10}
+
+
 def move(made):
     """Each row gets a little of another one's."""
     if isinstance(made, tuple):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -238,11 +238,30 @@ def attend(queries, keys, values, mask, scale):
     return attended.transpose(1, 2).contiguous()
 
 
+def normalise(x, weight, eps):
+    return rms_norm(x, (x.shape[-1],), None, eps) * weight
+
+
+def rotate(qkv, weight, cosines, sines, slots, positions, keys, values, eps):
+    heads = qkv.shape[2] - 2 * keys.shape[2]
+    qk, written = qkv[:, :, : heads + keys.shape[2]], qkv[:, :, heads + keys.shape[2] :]
+    qk = qk if weight is None else normalise(qk, weight, eps)
+    qk = torch.addcmul(qk * cosines[positions], qk.roll(qk.shape[-1] // 2, -1), sines[positions])
+    keys[slots[:, None], positions], values[slots[:, None], positions] = qk[:, :, heads:], written
+    return qk[:, :, :heads].contiguous()
+
+
+def activate(gate_up):
+    gate, up = gate_up.chunk(2, -1)
+    return silu(gate) * up
+
+
 @contextmanager
 def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
     """The models of a pair of its own on these devices of a `SimulatedGpu`."""
     gpu = SimulatedGpu()
     computed = {"draw": draw, "read_pair": _read, "compute_words": compute_words, "attend": attend}
+    computed |= {"normalise": normalise, "rotate": rotate, "activate": activate}
     computed["jensen_shannon"] = lambda host, donor: scores.get("js")(host, donor).flatten()
     kernels = gpu.kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
     library = torch.library.Library("lm_eval_takeover", "IMPL")

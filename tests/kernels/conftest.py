@@ -5,6 +5,7 @@ results come back.
 """
 
 import os
+import pkgutil
 from importlib.util import find_spec
 
 import pytest
@@ -17,10 +18,16 @@ interpreted = has_triton and os.environ.get("TRITON_INTERPRET") == "1"
 collect_ignore_glob = [] if interpreted or on_gpu else ["test_*.py"]
 
 
-def on_device(function):
+def on_device(name, function):
+    schema = getattr(torch.ops.lm_eval_takeover, name).default._schema
+
     def run(*arguments, **options):
         given = tree_map_only(torch.Tensor, lambda tensor: tensor.cuda(), arguments)
-        return tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), function(*given, **options))
+        made = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), function(*given, **options))
+        for mine, theirs, argument in zip(arguments, given, schema.arguments, strict=False):
+            if argument.is_write:
+                mine.copy_(theirs)
+        return made
 
     return run
 
@@ -30,10 +37,10 @@ def _kernels_run_on_the_gpu():
     if interpreted or not on_gpu:
         yield
         return
-    from lm_eval_takeover.kernels import attention, draws, readings
+    from lm_eval_takeover.kernels.operations import MODULES
 
-    functions = [(draws, "draw"), (draws, "compute_words"), (readings, "read_pair"), (readings, "jensen_shannon")]
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in [*functions, (attention, "attend")]:
-            patch.setattr(module, name, on_device(getattr(module, name)))
+        for name, module in MODULES.items():
+            path = f"lm_eval_takeover.kernels.{module}.{name}"
+            patch.setattr(path, on_device(name, pkgutil.resolve_name(path)))
         yield

@@ -11,18 +11,22 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from lm_eval_takeover.kernels import attention, draws, readings
+from lm_eval_takeover.kernels import attention, draws, layers, readings
 
-TARGETS = [GPUTarget("cuda", version, 32) for version in (80, 90)]  # A100; H100 and H200
+TARGETS = ((80, "fp16"), (90, "bf16"), (100, "bf16"))  # A100; H100 and H200; B200
 SMALL, LARGE = torch.zeros(64, dtype=torch.int64), torch.zeros(2**18, dtype=torch.bfloat16)
 WIDTHS = {"tokens": "*i64", "asked": "*i64", "words": "*i64", "keys": "*i64", "positions": "*i64", "counts": "*i32"}
 WIDTHS |= dict.fromkeys(("logits", "host", "donor"), "*bf16") | {"out": "*fp32"}
 WIDTHS |= dict.fromkeys(("queries", "key_cache", "value_cache", "mask", "attended"), "*bf16") | {"scale": "fp32"}
 WIDTHS |= dict.fromkeys(("mixes", "tops", "totals"), "*fp32")
+WIDTHS |= dict.fromkeys(("x", "made", "weight", "qkv", "cosines", "sines", "gate_up"), "*bf16") | {
+    "eps": "fp32",
+    "slots": "*i64",
+}
 WIDTHS |= dict.fromkeys(("rules", "parts", "shares", "masses"), "*fp64")
 CONSTANTS = {
     "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1,
-    "ALIGNED": True, "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128, "M": 64, "D": 128, "T": 64, "S": 32,
+    "ALIGNED": True, "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128, "M": 64, "D": 128, "T": 64, "S": 32, "NORMED": True,
 }  # fmt: skip
 
 
@@ -30,18 +34,21 @@ def test_the_kernels_compile_once_for_whatever_number_of_rows():
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["1"] * 20, done.stdout
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["1"] * 39, done.stdout
 
 
 def compile_all():
     """Prints the name of each kernel that is launched, and how many variants tensors of many sizes and places would compile."""
     functions = [
-        one for module in (attention, draws, readings) for one in vars(module).values() if isinstance(one, JITFunction)
+        one for module in (attention, draws, layers, readings) for one in vars(module).values() if isinstance(one, JITFunction)
     ]
-    for kernel, target in itertools.product((one for one in functions if one.do_not_specialize), TARGETS):
-        names = kernel.arg_names
+    launched = (one for one in functions if one.do_not_specialize)
+    for kernel, (version, half) in itertools.product(launched, TARGETS):
+        target, names = GPUTarget("cuda", version, 32), kernel.arg_names
         constants = {name: CONSTANTS[name] for name in names if name.isupper()}
-        signature = {name: "constexpr" if name in constants else WIDTHS.get(name, "i32") for name in names}
+        signature = {
+            name: "constexpr" if name in constants else WIDTHS.get(name, "i32").replace("bf16", half) for name in names
+        }
         places = {(names.index(name),): value for name, value in constants.items()}
         source = ASTSource(kernel, signature, constexprs=places)
         made = triton.compile(source, target=target, options={"num_warps": 8, "enable_fp_fusion": False})
@@ -53,7 +60,7 @@ def compile_all():
             logits = LARGE[place:].as_strided((size, 1, 97), (97 * size, 97, 1))
             small = {name: SMALL[place:] for name in names if WIDTHS.get(name, "i32")[0] == "*"}
             given = dict.fromkeys(names, size) | constants | small | dict.fromkeys(("logits", "host", "donor"), logits)
-            given |= {"vocab": 97, "scale": 0.1, "ALIGNED": draws.are_aligned(logits)}
+            given |= {"vocab": 97, "scale": 0.1, "eps": 0.1, "ALIGNED": draws.are_aligned(logits)}
             variants.add(str(bind(*(given[name] for name in names))[1]))
         print(kernel.__name__, len(variants))
 

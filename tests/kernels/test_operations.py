@@ -6,11 +6,13 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 import torch
+from helpers import simulated_gpu as plain
 from helpers.interpreter import interpret_operations
 from torch.nn.functional import scaled_dot_product_attention
 from triton.runtime import interpreter
 
-from lm_eval_takeover.kernels import attention, draws, readings
+from lm_eval_takeover.forward.caches import LONGEST
+from lm_eval_takeover.kernels import attention, draws, layers, readings
 from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.reading import PairReading, compare, observe
 from lm_eval_takeover.method.registry import scores
@@ -83,11 +85,16 @@ def test_what_is_fused_does_not_depend_on_triton_s_default(monkeypatch):
     readings.jensen_shannon(logits, logits, tile=64)
     draws.draw(logits, words_, place_rules(Sampling(1.0, 0.9, 5)).table, True, True, None, tile=64)
     attention.attend(part, part.transpose(1, 2), part.transpose(1, 2), torch.zeros(1, 1, 2, 2), 1.0)
-    assert len(fused) == 9 and set(fused.values()) == {False}, fused
+    layers.normalise(part[0, 0], part[0, 0, 0], 1e-6)
+    layers.rotate(part, None, part[0], part[0], words_[:1], words_[None], part[:, :, :0], part[:, :, :0], 0.0)
+    layers.activate(part[0, 0])
+    assert len(fused) == 12 and set(fused.values()) == {False}, fused
 
 
 SHAPES = [(1, 1, 256, 64), (2, 12, 700, 64), (3, 5, 90, 16), (1, 40, 513, 32), (5, 3, 64, 16)]  # rows, new, columns, dim
-HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter multiplies bfloat16 as integers
+HALF = (
+    torch.bfloat16 if torch.cuda.is_available() else torch.float16
+)  # the interpreter multiplies bfloat16 as integers and rounds down to it
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -113,6 +120,28 @@ def test_it_is_that_of_sdpa(shape, window, dtype):
     assert made.dtype == dtype and made.shape == queries.shape
     close = {"atol": 1e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
     torch.testing.assert_close(made.double(), expected.transpose(1, 2), **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+@pytest.mark.parametrize(("rows", "new", "dim", "normed"), [(1, 1, 64, True), (3, 5, 16, True), (2, 12, 128, False)])
+def test_a_layer_is_that_of_torch(rows, new, dim, normed, dtype):
+    """Rows in slots of their own, at columns of their own; halves are rounded where torch rounds them."""
+    heads, kv_heads, generator = 4, 2, torch.Generator().manual_seed(dim)
+    make = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
+    slots = torch.randperm(rows + 2, generator=generator)[:rows]
+    positions = (torch.randint(0, 40, (rows, 1), generator=generator) + torch.arange(LONGEST))[:, :new]
+    weight, rotations = make(heads + kv_heads, dim) if normed else None, (make(60, 1, dim), make(60, 1, dim))
+    qkv, buffers = make(rows, new, heads + 2 * kv_heads, dim), make(2, rows + 2, kv_heads, 60, dim).transpose(2, 3)
+    x, size_weight, gate_up = make(rows * new, 3 * dim), make(3 * dim), make(rows * new, 2 * 1030)
+    found, expected = [], []
+    for module, made in ((layers, found), (plain, expected)):
+        written = buffers.clone()
+        made.append(module.rotate(qkv, weight, *rotations, slots, positions, *written, 1e-6))
+        made += [written, module.normalise(x, size_weight, 1e-5), module.activate(gate_up)]
+    close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 1e-3, "rtol": 2.0 * torch.finfo(dtype).eps}
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, **close)
+        assert dtype == torch.float32 or (ours == theirs).float().mean() > 0.98
 
 
 CPU = torch.device("cpu")
