@@ -3,14 +3,12 @@
     python benchmarks/gpu_parts.py [--device cuda] [--pair qwen3] [--dtype bfloat16]
 
 Milliseconds of a draw at 1, 8, 64 and 256 rows; of a pass over one token and over twelve, replayed, at 256 and 8,192 columns; of
-the first call of a shape, which captures it; and the kernels that attention runs. The same code runs anywhere with
+the first call of a shape, which captures it; and the kernels of a pass, by layer. The same code runs anywhere with
 `--device cpu --pair demo --dtype float32`.
 """
 
 import argparse
 import statistics
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from pass_costs import time_draw
@@ -42,7 +40,9 @@ def main() -> None:
             for new in (1, 12):
                 first, then = time_first_and_next(member, new, columns, options.rounds)
                 print(f"|{member.role}, {new} tokens|{columns}|{first * 1e3:.1f}|{then * 1e3:.3f}|", flush=True)
-    print("\nattention runs: " + ", ".join(list_attention(pair.members[0], device)))
+    with torch.inference_mode():
+        for member in pair.members:
+            print_kernels(member, device)
 
 
 @torch.inference_mode()
@@ -62,18 +62,25 @@ def time_first_and_next(member: Member, new: int, columns: int, rounds: int) -> 
     return seconds(), statistics.median(seconds() for _ in range(rounds))
 
 
-def list_attention(member: Member, device: torch.device) -> list[str]:
-    """The names of attention's kernels in a pass over one token, or of its operations where there are no kernels."""
+def print_kernels(member: Member, device: torch.device) -> None:
+    """What a pass over one token runs, by the time it takes: kernels on a GPU, torch's operations elsewhere."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    run: Callable[[], Any] = lambda: time_first_and_next(member, 1, 256, 1)  # noqa: E731
-    run()
+    reader = take_reader(prepare_pass(member), 1, 512, 256)
+    reader.copy_row(reader.prefill([[7] * 128]), 0, 0)
+    ids = torch.full((1, 1), 5, device=device)
+    reader.read([0], ids)
     with torch.profiler.profile(activities=activities) as profile:
-        run()
-    words = ("attention", "flash", "fmha", "mem_eff", "sdpa")
-    names = {event.key for event in profile.key_averages() if any(word in event.key.lower() for word in words)}
-    return sorted(names) or ["nothing that its name tells"]
+        reader.read([0], ids)
+        wait(device)
+    seconds = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    ran = [event for event in profile.key_averages() if getattr(event, seconds) > 0]
+    layers, launched = len(reader.forward.windows), sum(event.count for event in ran)
+    print(f"\n{member.role}, one token: {launched} launches, {launched / layers:.1f} a layer\n")
+    print("|runs|a layer|each, µs|\n|---|--:|--:|")
+    for event in sorted(ran, key=lambda event: -getattr(event, seconds))[:16]:
+        print(f"|{event.key[:80]}|{event.count / layers:.2f}|{getattr(event, seconds) / event.count:.1f}|")
 
 
 if __name__ == "__main__":
