@@ -234,15 +234,16 @@ def _draft(slots: Sequence[Row], schedule: Schedule, clock_: Costs, depth: int) 
 
 def _accept(slots: Sequence[Row], drafted: Sequence[int], schedule: Schedule) -> int:
     """What stands of each draft is written; how many tokens that is. The schedule learns from it."""
-    emitted = 0
+    emitted, verified = 0, []
     for row, length in zip(slots, drafted, strict=True):
         block = row.text[row.place : row.place + length]
         other = next((place for place, (differs, _) in enumerate(block) if differs), None)
         count = length if other is None else other + 1
         seen = [entropy for _, entropy in block[:count]]
-        schedule.rates.learn(seen, other is not None)
+        verified.append((seen, other is not None))
         row.place += count
         emitted += count
+    schedule.rates.learn(verified)
     return emitted
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
-from lm_eval_takeover.decoding.rows import Decision, Row, blame, build_block, stack_windows, upload_words
+from lm_eval_takeover.decoding.rows import Decision, Row, blame, build_block, stack_windows, upload_next
 from lm_eval_takeover.forward.caches import LONGEST, HostCopy, choose_device, pad_right, upload
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
@@ -173,16 +173,17 @@ class Pool:
             tokens.append([row.token(place) for place in range(lengths[slot], row.length)])
         return pad_right(tokens, self.device), [len(row) for row in tokens]
 
-    def draw_first(self, role: str, groups: Sequence[Sequence[int]], at: Tensor) -> Drafted:
+    def draw_first(self, role: str, groups: Sequence[Sequence[int]], last: Tensor, at: Tensor) -> Drafted:
         """Read the skipped tokens of groups of slots, one pass for each group, and draw the next token of each row.
 
-        at: words `[rows]`, group after group. Under `drawing`. Lengths end before the last token: drawn ones are at 1, 2, ….
+        last, at: last tokens `[rows, 1]` and words `[rows]`, group after group. Under `drawing`. Lengths end before the last
+        token: drawn ones are at 1, 2, ….
         """
         reader, parts = self.readers[role], []
+        if len(groups) == 1 and all(reader.lengths[slot] + 1 == self.slots[slot].length for slot in groups[0]):
+            return reader.draft(groups[0], last, 0, at, self.sampling)
         for group in groups:
             ids, counts = self.unread(role, group)
-            if len(groups) == 1 and ids.shape[1] == 1:
-                return reader.draft(group, ids, 0, at, self.sampling)
             logits = reader.read_to_last(group, ids, counts)
             parts.append(logits.clone() if len(groups) > 1 else logits)  # the next pass overwrites what a pass returns
             for slot in group:  # slots compute along in the next group's pass: they write behind what they have read
@@ -251,7 +252,8 @@ class Stepwise:
         pool, reader, judged = self.pool, self.pool.readers[role], self._asks_host and not taken
         depth = 0 if self.policy.reads_text else reader.pipeline_depth
         rows = pool.rows(slots)
-        words, windows = upload_words(rows, count, pool.device), stack_windows(rows) if judged else None
+        last, words = upload_next(rows, count, pool.device)
+        windows = stack_windows(rows) if judged else None
         words = self.policy.choose_words(words, torch.ones_like(words, dtype=torch.bool)) if taken else words
         standing, pending = set(slots), deque[Step]()
         ids = torch.empty(0)
@@ -260,7 +262,7 @@ class Stepwise:
                 if number:
                     drafted = reader.draft(slots, ids, number, words[:, number], pool.sampling)
                 else:
-                    drafted = pool.draw_first(role, groups, words[:, 0])
+                    drafted = pool.draw_first(role, groups, last[:, :1], words[:, 0])
                 ids = drafted.tokens[:, None]
                 step = self._judge(role, slots, drafted, windows, len(pending))
                 windows = step.windows

@@ -250,17 +250,19 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
         library.impl(name, partial(gpu.launch, name), "CPU")
 
     class Event:
-        arrived = False
+        recorded, reached = 0, 0  # numbers of events, in their order: what is behind one that was waited for has no wait
 
         def record(self, stream):
-            pass
+            Event.recorded += 1
+            self.number = Event.recorded
 
         def query(self):
-            self.arrived = True
+            Event.reached = max(Event.reached, self.number)
             return True
 
         def synchronize(self):
-            gpu.waits += gpu.counts and not self.arrived
+            gpu.waits += gpu.counts and self.number > Event.reached
+            self.query()
 
     with monkeypatch.context() as patch:
         patch.setattr(operations, "import_module", lambda name: kernels)
