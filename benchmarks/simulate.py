@@ -399,9 +399,9 @@ class Measured:
         """Seconds of a block of this size outside of its passes."""
         blocks, plain = [0], blockwise.Blocks.advance
 
-        def counted(engine: Any, slots: Sequence[int]) -> None:
+        def counted(engine: Any) -> None:
             blocks[0] += 1
-            plain(engine, slots)
+            plain(engine)
 
         with patched(blockwise.Blocks, "advance", counted), timed() as spent:
             whole = run(self.pair, self.policy, self.requests, self.batch, size)

@@ -37,9 +37,8 @@ _LEAST_SURVIVAL = 0.05  # a row drafts on while it stands with a higher probabil
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens. Lists have an entry per row, in the order of `slots`; of a tensor's row as many count as it has tokens."""
+    """Drafted tokens of the rows in all slots. Lists have an entry per row; of a tensor's row as many count as it has tokens."""
 
-    slots: list[int]
     logits: Tensor  # `[rows, longest, vocab]`
     tokens: Tensor  # int64 `[rows, longest + 2]`, behind the last one of the text
     words: Tensor  # int64 `[rows, longest + 1]`
@@ -80,26 +79,26 @@ class Blocks:
         """Whether a whole draft gives one token more. Not under a gate, whose score needs the host's distribution."""
         return self.policy.host is None
 
-    def advance(self, slots: Sequence[int]) -> None:
+    def advance(self) -> None:
         if not self._pays:
             if self.drafter in self.pool.passes:
                 self.pool.drop(self.drafter)
-            return self.steps.advance(slots)
+            return self.steps.advance()
         with drawing():
-            draft = self._draft(list(slots))
-        self._emit(draft, self._verify(draft, self._read_by_donor(draft)))
+            draft = self._draft()
+        self._emit(draft, self._verify(draft))
 
     # Draft
 
-    def _draft(self, slots: list[int]) -> Draft:
-        pool, reader, draft = self.pool, self.pool.readers[self.drafter], self._empty_draft(slots)
-        rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
-        columns = max(row.length for row in pool.rows(slots))
-        number, step = 0, pool.draw_first(self.drafter, [slots], draft.tokens[:, :1], draft.words[:, 0])
-        self._learn(len(slots), columns)  # while the device computes
-        least = self.schedule.break_even_rows(len(slots), len(slots), columns)
+    def _draft(self) -> Draft:
+        pool, reader, draft = self.pool, self.pool.readers[self.drafter], self._empty_draft()
+        count, columns = len(pool.slots), max(row.length for row in pool.slots)
+        rows = list(range(count))  # those that go through the drafter's next pass
+        number, step = 0, pool.draw_first(self.drafter, [rows], draft.tokens[:, :1], draft.words[:, 0])
+        self._learn(columns)  # while the device computes
+        least = self.schedule.break_even_rows(count, count, columns)
         while True:
-            if len(rows) == len(slots):
+            if len(rows) == count:
                 draft.logits.select(1, number).copy_(step.logits)
                 draft.tokens.select(1, number + 1).copy_(step.tokens)
             else:
@@ -116,39 +115,38 @@ class Blocks:
                     # Few rows: gathering their keys and values costs less than the arithmetic of the others.
                     rows = [row for row, survival in enumerate(draft.survival) if survival]
                     ids = draft.tokens[rows, number + 1].unsqueeze(1)
-                    least = self.schedule.break_even_rows(len(slots), standing, columns)
+                    least = self.schedule.break_even_rows(count, standing, columns)
             number += 1
             if number == max(draft.limits):
                 break
-            within = slots if len(rows) == len(slots) else [slots[row] for row in rows]
-            words = draft.words[:, number] if within is slots else draft.words[rows, number]
-            step = reader.draft(within, ids, number, words, pool.sampling)
+            words = draft.words[:, number] if len(rows) == count else draft.words[rows, number]
+            step = reader.draft(rows, ids, number, words, pool.sampling)
         return draft
 
-    def _learn(self, rows: int, columns: int) -> None:
+    def _learn(self, columns: int) -> None:
         """What the last block says of the lengths of the next ones."""
         if self.block_size is None and self._verified is not None:
-            draft, counts, ended = self._verified
+            (draft, counts, ended), self._verified = self._verified, None
             for drafted in draft.pending:
                 self._append_drafted(draft, *drafted)
             stood = (entropies[:count] for entropies, count in zip(draft.min_entropies, counts, strict=True))
             self.schedule.rates.learn(zip(stood, ended, strict=True))
         if self.bonus:
-            self._pays = self.schedule.drafts_pay(rows, columns)
+            self._pays = self.schedule.drafts_pay(len(self.pool.slots), columns)
 
-    def _empty_draft(self, slots: list[int]) -> Draft:
-        pool = self.pool
-        most, longest = self.schedule.limit(len(slots), pool.vocab, pool.device), pool.readers[pool.donor].longest
+    def _empty_draft(self) -> Draft:
+        pool, count = self.pool, len(self.pool.slots)
+        most, longest = self.schedule.limit(count, pool.vocab, pool.device), pool.readers[pool.donor].longest
         if longest is not None:
             most = min(most, longest - self.bonus)
-        limits = [min(most, row.remaining) for row in pool.rows(slots)]
+        limits = [min(most, row.remaining) for row in pool.slots]
         longest = max(limits)
-        if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
+        if self._logits is None or self._logits.shape[0] < count or self._logits.shape[1] < longest:
             # Uninitialised: only drafted positions are read.
-            self._logits = torch.empty(len(slots), longest, pool.vocab, device=pool.device)
-        tokens, words = upload_next(pool.rows(slots), longest + 1, pool.device)
-        known: list[list[float]] = [[] for _ in slots]
-        return Draft(slots, self._logits[: len(slots)], tokens, words, limits, known, [1.0] * len(slots), deque())
+            self._logits = torch.empty(count, longest, pool.vocab, device=pool.device)
+        tokens, words = upload_next(pool.slots, longest + 1, pool.device)
+        known: list[list[float]] = [[] for _ in limits]
+        return Draft(self._logits[:count], tokens, words, limits, known, [1.0] * count, deque())
 
     def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: HostCopy) -> None:
         rates = self.schedule.rates
@@ -163,24 +161,20 @@ class Blocks:
             ends = len(draft.min_entropies[row]) == draft.limits[row] or token in self.pool.eos
             draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
 
-    def _read_by_donor(self, draft: Draft) -> Tensor:
-        """The donor's logits `[rows, k, vocab]` at the drafted tokens; with a bonus, k counts one position more."""
-        reader = self.pool.readers[self.pool.donor]
-        new = max(draft.lengths) + self.bonus
-        return reader.read(draft.slots, draft.tokens[:, :new])[:, :new].to(self.pool.device)
-
     # Verify
 
-    def _verify(self, draft: Draft, donor: Tensor) -> list[Tensor]:
-        """Decide each row up to the first token that differs from the draft. The only wait of a verification.
+    def _verify(self, draft: Draft) -> list[Tensor]:
+        """Decide each row up to the first token that differs from the draft, by one pass of the donor. The only wait.
 
         On the host: tokens `[rows, k]`, their records, the numbers `[rows]` that stand, and whether the last one ended the draft.
-        On the device: the windows `[rows, window]` behind what stands.
+        On the device: the windows `[rows, window]` behind what stands. With a bonus, k counts one position more than was drafted.
         """
-        pool, rows, drafted = self.pool, self.pool.rows(draft.slots), draft.tokens[:, 1 : donor.shape[1] + 1]
-        lengths, windows = upload(torch.tensor(draft.lengths), pool.device), stack_windows(rows)
-        places = torch.arange(drafted.shape[1], device=pool.device)
-        host = draft.logits[:, : len(places)] if self.policy.host else None
+        pool, rows, new = self.pool, self.pool.slots, max(draft.lengths) + self.bonus
+        donor = pool.readers[pool.donor].read(range(len(rows)), draft.tokens[:, :new])[:, :new].to(pool.device)
+        drafted, windows = draft.tokens[:, 1 : new + 1], stack_windows(rows)
+        lengths = upload(torch.tensor(draft.lengths), pool.device)
+        places = torch.arange(new, device=pool.device)
+        host = draft.logits[:, :new] if self.policy.host else None
         rules = place_rules(pool.sampling, pool.device)
         emitted = emit(
             self.policy,
@@ -188,7 +182,7 @@ class Blocks:
             host,
             donor,
             build_block(self.policy, rows, drafted.float(), drafted, windows),
-            draft.words[:, : len(places)],
+            draft.words[:, :new],
             drafted=drafted,
             live=places < lengths[:, None] + self.bonus,
             traced=pool.traced,
@@ -219,12 +213,12 @@ class Blocks:
         observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(counts)
         lists = (tokens, records[..., TAKEN].bool(), records[..., SCORE])
         stand: list[int] = counts.tolist()
-        rows = zip(draft.slots, draft.lengths, stand, windows, *(column.tolist() for column in lists), observed, strict=True)
-        for slot, drafted, count, window, written_tokens, taken, values, seen in rows:
+        rows = zip(pool.slots, draft.lengths, stand, windows, *(column.tolist() for column in lists), observed, strict=True)
+        for slot, (row, drafted, count, window, written_tokens, taken, values, seen) in enumerate(rows):
             written, _ = pool.emit(slot, written_tokens[:count], taken[:count], values[:count], seen)
-            pool.slots[slot].window = window
-            pool.slots[slot].generation.count_passes(self.drafter, drafted)
-            pool.slots[slot].generation.count_passes(pool.donor, 1)
+            row.window = window
+            row.generation.count_passes(self.drafter, drafted)
+            row.generation.count_passes(pool.donor, 1)
             pool.readers[pool.donor].lengths[slot] += written
             pool.readers[self.drafter].lengths[slot] += min(written, drafted)
         self._verified = draft, stand, ended.tolist()

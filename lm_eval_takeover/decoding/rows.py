@@ -245,8 +245,8 @@ def upload_next(rows: Sequence[Row], count: int, device: torch.device) -> tuple[
     """In one copy: the last token and room for `count` more, int64 `[rows, 1 + count]`, and their words `[rows, count]`."""
     last = torch.zeros(len(rows), 1 + count, dtype=torch.long)
     last[:, 0] = torch.tensor([row.last for row in rows])
-    tokens, words = upload(torch.cat([last, take_next(rows, count, "words")], 1), device).split([1 + count, count], 1)
-    return tokens, words
+    both = upload(torch.cat([last, take_next(rows, count, "words")], 1), device)
+    return both[:, : 1 + count], both[:, 1 + count :]
 
 
 def build_block(

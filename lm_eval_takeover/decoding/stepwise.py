@@ -61,12 +61,12 @@ class Pool:
         self.device = choose_device(next(iter(passes.values())).member.device)
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}  # by text: its row in these readers
 
-    def run(self, advance: Callable[[list[int]], None]) -> Iterator[tuple[int, Generation]]:
+    def run(self, advance: Callable[[], None]) -> Iterator[tuple[int, Generation]]:
         """Every request to its end: `(its index, generation)` as it finishes, also if another one's pass fails."""
         while self.slots or self.waiting:
             try:
                 self.admit()
-                advance(list(range(len(self.slots))))  # emits tokens of these slots
+                advance()  # emits tokens of the rows in all slots
             except Exception as error:
                 blame(error, (row.index for row in (*self.slots, *self._entering)))
                 yield from map(self._finish, self.finished)
@@ -220,18 +220,18 @@ class Stepwise:
         """Whether the host's distribution decides. If not, takeovers are known beforehand."""
         return self.policy.scorer is not None or self.policy.needs_token
 
-    def advance(self, slots: Sequence[int]) -> None:
-        ahead = self._look_ahead(slots)
+    def advance(self) -> None:
+        ahead = self._look_ahead()
         due = sum(taken for taken, _ in ahead)
         # A pass has a cost of its own, whatever its rows: takeovers wait for others.
-        donor_writes = due >= _DUE_SHARE * len(slots)
-        writing = [slot for slot, (taken, _) in zip(slots, ahead, strict=True) if taken is donor_writes]
+        donor_writes = due >= _DUE_SHARE * len(ahead)
+        writing = [slot for slot, (taken, _) in enumerate(ahead) if taken is donor_writes]
         groups = self._group(writing) if donor_writes else [writing]
         self._write(groups, donor_writes, min(count for taken, count in ahead if taken is donor_writes))
 
-    def _look_ahead(self, slots: Sequence[int]) -> list[tuple[bool, int]]:
+    def _look_ahead(self) -> list[tuple[bool, int]]:
         """For each row: whether the donor writes its next token, and for how many tokens, at most, that holds."""
-        rows = self.pool.rows(slots)
+        rows = self.pool.slots
         if self._asks_host:
             return [(row.due is not None, 1 if row.due is not None else min(row.remaining, LONGEST)) for row in rows]
         count = 1 if self.policy.reads_text else min(LONGEST, max(row.remaining for row in rows))

@@ -21,11 +21,11 @@ def test_each_drawn_token_is_waited_for_once_and_no_verdict_beside_it(own_pair, 
     kind = blockwise.Blocks if verified else stepwise.Stepwise
     counted, drawn, advance = [], [], kind.advance  # passes that drew a token of each row, and waits; nothing else waits
 
-    def counting(self, slots):
+    def counting(self):
         gpu.counts, gpu.waits = True, 0
         drawn.clear()
         try:
-            advance(self, slots)
+            advance(self)
         finally:
             gpu.counts = False
             counted.append((len(drawn), gpu.waits))
