@@ -181,7 +181,7 @@ class Blocks:
             rules._replace(table=rules.table.expand(len(rows), -1)),
             host,
             donor,
-            build_block(self.policy, rows, drafted.float(), drafted, windows),
+            build_block(self.policy, rows, drafted, drafted, windows),
             draft.words[:, :new],
             drafted=drafted,
             live=places < lengths[:, None] + self.bonus,
@@ -210,7 +210,7 @@ class Blocks:
 
     def _emit(self, draft: Draft, verdict: Sequence[Tensor]) -> None:
         pool, (tokens, records, counts, ended, windows) = self.pool, verdict
-        observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(counts)
+        observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(pool.slots)
         lists = (tokens, records[..., TAKEN].bool(), records[..., SCORE])
         stand: list[int] = counts.tolist()
         rows = zip(pool.slots, draft.lengths, stand, windows, *(column.tolist() for column in lists), observed, strict=True)

@@ -182,12 +182,12 @@ class Row:
     @property
     def last(self) -> int:
         """The last token of the text, which no model has read yet."""
-        return self.token(self.length - 1)
+        return (self.generation.tokens or self.request.prompt)[-1]
 
-    def token(self, place: int) -> int:
-        """The token at `place` of the whole text, prompt included."""
+    def tokens_from(self, place: int) -> list[int]:
+        """The tokens of the whole text from `place` on, prompt included."""
         prompt = self.request.prompt
-        return prompt[place] if place < len(prompt) else self.generation.tokens[place - len(prompt)]
+        return [*prompt[place:], *self.generation.tokens[max(0, place - len(prompt)) :]]
 
     def emit(
         self,

@@ -164,15 +164,6 @@ class Pool:
             self.count_tokens(count, sum(taken[:count]))
         return count, ended
 
-    def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """The tokens that a model has not read yet, `[rows, longest]`, right padded, and their numbers."""
-        lengths = self.readers[role].lengths
-        tokens = []
-        for slot in slots:
-            row = self.slots[slot]
-            tokens.append([row.token(place) for place in range(lengths[slot], row.length)])
-        return pad_right(tokens, self.device), [len(row) for row in tokens]
-
     def draw_first(self, role: str, groups: Sequence[Sequence[int]], last: Tensor, at: Tensor) -> Drafted:
         """Read the skipped tokens of groups of slots, one pass for each group, and draw the next token of each row.
 
@@ -183,8 +174,8 @@ class Pool:
         if len(groups) == 1 and all(reader.lengths[slot] + 1 == self.slots[slot].length for slot in groups[0]):
             return reader.draft(groups[0], last, 0, at, self.sampling)
         for group in groups:
-            ids, counts = self.unread(role, group)
-            logits = reader.read_to_last(group, ids, counts)
+            unread = [self.slots[slot].tokens_from(reader.lengths[slot]) for slot in group]
+            logits = reader.read_to_last(group, pad_right(unread, self.device), [len(tokens) for tokens in unread])
             parts.append(logits.clone() if len(groups) > 1 else logits)  # the next pass overwrites what a pass returns
             for slot in group:  # slots compute along in the next group's pass: they write behind what they have read
                 reader.lengths[slot] = self.slots[slot].length
