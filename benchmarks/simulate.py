@@ -225,7 +225,8 @@ def _draft(slots: Sequence[Row], schedule: Schedule, clock_: Costs, depth: int) 
                 ends = lengths[place] == limits[place] or stands <= LEAST_SURVIVAL
                 survival[place] = 0.0 if ends else stands
         if sum(survival) <= least[known + 1]:
-            break
+            lengths = [length + (passes - known - 1) * bool(stands) for length, stands in zip(lengths, survival, strict=True)]
+            break  # what is on its way counts where a row still stands
         standing = sum(map(bool, survival))
         if not depth and 4 * standing <= drafting:
             drafting, least = standing, schedule.break_even_rows(rows, standing, columns)

@@ -92,14 +92,15 @@ def list_tensors(values):
 
 
 class SimulatedGpu(TorchFunctionMode):
-    """While `counts`: `waits` are copies that were waited for, `faults` all other operations that need a value on the host.
+    """While `counts`: `waits` are copies that were waited for, `uploads` those to the device, `faults` all other operations that
+    need a value on the host.
 
     Faults are also operations that mix devices, kernels beside the current device, and uploads from memory that is not pinned.
     """
 
     def __init__(self):
         super().__init__()
-        self.faults, self.waits, self.counts, self.current = [], 0, False, CUDA
+        self.faults, self.waits, self.uploads, self.counts, self.current = [], 0, 0, False, CUDA
 
     def place(self, *values, device=CUDA):
         """These tensors are on the device."""
@@ -145,6 +146,7 @@ class SimulatedGpu(TorchFunctionMode):
             return found
         if name == "pin_memory":
             args[0].stands_on = "pinned"
+            self.uploads += self.counts
             return args[0]
         pinned = kwargs.pop("pin_memory", False)
         named = [one for one in (*args, kwargs.get("device")) if isinstance(one, (torch.device, str))]
