@@ -225,7 +225,8 @@ def _draft(slots: Sequence[Row], schedule: Schedule, clock_: Costs, depth: int) 
                 ends = lengths[place] == limits[place] or stands <= LEAST_SURVIVAL
                 survival[place] = 0.0 if ends else stands
         if sum(survival) <= least[known + 1]:
-            break
+            lengths = [length + (passes - known - 1) * bool(stands) for length, stands in zip(lengths, survival, strict=True)]
+            break  # what is on its way counts where a row still stands
         standing = sum(map(bool, survival))
         if not depth and 4 * standing <= drafting:
             drafting, least = standing, schedule.break_even_rows(rows, standing, columns)
@@ -234,15 +235,16 @@ def _draft(slots: Sequence[Row], schedule: Schedule, clock_: Costs, depth: int) 
 
 def _accept(slots: Sequence[Row], drafted: Sequence[int], schedule: Schedule) -> int:
     """What stands of each draft is written; how many tokens that is. The schedule learns from it."""
-    emitted = 0
+    emitted, verified = 0, []
     for row, length in zip(slots, drafted, strict=True):
         block = row.text[row.place : row.place + length]
         other = next((place for place, (differs, _) in enumerate(block) if differs), None)
         count = length if other is None else other + 1
         seen = [entropy for _, entropy in block[:count]]
-        schedule.rates.learn(seen, other is not None)
+        verified.append((seen, other is not None))
         row.place += count
         emitted += count
+    schedule.rates.learn(verified)
     return emitted
 
 
@@ -398,9 +400,9 @@ class Measured:
         """Seconds of a block of this size outside of its passes."""
         blocks, plain = [0], blockwise.Blocks.advance
 
-        def counted(engine: Any, slots: Sequence[int]) -> None:
+        def counted(engine: Any) -> None:
             blocks[0] += 1
-            plain(engine, slots)
+            plain(engine)
 
         with patched(blockwise.Blocks, "advance", counted), timed() as spent:
             whole = run(self.pair, self.policy, self.requests, self.batch, size)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost, Schedule
 from lm_eval_takeover.decoding.emission import REST, SCORE, TAKEN, count_standing, emit
-from lm_eval_takeover.decoding.rows import Row, blame, build_block, list_rows, stack_windows, upload_words
+from lm_eval_takeover.decoding.rows import Row, blame, build_block, list_rows, stack_windows, upload_next
 from lm_eval_takeover.decoding.stepwise import Pool, Stepwise
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.caches import HostCopy, upload
@@ -37,15 +37,21 @@ _LEAST_SURVIVAL = 0.05  # a row drafts on while it stands with a higher probabil
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens. Lists have an entry per row, in the order of `slots`; of a tensor's row as many count as it has tokens."""
+    """Drafted tokens of the rows in all slots. Lists have an entry per row; of a tensor's row as many count as it has tokens."""
 
-    slots: list[int]
     logits: Tensor  # `[rows, longest, vocab]`
+    tokens: Tensor  # int64 `[rows, longest + 2]`, behind the last one of the text
     words: Tensor  # int64 `[rows, longest + 1]`
     limits: list[int]
-    tokens: list[list[int]]
     min_entropies: list[list[float]]  # of the drafter at each token: `-ln` of its largest probability, in nats
     survival: list[float]  # the probability that the whole draft stands; 0 for rows that have stopped
+    pending: deque[tuple[int, list[int], HostCopy]]  # tokens on their way to the host, with their number and their rows
+
+    @property
+    def lengths(self) -> list[int]:
+        """The numbers of drafted tokens. One that is on its way counts where a row still stands."""
+        known = zip(self.min_entropies, self.survival, strict=True)
+        return [len(entered) + len(self.pending) * bool(survival) for entered, survival in known]
 
 
 class Blocks:
@@ -55,6 +61,8 @@ class Blocks:
         self.pool, self.policy, self.block_size = pool, pool.policy, block_size
         self.steps = Stepwise(pool)  # of a guide that goes on alone
         self._logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
+        self._verified: tuple[Draft, list[int], list[bool]] | None = None  # the last draft, what stood, whether it ended there
+        self._pays = True  # whether drafts pay for a lone guide; once they do not, it goes on alone
 
     @property
     def drafter(self) -> str:
@@ -71,75 +79,74 @@ class Blocks:
         """Whether a whole draft gives one token more. Not under a gate, whose score needs the host's distribution."""
         return self.policy.host is None
 
-    def advance(self, slots: Sequence[int]) -> None:
-        if self.policy.host is None and not self._drafts_pay(slots):
-            return self.steps.advance(slots)
+    def advance(self) -> None:
+        if not self._pays:
+            if self.drafter in self.pool.passes:
+                self.pool.drop(self.drafter)
+            return self.steps.advance()
         with drawing():
-            draft = self._draft(list(slots))
-        self._emit(draft, self._verify(draft, *self._read_by_donor(draft)))
-
-    def _drafts_pay(self, slots: Sequence[int]) -> bool:
-        """Whether drafts pay for a lone guide. Once they do not, it goes on alone."""
-        pool, columns = self.pool, max(row.length for row in self.pool.rows(slots))
-        if self.drafter in pool.passes and not self.schedule.drafts_pay(len(slots), columns):
-            pool.drop(self.drafter)
-        return self.drafter in pool.passes
+            draft = self._draft()
+        self._emit(draft, self._verify(draft))
 
     # Draft
 
-    def _draft(self, slots: list[int]) -> Draft:
-        pool, reader, draft = self.pool, self.pool.readers[self.drafter], self._empty_draft(slots)
-        rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
-        columns = max(row.length for row in pool.rows(slots))
-        least = self.schedule.break_even_rows(len(slots), len(slots), columns)
-        pending: deque[tuple[int, list[int], HostCopy]] = deque()  # tokens on their way to the host
-        number, step = 0, pool.draw_first(self.drafter, [slots], draft.words[:, 0])
+    def _draft(self) -> Draft:
+        pool, reader, draft = self.pool, self.pool.readers[self.drafter], self._empty_draft()
+        count, columns = len(pool.slots), max(row.length for row in pool.slots)
+        rows = list(range(count))  # those that go through the drafter's next pass
+        number, step = 0, pool.draw_first(self.drafter, [rows], draft.tokens[:, :1], draft.words[:, 0])
+        self._learn(columns)  # while the device computes
+        least = self.schedule.break_even_rows(count, count, columns)
         while True:
-            if len(rows) == len(slots):
+            if len(rows) == count:
                 draft.logits.select(1, number).copy_(step.logits)
+                draft.tokens.select(1, number + 1).copy_(step.tokens)
             else:
                 draft.logits[rows, number] = step.logits.to(pool.device)
+                draft.tokens[rows, number + 1] = step.tokens.to(pool.device)
             ids = step.tokens.unsqueeze(1)
-            pending.append((number, rows, HostCopy(step.tokens, step.masses)))
-            if len(pending) > reader.pipeline_depth:
-                self._append_drafted(draft, *pending.popleft())
+            draft.pending.append((number, rows, HostCopy(step.tokens, step.masses)))
+            if len(draft.pending) > reader.pipeline_depth:
+                self._append_drafted(draft, *draft.pending.popleft())
                 standing = sum(map(bool, draft.survival))
                 if sum(draft.survival) <= least[number + 1]:
                     break
                 if not reader.pipeline_depth and 4 * standing <= len(rows):
                     # Few rows: gathering their keys and values costs less than the arithmetic of the others.
                     rows = [row for row, survival in enumerate(draft.survival) if survival]
-                    ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=pool.device)
-                    least = self.schedule.break_even_rows(len(slots), standing, columns)
+                    ids = draft.tokens[rows, number + 1].unsqueeze(1)
+                    least = self.schedule.break_even_rows(count, standing, columns)
             number += 1
             if number == max(draft.limits):
                 break
-            within = slots if len(rows) == len(slots) else [slots[row] for row in rows]
-            words = draft.words[:, number] if within is slots else draft.words[rows, number]
-            step = reader.draft(within, ids, number, words, pool.sampling)
-        for drafted in pending:
-            self._append_drafted(draft, *drafted)
+            words = draft.words[:, number] if len(rows) == count else draft.words[rows, number]
+            step = reader.draft(rows, ids, number, words, pool.sampling)
         return draft
 
-    def _empty_draft(self, slots: list[int]) -> Draft:
-        pool = self.pool
-        most, longest = self.schedule.limit(len(slots), pool.vocab, pool.device), pool.readers[pool.donor].longest
+    def _learn(self, columns: int) -> None:
+        """What the last block says of the lengths of the next ones."""
+        if self.block_size is None and self._verified is not None:
+            (draft, counts, ended), self._verified = self._verified, None
+            for drafted in draft.pending:
+                self._append_drafted(draft, *drafted)
+            stood = (entropies[:count] for entropies, count in zip(draft.min_entropies, counts, strict=True))
+            self.schedule.rates.learn(zip(stood, ended, strict=True))
+        if self.bonus:
+            self._pays = self.schedule.drafts_pay(len(self.pool.slots), columns)
+
+    def _empty_draft(self) -> Draft:
+        pool, count = self.pool, len(self.pool.slots)
+        most, longest = self.schedule.limit(count, pool.vocab, pool.device), pool.readers[pool.donor].longest
         if longest is not None:
             most = min(most, longest - self.bonus)
-        limits = [min(most, row.remaining) for row in pool.rows(slots)]
+        limits = [min(most, row.remaining) for row in pool.slots]
         longest = max(limits)
-        if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
+        if self._logits is None or self._logits.shape[0] < count or self._logits.shape[1] < longest:
             # Uninitialised: only drafted positions are read.
-            self._logits = torch.empty(len(slots), longest, pool.vocab, device=pool.device)
-        return Draft(
-            slots=slots,
-            logits=self._logits[: len(slots)],
-            words=upload_words(pool.rows(slots), longest + 1, pool.device),
-            limits=limits,
-            tokens=[[] for _ in slots],
-            min_entropies=[[] for _ in slots],
-            survival=[1.0] * len(slots),
-        )
+            self._logits = torch.empty(count, longest, pool.vocab, device=pool.device)
+        tokens, words = upload_next(pool.slots, longest + 1, pool.device)
+        known: list[list[float]] = [[] for _ in limits]
+        return Draft(self._logits[:count], tokens, words, limits, known, [1.0] * count, deque())
 
     def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: HostCopy) -> None:
         rates = self.schedule.rates
@@ -148,55 +155,47 @@ class Blocks:
             if not survival:
                 continue
             min_entropy = math.log(mass) if mass > 1 else 0.0
-            draft.tokens[row].append(token)
             draft.min_entropies[row].append(min_entropy)
             if self.block_size is None:
                 survival *= 1 - rates.rate(min_entropy)
-            ends = len(draft.tokens[row]) == draft.limits[row] or token in self.pool.eos
+            ends = len(draft.min_entropies[row]) == draft.limits[row] or token in self.pool.eos
             draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
-
-    def _read_by_donor(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
-        """The drafted tokens `[rows, k]`, their numbers `[rows, 1]`, and the donor's logits `[rows, k, vocab]` at each of them.
-
-        With a bonus, k counts one position more. Tokens behind a row's own are 0.
-        """
-        pool, new = self.pool, max(map(len, draft.tokens)) + self.bonus
-        rows = zip(draft.tokens, pool.rows(draft.slots), strict=True)
-        listed = [[row.last, *tokens, *[0] * (new - len(tokens)), len(tokens)] for tokens, row in rows]
-        uploaded, reader = upload(torch.tensor(listed), pool.device), pool.readers[pool.donor]
-        logits = reader.read(draft.slots, uploaded[:, :new])[:, :new].to(pool.device)
-        return uploaded[:, 1:-1], uploaded[:, -1:], logits
 
     # Verify
 
-    def _verify(self, draft: Draft, drafted: Tensor, lengths: Tensor, donor: Tensor) -> list[Tensor]:
-        """Decide each row up to the first token that differs from the draft. The only wait of a verification.
+    def _verify(self, draft: Draft) -> list[Tensor]:
+        """Decide each row up to the first token that differs from the draft, by one pass of the donor. The only wait.
 
         On the host: tokens `[rows, k]`, their records, the numbers `[rows]` that stand, and whether the last one ended the draft.
-        On the device: the scores `[rows, k]`.
+        On the device: the windows `[rows, window]` behind what stands. With a bonus, k counts one position more than was drafted.
         """
-        pool, rows = self.pool, self.pool.rows(draft.slots)
-        places = torch.arange(drafted.shape[1], device=pool.device)
-        host = draft.logits[:, : len(places)] if self.policy.host else None
+        pool, rows, new = self.pool, self.pool.slots, max(draft.lengths) + self.bonus
+        donor = pool.readers[pool.donor].read(range(len(rows)), draft.tokens[:, :new])[:, :new].to(pool.device)
+        drafted, windows = draft.tokens[:, 1 : new + 1], stack_windows(rows)
+        lengths = upload(torch.tensor(draft.lengths), pool.device)
+        places = torch.arange(new, device=pool.device)
+        host = draft.logits[:, :new] if self.policy.host else None
         rules = place_rules(pool.sampling, pool.device)
         emitted = emit(
             self.policy,
             rules._replace(table=rules.table.expand(len(rows), -1)),
             host,
             donor,
-            build_block(self.policy, rows, drafted.float(), drafted, stack_windows(rows)),
-            draft.words[:, : len(places)],
+            build_block(self.policy, rows, drafted, drafted, windows),
+            draft.words[:, :new],
             drafted=drafted,
-            live=places < lengths + self.bonus,
+            live=places < lengths[:, None] + self.bonus,
             traced=pool.traced,
         )
-        counts, ended = count_standing(emitted.tokens, drafted, lengths[:, 0], bonus=self.bonus)
+        counts, ended = count_standing(emitted.tokens, drafted, lengths, bonus=self.bonus)
         scores, stands = emitted.records[..., SCORE], places < counts[:, None]
         models = [(pool.donor, donor)] if host is None else [(self.drafter, host), (pool.donor, donor)]
         if self.policy.scorer is not None:
             sound = scores.isfinite()
         else:  # the logits must be distributions
             sound = torch.stack([logits.amax(-1).isfinite() for _, logits in models]).all(0)
+        behind = counts[:, None] + torch.arange(self.policy.window, device=pool.device)
+        windows = torch.cat([windows, scores], 1).gather(1, behind)
         *verdict, is_sound = HostCopy(emitted.tokens, emitted.records, counts, ended, (sound | ~stands).all()).fetch()
         if not bool(is_sound):  # an infinite score of finite logits is a spike
             for role, logits in models:
@@ -205,24 +204,24 @@ class Blocks:
                     row = rows[int(broken.byte().argmax())]
                     raise blame(pool.passes[role].member.refuse_logits(row.name), [row.index])
             self.policy.refuse_nan(scores[stands])
-        return [*verdict, scores]
+        return [*verdict, windows]
 
     # Emit
 
     def _emit(self, draft: Draft, verdict: Sequence[Tensor]) -> None:
-        pool, (tokens, records, counts, ended, scores) = self.pool, verdict
-        window, size = torch.cat([stack_windows(pool.rows(draft.slots)), scores], 1), self.policy.window
-        observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(counts)
-        lists = (tokens, records[..., TAKEN].bool(), records[..., SCORE], counts, ended)
-        rows = zip(draft.slots, *(column.tolist() for column in lists), observed, strict=True)
-        for row, (slot, written_tokens, taken, values, count, ends, seen) in enumerate(rows):
+        pool, (tokens, records, counts, ended, windows) = self.pool, verdict
+        observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(pool.slots)
+        lists = (tokens, records[..., TAKEN].bool(), records[..., SCORE])
+        stand: list[int] = counts.tolist()
+        rows = zip(pool.slots, draft.lengths, stand, windows, *(column.tolist() for column in lists), observed, strict=True)
+        for slot, (row, drafted, count, window, written_tokens, taken, values, seen) in enumerate(rows):
             written, _ = pool.emit(slot, written_tokens[:count], taken[:count], values[:count], seen)
-            pool.slots[slot].window = window[row, written : written + size]
-            pool.slots[slot].generation.count_passes(self.drafter, len(draft.tokens[row]))
-            pool.slots[slot].generation.count_passes(pool.donor, 1)
+            row.window = window
+            row.generation.count_passes(self.drafter, drafted)
+            row.generation.count_passes(pool.donor, 1)
             pool.readers[pool.donor].lengths[slot] += written
-            pool.readers[self.drafter].lengths[slot] += min(written, len(draft.tokens[row]))
-            self.schedule.rates.learn(draft.min_entropies[row][:count], ends)
+            pool.readers[self.drafter].lengths[slot] += min(written, drafted)
+        self._verified = draft, stand, ended.tolist()
 
 
 @torch.inference_mode()

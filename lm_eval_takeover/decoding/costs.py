@@ -5,6 +5,7 @@ Costs follow from the shapes of a model and a table of machines; only ratios mat
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -239,11 +240,12 @@ class MismatchRates:
     def rate(self, min_entropy: float) -> float:
         return self._rates[self.bucket(min_entropy)]
 
-    def learn(self, min_entropies: list[float], ends: bool) -> None:
-        """Positions of one draft that were verified: their min-entropies, and whether the draft ended at the last of them."""
-        for min_entropy in min_entropies:
-            self._seen[self.bucket(min_entropy)] += 1
-        self._ended[self.bucket(min_entropies[-1])] += ends
+    def learn(self, drafts: Iterable[tuple[Sequence[float], bool]]) -> None:
+        """Of each draft the min-entropies at its verified positions, and whether it ended at the last of them."""
+        for min_entropies, ends in drafts:
+            for min_entropy in min_entropies:
+                self._seen[self.bucket(min_entropy)] += 1
+            self._ended[self.bucket(min_entropies[-1])] += ends
         self._fit()
 
 

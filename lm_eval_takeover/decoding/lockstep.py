@@ -7,8 +7,8 @@ from itertools import compress, groupby
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.decoding.rows import Row, blame, build_block, list_rows, stack_windows, upload_words
-from lm_eval_takeover.forward.caches import HostCopy, Sequences, choose_device
+from lm_eval_takeover.decoding.rows import Row, blame, build_block, list_rows, stack_windows, take_next
+from lm_eval_takeover.forward.caches import HostCopy, Sequences, choose_device, upload
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.policy import Policy
@@ -84,7 +84,7 @@ def _write_tokens(
     device, sampling = _device_of(read), rows[0].request.sampling
     traced = rows[0].generation.observed is not None
     host, donor = (read[role].logits.to(device) if role else None for role in (policy.host, policy.donor))
-    words, window = upload_words(rows, 1, device)[:, 0], stack_windows(rows)
+    words, window = upload(take_next(rows, 1, "words"), device)[:, 0], stack_windows(rows)
     drawn = draw(host, words, sampling) if host is not None and (policy.needs_token or traced) else None
 
     score = policy.scores(host, donor, drawn)  # equation (2)

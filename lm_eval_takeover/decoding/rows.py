@@ -15,7 +15,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.caches import upload
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Generation, Request
-from lm_eval_takeover.method.sampling import Words, chances, request_digest, words
+from lm_eval_takeover.method.sampling import chances, request_digest, words
 from lm_eval_takeover.pair.pair import Pair
 
 TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
@@ -147,7 +147,7 @@ class Row:
     request: Request
     stop: StopStrings
     generation: Generation = field(default_factory=Generation)
-    words: Words = field(default_factory=lambda: np.empty(0, np.uint64))
+    words: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # the same bits
     chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     window: Tensor = field(default_factory=lambda: torch.empty(0))  # `[window]`, the last scores
     due: Decision | None = None  # a takeover that the donor has not drawn yet
@@ -156,7 +156,7 @@ class Row:
     def begin(self, policy: Policy, seed: int, device: torch.device) -> None:
         """Set random numbers and window before the first token."""
         digest, count = request_digest(self.request.prompt), self.request.max_new_tokens
-        self.words = words(seed, digest, self.request.sample, count)
+        self.words = words(seed, digest, self.request.sample, count).view(np.int64)
         if policy.uses_chance:
             self.chances = chances(seed, digest, self.request.sample, count)
         begun = self.generation.scores[-policy.window :]  # of a text that goes on
@@ -182,12 +182,12 @@ class Row:
     @property
     def last(self) -> int:
         """The last token of the text, which no model has read yet."""
-        return self.token(self.length - 1)
+        return (self.generation.tokens or self.request.prompt)[-1]
 
-    def token(self, place: int) -> int:
-        """The token at `place` of the whole text, prompt included."""
+    def tokens_from(self, place: int) -> list[int]:
+        """The tokens of the whole text from `place` on, prompt included."""
         prompt = self.request.prompt
-        return prompt[place] if place < len(prompt) else self.generation.tokens[place - len(prompt)]
+        return [*prompt[place:], *self.generation.tokens[max(0, place - len(prompt)) :]]
 
     def emit(
         self,
@@ -241,9 +241,12 @@ def stack_windows(rows: Sequence[Row]) -> Tensor:
     return torch.stack([row.window for row in rows])
 
 
-def upload_words(rows: Sequence[Row], count: int, device: torch.device) -> Tensor:
-    """The words of the next `count` tokens, as the int64 of their bits: `[rows, count]`; 0 behind the last position."""
-    return upload(torch.from_numpy(_take_next(rows, count, "words").view(np.int64)), device)
+def upload_next(rows: Sequence[Row], count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """In one copy: the last token and room for `count` more, int64 `[rows, 1 + count]`, and their words `[rows, count]`."""
+    last = torch.zeros(len(rows), 1 + count, dtype=torch.long)
+    last[:, 0] = torch.tensor([row.last for row in rows])
+    both = upload(torch.cat([last, take_next(rows, count, "words")], 1), device)
+    return both[:, : 1 + count], both[:, 1 + count :]
 
 
 def build_block(
@@ -255,7 +258,7 @@ def build_block(
     positions, donor_length = upload(torch.tensor(numbers), device).unbind(0)
     chance = None
     if policy.uses_chance:
-        chance = upload(torch.from_numpy(_take_next(rows, count, "chances", ahead)), device)
+        chance = upload(take_next(rows, count, "chances", ahead), device)
     return Block(
         positions[:, None] + torch.arange(count, device=device),
         scores,
@@ -268,12 +271,13 @@ def build_block(
     )
 
 
-def _take_next(rows: Sequence[Row], count: int, stream: str, skipped: int = 0) -> NDArray[Any]:
+def take_next(rows: Sequence[Row], count: int, stream: str, skipped: int = 0) -> Tensor:
+    """The `words` or `chances` of the next `count` tokens: `[rows, count]`; 0 behind the last position."""
     numbers = [getattr(row, stream)[row.position + skipped :][:count] for row in rows]
     taken = np.zeros((len(rows), count), numbers[0].dtype)
     for place, part in enumerate(numbers):
         taken[place, : len(part)] = part
-    return taken
+    return torch.from_numpy(taken)
 
 
 def blame(error: Exception, places: Iterable[int]) -> Exception:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
-from lm_eval_takeover.decoding.rows import Decision, Row, blame, build_block, stack_windows, upload_words
+from lm_eval_takeover.decoding.rows import Decision, Row, blame, build_block, stack_windows, upload_next
 from lm_eval_takeover.forward.caches import LONGEST, HostCopy, choose_device, pad_right, upload
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
@@ -61,12 +61,12 @@ class Pool:
         self.device = choose_device(next(iter(passes.values())).member.device)
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}  # by text: its row in these readers
 
-    def run(self, advance: Callable[[list[int]], None]) -> Iterator[tuple[int, Generation]]:
+    def run(self, advance: Callable[[], None]) -> Iterator[tuple[int, Generation]]:
         """Every request to its end: `(its index, generation)` as it finishes, also if another one's pass fails."""
         while self.slots or self.waiting:
             try:
                 self.admit()
-                advance(list(range(len(self.slots))))  # emits tokens of these slots
+                advance()  # emits tokens of the rows in all slots
             except Exception as error:
                 blame(error, (row.index for row in (*self.slots, *self._entering)))
                 yield from map(self._finish, self.finished)
@@ -164,26 +164,18 @@ class Pool:
             self.count_tokens(count, sum(taken[:count]))
         return count, ended
 
-    def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """The tokens that a model has not read yet, `[rows, longest]`, right padded, and their numbers."""
-        lengths = self.readers[role].lengths
-        tokens = []
-        for slot in slots:
-            row = self.slots[slot]
-            tokens.append([row.token(place) for place in range(lengths[slot], row.length)])
-        return pad_right(tokens, self.device), [len(row) for row in tokens]
-
-    def draw_first(self, role: str, groups: Sequence[Sequence[int]], at: Tensor) -> Drafted:
+    def draw_first(self, role: str, groups: Sequence[Sequence[int]], last: Tensor, at: Tensor) -> Drafted:
         """Read the skipped tokens of groups of slots, one pass for each group, and draw the next token of each row.
 
-        at: words `[rows]`, group after group. Under `drawing`. Lengths end before the last token: drawn ones are at 1, 2, ….
+        last, at: last tokens `[rows, 1]` and words `[rows]`, group after group. Under `drawing`. Lengths end before the last
+        token: drawn ones are at 1, 2, ….
         """
         reader, parts = self.readers[role], []
+        if len(groups) == 1 and all(reader.lengths[slot] + 1 == self.slots[slot].length for slot in groups[0]):
+            return reader.draft(groups[0], last, 0, at, self.sampling)
         for group in groups:
-            ids, counts = self.unread(role, group)
-            if len(groups) == 1 and ids.shape[1] == 1:
-                return reader.draft(group, ids, 0, at, self.sampling)
-            logits = reader.read_to_last(group, ids, counts)
+            unread = [self.slots[slot].tokens_from(reader.lengths[slot]) for slot in group]
+            logits = reader.read_to_last(group, pad_right(unread, self.device), [len(tokens) for tokens in unread])
             parts.append(logits.clone() if len(groups) > 1 else logits)  # the next pass overwrites what a pass returns
             for slot in group:  # slots compute along in the next group's pass: they write behind what they have read
                 reader.lengths[slot] = self.slots[slot].length
@@ -219,18 +211,18 @@ class Stepwise:
         """Whether the host's distribution decides. If not, takeovers are known beforehand."""
         return self.policy.scorer is not None or self.policy.needs_token
 
-    def advance(self, slots: Sequence[int]) -> None:
-        ahead = self._look_ahead(slots)
+    def advance(self) -> None:
+        ahead = self._look_ahead()
         due = sum(taken for taken, _ in ahead)
         # A pass has a cost of its own, whatever its rows: takeovers wait for others.
-        donor_writes = due >= _DUE_SHARE * len(slots)
-        writing = [slot for slot, (taken, _) in zip(slots, ahead, strict=True) if taken is donor_writes]
+        donor_writes = due >= _DUE_SHARE * len(ahead)
+        writing = [slot for slot, (taken, _) in enumerate(ahead) if taken is donor_writes]
         groups = self._group(writing) if donor_writes else [writing]
         self._write(groups, donor_writes, min(count for taken, count in ahead if taken is donor_writes))
 
-    def _look_ahead(self, slots: Sequence[int]) -> list[tuple[bool, int]]:
+    def _look_ahead(self) -> list[tuple[bool, int]]:
         """For each row: whether the donor writes its next token, and for how many tokens, at most, that holds."""
-        rows = self.pool.rows(slots)
+        rows = self.pool.slots
         if self._asks_host:
             return [(row.due is not None, 1 if row.due is not None else min(row.remaining, LONGEST)) for row in rows]
         count = 1 if self.policy.reads_text else min(LONGEST, max(row.remaining for row in rows))
@@ -251,7 +243,8 @@ class Stepwise:
         pool, reader, judged = self.pool, self.pool.readers[role], self._asks_host and not taken
         depth = 0 if self.policy.reads_text else reader.pipeline_depth
         rows = pool.rows(slots)
-        words, windows = upload_words(rows, count, pool.device), stack_windows(rows) if judged else None
+        last, words = upload_next(rows, count, pool.device)
+        windows = stack_windows(rows) if judged else None
         words = self.policy.choose_words(words, torch.ones_like(words, dtype=torch.bool)) if taken else words
         standing, pending = set(slots), deque[Step]()
         ids = torch.empty(0)
@@ -260,7 +253,7 @@ class Stepwise:
                 if number:
                     drafted = reader.draft(slots, ids, number, words[:, number], pool.sampling)
                 else:
-                    drafted = pool.draw_first(role, groups, words[:, 0])
+                    drafted = pool.draw_first(role, groups, last[:, :1], words[:, 0])
                 ids = drafted.tokens[:, None]
                 step = self._judge(role, slots, drafted, windows, len(pending))
                 windows = step.windows

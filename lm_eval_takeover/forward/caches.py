@@ -10,7 +10,7 @@ import copy
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import psutil
@@ -34,6 +34,7 @@ def round_up_columns(columns: int) -> int:
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
+@cache
 def longest_draft(rows: int, vocab: int, device: torch.device) -> int:
     """The most drafted tokens whose float32 logits take 1/64 of the device's memory."""
     on_gpu = device.type == "cuda"

@@ -235,7 +235,7 @@ class GraphedPass:
         self._ids = torch.zeros(slots, LONGEST, dtype=torch.long, device=device)
         self._positions = torch.zeros_like(self._ids)
         self._lengths = torch.zeros(slots, 1, dtype=torch.long, device=device)
-        self._steps = torch.arange(LONGEST, device=device)
+        self._steps = torch.arange(2 * LONGEST, device=device)  # offsets, and new tokens behind them
         self._logits_at = torch.zeros(slots, dtype=torch.long, device=device)
         self._words = torch.zeros(slots, dtype=torch.long, device=device)
         # All passes write their logits here, so graphs of many sizes share one buffer.
@@ -293,7 +293,7 @@ class GraphedPass:
         if self._uploaded_lengths != list(lengths):
             self._uploaded_lengths = list(lengths)
             self._lengths.copy_(upload(torch.tensor(self._uploaded_lengths)[:, None], self.device))
-        torch.add(self._lengths + offset, self._steps[:new], out=self._positions[:, :new])
+        torch.add(self._lengths, self._steps[offset : offset + new], out=self._positions[:, :new])
         _write_slots(self._ids[:, : ids.shape[1]], slots, ids)
         return rows, new, columns
 

@@ -92,14 +92,15 @@ def list_tensors(values):
 
 
 class SimulatedGpu(TorchFunctionMode):
-    """While `counts`: `waits` are copies that were waited for, `faults` all other operations that need a value on the host.
+    """While `counts`: `waits` are copies that were waited for, `uploads` those to the device, `faults` all other operations that
+    need a value on the host.
 
     Faults are also operations that mix devices, kernels beside the current device, and uploads from memory that is not pinned.
     """
 
     def __init__(self):
         super().__init__()
-        self.faults, self.waits, self.counts, self.current = [], 0, False, CUDA
+        self.faults, self.waits, self.uploads, self.counts, self.current = [], 0, 0, False, CUDA
 
     def place(self, *values, device=CUDA):
         """These tensors are on the device."""
@@ -145,6 +146,7 @@ class SimulatedGpu(TorchFunctionMode):
             return found
         if name == "pin_memory":
             args[0].stands_on = "pinned"
+            self.uploads += self.counts
             return args[0]
         pinned = kwargs.pop("pin_memory", False)
         named = [one for one in (*args, kwargs.get("device")) if isinstance(one, (torch.device, str))]
@@ -269,17 +271,19 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
         library.impl(name, partial(gpu.launch, name), "CPU")
 
     class Event:
-        arrived = False
+        recorded, reached = 0, 0  # numbers of events, in their order: what is behind one that was waited for has no wait
 
         def record(self, stream):
-            pass
+            Event.recorded += 1
+            self.number = Event.recorded
 
         def query(self):
-            self.arrived = True
+            Event.reached = max(Event.reached, self.number)
             return True
 
         def synchronize(self):
-            gpu.waits += gpu.counts and not self.arrived
+            gpu.waits += gpu.counts and self.number > Event.reached
+            self.query()
 
     with monkeypatch.context() as patch:
         patch.setattr(operations, "import_module", lambda name: kernels)
