@@ -145,11 +145,11 @@ class Served:
 
 
 class Plain:
-    """`hf`, by what was measured: the host waits once a block."""
+    """`hf`, by what was measured: the host waits once a block. launch: seconds of a layer's launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, launch: float = _H200.launch) -> None:
         self.columns = 4096
-        self.base, self.guide = (cost_of(role, _H200) for role in ("base", "guide"))
+        self.base, self.guide = (cost_of(role, replace(_H200, launch=launch)) for role in ("base", "guide"))
 
     def draft(self, rows: int) -> float:
         return self.base.draft_seconds(rows, rows * self.columns)
@@ -282,6 +282,7 @@ def report(texts: Sequence[Sequence[Position]]) -> None:
     engines: dict[str, tuple[Callable[[Constants, int], float], int]] = {
         "guide alone": (lambda c, rows: rows / Served(c).alone(rows), count_capacity(("guide",))),
         "`hf`, blocks": (lambda c, rows: Plain().rate(texts, rows), 64),
+        "`hf`, if half the kernels take half the time": (lambda c, rows: Plain(_H200.launch / 2).rate(texts, rows), 64),
         "vLLM, fused": (lambda c, rows: Served(c).rate(None, texts, rows), count_capacity(pair)),
         "vLLM, drafts by an eager drafter": (
             lambda c, rows: max(Served(c, graphs=False).rate(k, texts, rows) for k in _LENGTHS), count_capacity(pair)
@@ -302,7 +303,7 @@ def report(texts: Sequence[Sequence[Position]]) -> None:
             over = " to ".join(f"{one / other:.2f}" for one, other in zip(found, base, strict=True))
             range_ = " to ".join(dict.fromkeys(f"{one:,.0f}" for one in found))
             cells.append(range_ + (f" ({over})" if name != "guide alone" else ""))
-        last = "" if name == "`hf`, blocks" else f"{cells[-1]}, {capacity} requests"
+        last = "" if name.startswith("`hf`") else f"{cells[-1]}, {capacity} requests"
         print(f"|{name}|" + "|".join([*cells[:-1], last]) + "|", flush=True)
     for name, ratios in PUBLISHED.items():
         print(f"|{name}" + "".join(f"|{f'({ratios[rows]})' if rows in ratios else ''}" for rows in ROWS) + "||")
