@@ -71,7 +71,7 @@ class Constants:
     eager: float  # and outside
     step: float  # the host's work on a step of vLLM's
     request: float  # and on each of its requests
-    drafted: float  # the host's work on a drafted token whose pass is a graph
+    replayed: float  # the host's work on a graph of the drafter
     operation: float  # a launch of a small operation
 
 
@@ -130,10 +130,9 @@ class Served:
         return 0.0  # the whole step is in `verify`
 
     def verify(self, rows: int, tokens: int) -> float:
-        """The drafter's first pass reads what the target has read, and is no graph."""
-        layers = SHAPES["base"][1]
-        passes = 1 if self.graphs else max(tokens, 1)
-        launching = passes * layers * self.constants.eager + (tokens - 1) * self.constants.drafted * self.graphs
+        """The drafter's first pass reads what the target has read. It is one graph, and all other passes are another."""
+        passes = max(tokens, 1)
+        launching = min(passes, 2) * self.constants.replayed if self.graphs else passes * SHAPES["base"][1] * self.constants.eager
         return max(float(self.costs.step_seconds(tokens, rows)), self.host(rows, _VERIFYING) + launching)
 
     def rate(self, drafted: int | None, texts: Sequence[Sequence[Position]], rows: int) -> float:

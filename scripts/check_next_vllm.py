@@ -86,25 +86,35 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
     ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
     ("vllm.config.compilation", "CUDAGraphMode", "FULL FULL_DECODE_ONLY decode_mode"),
-    ("vllm.v1.worker.gpu.cudagraph_utils", "BatchExecutionDescriptor", "num_tokens"),
+    ("vllm.v1.attention.backend", "AttentionMetadataBuilder", "reorder_batch_threshold"),
+    ("vllm.v1.worker.gpu.block_table", "BlockTables", "input_block_tables"),
+    ("vllm.v1.worker.gpu.block_table", "BlockTables.compute_slot_mappings",
+        "idx_mapping query_start_loc positions num_tokens_padded ..."),
+    (_GRAPHS, "SpeculatorBatchDescriptor", "num_reqs num_speculative_tokens uniform_token_count"),
     (_GRAPHS, "SpeculatorCudaGraphManager", "graphs"),
     (_GRAPHS, "SpeculatorCudaGraphManager.__init__", "vllm_config device cudagraph_mode decode_query_len ..."),
     (_GRAPHS, "SpeculatorCudaGraphManager.capture",
-        "forward_fn model_state input_buffers block_tables attn_groups kv_cache_config progress_bar_desc ..."),
+        "forward_fn model_state input_buffers block_tables attn_groups kv_cache_config progress_bar_desc "
+        "specialize_spec_tokens"),
     (_GRAPHS, "SpeculatorCudaGraphManager.run_fullgraph", "desc"),
     ("vllm.v1.worker.gpu.input_batch", "InputBatch",
         "cu_num_logits idx_mapping idx_mapping_np input_ids logits_indices num_computed_tokens_np num_draft_tokens_per_req "
         "num_scheduled_tokens positions prefill_len_np"),
     ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "speculator"),
-    ("vllm.v1.worker.gpu.input_batch", "InputBuffers", "input_ids positions query_start_loc"),
+    ("vllm.v1.worker.gpu.input_batch", "InputBuffers", "input_ids positions query_start_loc seq_lens"),
     ("vllm.v1.worker.gpu.sample.output", "SamplerOutput",
         "logprobs_tensors num_nans num_rejected num_sampled sampled_token_ids"),
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "logits input_batch"),
     (_SPECULATOR, "StandaloneARSpeculator",
-        "attn_groups block_tables current_draft_step draft_tokens idx_mapping input_buffers kv_cache_config model "
-        "num_speculative_steps vllm_config"),
-    (_SPECULATOR, "StandaloneARSpeculator._build_uniform_attn_metadata", "batch_desc num_reqs ..."),
+        "arange_gpu attn_groups block_tables current_draft_step draft_tokens expanded_input_ids expanded_positions idx_mapping "
+        "input_buffers kv_cache_config last_token_indices max_model_len max_num_reqs model num_speculative_steps "
+        "speculative_config supports_decode_metadata_update vllm_config"),
+    (_SPECULATOR, "StandaloneARSpeculator._multi_step_decode",
+        "input_batch num_rejected num_reqs skip_attn num_tokens_across_dp"),
+    (_SPECULATOR, "StandaloneARSpeculator._prefill",
+        "input_batch num_rejected last_sampled num_reqs skip_attn num_tokens_across_dp"),
     (_SPECULATOR, "StandaloneARSpeculator._run_model", "input_ids positions attn_metadata slot_mappings num_tokens_across_dp"),
+    (_SPECULATOR, "StandaloneARSpeculator._update_draft_decode_metadata", "attn_metadata num_reqs"),
     (_SPECULATOR, "StandaloneARSpeculator.capture", ""),
     (_SPECULATOR, "StandaloneARSpeculator.init_cudagraph_manager", "cudagraph_mode"),
     (_SPECULATOR, "StandaloneARSpeculator.propose",
@@ -112,6 +122,10 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
     (_SPECULATOR, "StandaloneARSpeculator.sample_draft",
         "hidden_states sample_src_positions idx_mapping temperature seeds draft_step ..."),
     (_SPECULATOR, "StandaloneARSpeculator.set_attn", "model_state ..."),
+    (_SPECULATOR, "prepare_prefill_inputs",
+        "input_buffers input_batch last_sampled num_rejected expanded_input_ids expanded_positions last_token_indices "
+        "max_num_reqs max_model_len"),
+    ("vllm.v1.worker.utils", "AttentionGroup", "get_metadata_builder kv_cache_group_id map_to_kernel_block_table"),
 )  # fmt: skip
 EVERY_HOOK = (*HOOKS, *SERVER_HOOKS, *RUNNER_V2_HOOKS, *DRAFT_HOOKS)
 

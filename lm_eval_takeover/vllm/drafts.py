@@ -17,7 +17,7 @@ from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.sampler import Sampler
-from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
+from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator, prepare_prefill_inputs
 from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils import SpeculatorCudaGraphManager
 
 from lm_eval_takeover.decoding.emission import count_standing, share
@@ -120,19 +120,17 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
     """The host as drafter: it draws by the race and keeps the logits of its draws.
 
-    All drafted tokens but the first run in CUDA graphs, which vLLM's own drafter does not have. vLLM's loop over
-    a draft fills static buffers for each token; then a graph runs the model and draws. A graph may have more rows than the batch.
-    Behind the batch, the index of a request is -1 and a row has no tokens.
+    A draft is two CUDA graphs, which vLLM's own drafter does not have: the first token, if all rows read equally many tokens
+    for it, and the other ones. They read and write static buffers, and the host prepares nothing between them. A graph may have
+    more rows than the batch. Behind the batch, the index of a request is -1 and a row has no tokens.
     """
 
     model_state: "DraftingModelState | None" = None
     num_speculative_steps: int
     _has_read: InputBatch | None = None  # the batch that `read_next` has shown the host
-    _graphs: Any = None
-    _drawn: Tensor  # `[max rows]`, by a graph
-    _next: Any = None  # the graph that runs next
+    _firsts: Any = None  # graphs of first tokens, one for each number of rows and of tokens that a row reads
+    _others: Any = None  # graphs of the other tokens, one for each number of rows and length of a draft
     _made_up = False  # whether vLLM's batch stands for no request
-    _replayed = False  # whether `_drawn` has the next token that vLLM asks for
 
     def set_attn(self, model_state: "DraftingModelState", *rest: Any) -> None:
         super().set_attn(model_state, *rest)
@@ -165,9 +163,6 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         *rest: Any,
     ) -> Tensor:
         """Ids `[rows]`. Capturable: it reads tables on the device by vLLM's index of a request, -1 for padding."""
-        if self._replayed:  # `_run_model` has given the ids
-            self._replayed = False
-            return hidden_states
         logits, state = self.model.compute_logits(hidden_states), self.model_state
         if state is None or self._made_up:  # vLLM measures its memory, or keeps step with other engines
             return logits.argmax(-1)  # type: ignore[no-any-return]
@@ -196,40 +191,84 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         state.kept_at[numbers] = numbers
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
-        if cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and self.vllm_config.parallel_config.data_parallel_size == 1:
-            mode = CUDAGraphMode.FULL_DECODE_ONLY
-            self._graphs = SpeculatorCudaGraphManager(self.vllm_config, self.idx_mapping.device, mode, 1)
-            self._drawn = torch.zeros_like(self.idx_mapping)
+        """A graph updates the metadata of attention itself; vLLM names the backends that can. Others are eager."""
+        single = self.vllm_config.parallel_config.data_parallel_size == 1
+        if single and cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and self.supports_decode_metadata_update:
+            made = self.vllm_config, self.idx_mapping.device, CUDAGraphMode.FULL_DECODE_ONLY
+            self._others = SpeculatorCudaGraphManager(*made, 1)
+            builders = [group.get_metadata_builder() for groups in self.attn_groups for group in groups]
+            # FlashInfer takes rows that read more than its threshold for prompts, which graphs cannot have.
+            if all(builder.reorder_batch_threshold is None for builder in builders):
+                self._firsts = SpeculatorCudaGraphManager(*made, self.num_speculative_steps + 2)
 
     def capture(self) -> None:
-        if self._graphs is not None:
-            self.idx_mapping.fill_(-1)
-            tables = (self.input_buffers, self.block_tables, self.attn_groups, self.kv_cache_config)
-            self._graphs.capture(self._draft_token, self.model_state, *tables, "Capturing drafts")
+        self.idx_mapping.fill_(-1)
+        self.last_token_indices.zero_()
+        given = (self.model_state, self.input_buffers, self.block_tables, self.attn_groups, self.kv_cache_config)
+        if self._firsts is not None:
+            self._firsts.capture(self._draft_first, *given, "Capturing first tokens of drafts")
+        if self._others is not None:
+            by_length = self.speculative_config.uses_dynamic_speculative_decoding()
+            self._others.capture(self._draft_others, *given, "Capturing other tokens of drafts", by_length)
 
-    def _draft_token(self, rows: int, tokens: int, *attention: Any, **options: Any) -> None:
-        """The captured function: the next token of each row. attention: its metadata, places of keys, tokens by rank."""
-        buffers, indices = self.input_buffers, self.idx_mapping[:rows]
-        positions = buffers.positions[:tokens]
-        hidden = super()._run_model(buffers.input_ids[:tokens], positions, *attention[:3])
-        self._drawn[:rows] = self.sample_draft(hidden[:rows], positions[:rows], indices, None, None, self.current_draft_step)
+    def _draft_first(self, rows: int, tokens: int, *attention: Any) -> None:
+        """Captured: the first token of each row, which reads what the target has read."""
+        for group in (group for groups in self.attn_groups for group in groups):
+            group.map_to_kernel_block_table(self.block_tables.input_block_tables[group.kv_cache_group_id][:rows])
+        ids, positions = self.expanded_input_ids[:tokens], self.expanded_positions[:tokens]
+        self._draft_token(0, ids, positions, self.last_token_indices[:rows], attention)
 
-    def _build_uniform_attn_metadata(self, batch_desc: Any, num_reqs: int, *rest: Any, **options: Any) -> Any:
-        """Called before each token. Has the shape of the smallest graph with enough rows, if there is one."""
-        fitting = [graph for graph in self._graphs.graphs if graph.num_tokens >= num_reqs] if self._graphs else []
-        if fitting:
-            batch_desc = self._next = min(fitting, key=lambda graph: graph.num_tokens)
-            self.input_buffers.query_start_loc[num_reqs:].fill_(num_reqs)
-        return super()._build_uniform_attn_metadata(batch_desc, num_reqs, *rest, **options)
+    def _draft_others(self, rows: int, tokens: int, *attention: Any, num_speculative_steps: int) -> None:
+        """Captured: vLLM's loop over the other tokens, with lengths and starts of rows computed on the device."""
+        buffers, drafting = self.input_buffers, self.idx_mapping[:rows] >= 0
+        ids, positions = buffers.input_ids[:rows], buffers.positions[:rows]
+        positions.copy_(self.expanded_positions[self.last_token_indices[:rows]])
+        buffers.query_start_loc[1 : rows + 1] = drafting.cumsum(0)
+        for step in range(1, num_speculative_steps):
+            ids.copy_(self.draft_tokens[:rows, step - 1].clamp(min=0))  # vLLM leaves -1 behind the batch
+            positions.add_(1).clamp_(max=self.max_model_len - 1)
+            buffers.seq_lens[:rows] = (positions + 1) * drafting
+            self._draft_token(step, ids, positions, self.arange_gpu[:rows], attention)
 
-    def _run_model(self, *arguments: Any) -> Tensor:
-        if self._next is None:
-            hidden: Tensor = super()._run_model(*arguments)
-            return hidden
-        self.current_draft_step.add_(1)  # vLLM sets it after the pass
-        self._graphs.run_fullgraph(self._next)
-        self._next, self._replayed = None, True
-        return self._drawn
+    def _draft_token(self, step: int, ids: Tensor, positions: Tensor, last: Tensor, attention: Sequence[Any]) -> None:
+        """Captured: a pass over tokens, and a draw in each row behind the token at its place `last` `[rows]`.
+
+        attention: its metadata and the places of keys, both in buffers that this fills.
+        """
+        rows, (metadata, places, *_) = len(last), attention
+        indices, starts = self.idx_mapping[:rows], self.input_buffers.query_start_loc[: rows + 1]
+        self.block_tables.compute_slot_mappings(indices, starts, positions, len(ids))
+        self._update_draft_decode_metadata(metadata, rows)
+        hidden = self._run_model(ids, positions, metadata, places, None)
+        self.current_draft_step.fill_(step)
+        drawn = self.sample_draft(hidden[last], positions[last], indices, None, None, self.current_draft_step)
+        self.draft_tokens[:rows, step] = drawn
+
+    def _prefill(self, batch: InputBatch, rejected: Tensor, sampled: Tensor, rows: int, skip_attn: bool, *rest: Any) -> None:
+        read = batch.num_scheduled_tokens + 1  # the emitted token, too
+        if skip_attn or (read != read[0]).any() or not (graph := self._find_graph(self._firsts, rows, int(read[0]))):
+            super()._prefill(batch, rejected, sampled, rows, skip_attn, *rest)
+            return
+        filled = self.expanded_input_ids, self.expanded_positions, self.last_token_indices
+        prepare_prefill_inputs(self.input_buffers, batch, sampled, rejected, *filled, self.max_num_reqs, self.max_model_len)
+        self._firsts.run_fullgraph(graph)
+
+    def _multi_step_decode(self, batch: InputBatch, rejected: Tensor, rows: int, skip_attn: bool, *rest: Any) -> None:
+        if skip_attn or not (graph := self._find_graph(self._others, rows, 1)):
+            super()._multi_step_decode(batch, rejected, rows, skip_attn, *rest)
+        else:
+            self._others.run_fullgraph(graph)
+
+    def _find_graph(self, graphs: Any, rows: int, read: int) -> Any:
+        """The smallest graph with enough rows that each read so many tokens. None if there is none."""
+        length = self.num_speculative_steps
+        fitting = (
+            graph
+            for graph in (graphs.graphs if graphs else ())
+            if graph.num_reqs >= rows and graph.uniform_token_count == read
+            if getattr(graph, "num_speculative_tokens", length) == length
+        )
+        return min(fitting, key=lambda graph: graph.num_reqs, default=None)
 
 
 class DraftingModelState(TakeoverModelState):

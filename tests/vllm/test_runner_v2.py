@@ -9,10 +9,10 @@ import json
 import os
 import subprocess
 import sys
-from collections import namedtuple
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -85,118 +85,158 @@ def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf,
                 np.testing.assert_allclose(np.array(observed)[both], np.array(want.observed)[both], atol=1e-3)
 
 
-Shape = namedtuple("Shape", "num_tokens")
-CPU, VOCAB, BLOCK = torch.device("cpu"), 40, 3
+CPU, VOCAB, BLOCK, ROWS, COLUMNS = torch.device("cpu"), 40, 4, 6, 64
 
 
-class SimulatedGraphs:
-    """vLLM's manager of graphs, of 1, 2 and 4 rows, under a simulated capture."""
+class Attention:
+    """vLLM's blocks (that of request i is i + 1), layers and builder. Like FlashAttention 3, it reads what it was told before."""
+
+    layer_names, kv_cache_group_id, kv_cache_spec, cp_size, supports_update_block_table = ["layer"], 0, None, 1, False
 
     def __init__(self):
-        self.graphs, self.replays = {}, 0
+        self.lengths, self.blocks = torch.zeros(2, ROWS, dtype=torch.int32)
+        self.input_block_tables = [torch.zeros(ROWS, 1, dtype=torch.int32)]
+        self.slot_mappings = torch.zeros(1, COLUMNS, dtype=torch.int64)
 
-    def capture(self, forward, *rest):
-        for rows in (1, 2, 4):
-            forward(rows, rows, {}, {}, None, None)
-            with Recording() as graph:
-                forward(rows, rows, {}, {}, None, None)
-            self.graphs[Shape(rows)] = graph
+    def get_metadata_builder(self, *ubatch):
+        return self
 
-    def run_fullgraph(self, shape):
-        for graph in self.graphs.values():
-            graph.spoil()
-        self.graphs[shape].replay()
-        self.replays += 1
+    def build_metadata(self, common, *rest, **options):
+        self.map_to_kernel_block_table(common.block_table_tensor)
+        self.update_draft_decode_metadata({"layer": common})
+        return common
+
+    build_metadata_for_cudagraph_capture = build_metadata
+
+    def map_to_kernel_block_table(self, table):
+        self.blocks[: len(table)] = table[:, 0]
+
+    def update_draft_decode_metadata(self, metadata):
+        self.lengths[: len(metadata["layer"].seq_lens)] = metadata["layer"].seq_lens
+
+    def get_dummy_block_tables(self, rows):
+        return (self.input_block_tables[0][:rows].zero_(),)
+
+    def get_dummy_slot_mappings(self, tokens):
+        return self.slot_mappings.fill_(-1)[:, :tokens]
+
+    def compute_slot_mappings(self, indices, starts, positions, tokens, out=None):
+        places = self.slot_mappings if out is None else out
+        rows = torch.searchsorted(starts[1:], torch.arange(tokens), right=True)  # behind the last row: their number
+        indices = torch.nn.functional.pad(indices, (0, 1), value=-1)[rows]
+        places.fill_(-1)[0, :tokens] = torch.where(indices >= 0, (indices + 1) * COLUMNS + positions[:tokens], -1)
+        return places[:, :tokens]
 
 
 @pytest.fixture
-def kernels_on_cpu(monkeypatch):
-    """Operations of the kernels in torch and NumPy: to a capture each is one operation."""
-    library = torch.library.Library("lm_eval_takeover", "IMPL")
+def replays(monkeypatch):
+    """What vLLM's managers of graphs replay, under a simulated capture. To it a kernel is one operation of torch or NumPy."""
+    library, pool, replayed = torch.library.Library("lm_eval_takeover", "IMPL"), [], []
     library.impl("draw", draw, "CPU")
     library.impl("compute_words", compute_words, "CPU")
+
+    def prepare(input_buffers, input_batch, last_sampled, num_rejected, *filled, **named):
+        buffers = [*(filled or named.values())][:3]
+        for buffer, values in zip([*buffers, input_buffers.query_start_loc], input_batch.expanded, strict=True):
+            buffer[: len(values)] = torch.from_numpy(values)
+        input_buffers.seq_lens.zero_()[: input_batch.num_reqs] = input_batch.seq_lens + 1
+        return len(input_batch.expanded[0])
+
+    def capture(self, create, name):
+        for shape in itertools.chain(*self._capture_descs.values()):
+            forward = create(shape, warmup=False)
+            with Recording() as self.graphs[shape]:
+                forward(None)
+            pool.append(self.graphs[shape])
+
+    def replay(self, shape):
+        for graph in pool:
+            graph.spoil()
+        self.graphs[shape].replay()
+        replayed.append(shape)
+
+    gpu = "vllm.v1.worker.gpu"
     monkeypatch.setattr(operations, "uses_kernels", lambda logits: True)
-    yield
+    monkeypatch.setattr(f"{gpu}.spec_decode.speculator._target_feeds_hc_residual", lambda config: False)
+    for user in (f"{gpu}.spec_decode.standalone_ar.speculator", module.__name__):
+        monkeypatch.setattr(f"{user}.prepare_prefill_inputs", prepare)
+    for name in ("get_pp_group", "current_platform"):
+        monkeypatch.setattr(f"{gpu}.cudagraph_utils.{name}", Mock())
+    monkeypatch.setattr(f"{gpu}.cudagraph_utils.CudaGraphManager.capture", capture)
+    monkeypatch.setattr(f"{gpu}.cudagraph_utils.CudaGraphManager.run_fullgraph", replay)
+    yield replayed
     library._destroy()
 
 
-def make_drafter(slots, graphs):
-    """Four rows of a model whose logits hang on a token and its position."""
+def make_drafter(slots, updates=True, threshold=None):
+    """Six rows of a model whose logits hang on a token and on all tokens before it, which it reads from its cache."""
+    table = torch.randn(VOCAB * 64, VOCAB, generator=torch.Generator().manual_seed(4)) * 3
+    columns, codes, group = torch.arange(COLUMNS), torch.arange(VOCAB) * 64, Attention()
+    group.reorder_batch_threshold = threshold
+
+    def run_model(ids, positions, metadata, places, *rest):
+        ends = metadata["layer"].query_start_loc[1:]
+        rows = torch.searchsorted(ends, torch.arange(len(ids)), right=True).clamp(max=len(ends) - 1)
+        drafter.cache[places["layer"]] = ids.long()  # place -1 is behind the blocks
+        seen = (columns <= positions[:, None]) & (columns < group.lengths[rows, None])
+        before = drafter.cache[:-1].view(ROWS + 1, COLUMNS)[group.blocks[rows]] * seen * (columns + 1)
+        return (codes.index_select(0, ids) + before.sum(1)) % len(table)
+
+    config = Mock(num_speculative_tokens=BLOCK, watermark_config=None)
+    config.speculative_config = Mock(num_speculative_tokens=BLOCK, num_speculative_tokens_per_batch_size=BY_LOAD)
+    config.speculative_config.enable_adaptive_verification = False
+    config.scheduler_config = Mock(max_num_seqs=ROWS, max_num_batched_tokens=COLUMNS)
+    config.compilation_config = Mock(cudagraph_capture_sizes=[1, 2, 4, 6, 8, 12, 16, 24, 36], max_cudagraph_capture_size=36)
+    config.parallel_config = Mock(data_parallel_size=1, decode_context_parallel_size=1)
+    config.model_config.max_model_len = COLUMNS
     state = object.__new__(module.DraftingModelState)
     state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), slots
-    state.drafted, state.kept_at = torch.zeros(5, BLOCK, VOCAB), torch.arange(5)
-
-    class Model(module.StandaloneARSpeculator):
-        def _run_model(self, ids, positions, *rest):
-            return ids.long() * 64 + positions
-
-        def _build_uniform_attn_metadata(self, *given, **named):
-            return {}
-
-    class Drafter(module.TakeoverSpeculator, Model):
-        """Reads this model where it asks vLLM's class."""
-
-    drafter = object.__new__(Drafter)
-    table = torch.randn(VOCAB * 64, VOCAB, generator=torch.Generator().manual_seed(4)) * 3
-    places, starts = torch.zeros(4, dtype=torch.int64), torch.full((5,), 99, dtype=torch.int32)
-    buffers = SimpleNamespace(input_ids=places.int(), positions=places, seq_lens=places.int(), query_start_loc=starts)
-    vars(drafter).update(
-        model=SimpleNamespace(compute_logits=lambda hidden: table[hidden]),
-        model_state=state,
-        num_speculative_steps=BLOCK,
-        max_model_len=64,
-        input_buffers=buffers,
-        idx_mapping=torch.full((4,), -1),
-        current_draft_step=torch.tensor(0),
-        draft_tokens=torch.zeros(4, BLOCK, dtype=torch.int64),
-        expanded_positions=torch.zeros(4, dtype=torch.int64),
-        last_token_indices=torch.arange(4),
-        arange_gpu=torch.arange(5, dtype=torch.int32),
-        kv_cache_config=object(),
-        **dict.fromkeys(("temperature", "seeds", "draft_logits", "attn_groups")),
-        block_tables=SimpleNamespace(compute_slot_mappings=lambda *given: None),
-    )
-    if graphs is not None:
-        drafter._graphs, drafter._drawn = graphs, torch.zeros(4, dtype=torch.int64)
-        drafter.capture()
+    state.drafted, state.kept_at = torch.zeros(ROWS + 1, BLOCK, VOCAB), torch.arange(ROWS + 1)
+    state.supports_mm_inputs, state.model_config = False, config.model_config
+    drafter = module.TakeoverSpeculator(config, CPU)
+    drafter.model, drafter._run_model = SimpleNamespace(compute_logits=lambda hidden: table[hidden]), run_model
+    drafter.model_state, drafter.block_tables, drafter.attn_groups = state, group, [[group]]
+    drafter.kv_cache_config = SimpleNamespace(kv_cache_groups=[group])
+    drafter.cache, drafter.expanded_slot_mappings = torch.zeros((ROWS + 1) * COLUMNS + 1).long(), torch.zeros(1, COLUMNS).long()
+    drafter.last_token_indices.fill_(COLUMNS)  # as a batch of vLLM's may leave it
+    drafter.supports_decode_metadata_update = updates
+    drafter.init_cudagraph_manager(module.CUDAGraphMode.FULL)
+    drafter.capture()
     return drafter
 
 
 @torch.inference_mode()
-def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, kernels_on_cpu):
-    from vllm.v1.worker.gpu.spec_decode.standalone_ar import speculator as theirs
-
-    monkeypatch.setattr(theirs, "build_slot_mappings_by_layer", lambda *given: {})
-    random, graphs = np.random.default_rng(1), SimulatedGraphs()
-    slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
-    drafters = [make_drafter(slots, graphs), make_drafter(slots, None)]
-    samplings = [{}, {"temperature": 0.8}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.7, "top_k": 5}]
-    tracks, seen = {}, set()
-    for turn in range(12):
-        index = turn % 4  # another request comes to this index of vLLM's
-        if index in tracks:
-            slots.leave(tracks[index])
-        settings = RequestSettings(id=str(turn), **samplings[random.integers(4)])
-        tracks[index] = slots.enter(settings, (turn,) * int(random.integers(1, 9)), index)
-        rows = random.permutation(list(tracks))[: random.integers(1, len(tracks) + 1)]
-        first, places = random.integers(0, VOCAB, len(rows)), random.integers(10, 40, len(rows))
+def test_a_captured_draft_is_the_eager_one_whatever_requests_come(replays):
+    """Two replays; one where rows read different numbers of tokens, or the draft has one token."""
+    random, slots = np.random.default_rng(1), Slots(POLICIES["disagreement"], capacity=ROWS, device=CPU)
+    drafters = [make_drafter(slots), make_drafter(slots, updates=False)]
+    rules, nothing = torch.tensor([[0, 1, 0, 0], [0.8, 1, 0, 0], [1, 0.9, 0, 0], [0.7, 1, 5, 0]]), torch.zeros(ROWS).long()
+    for turn, index in enumerate([*range(ROWS)] * 4):  # another request comes to this index of vLLM's
+        slots.keys[index] = torch.from_numpy(random.integers(2**62, size=(2, 2)))
+        slots.rules[index], slots.starts[index] = rules[turn % 4], turn
+        rows = random.permutation(ROWS)[: index + 1]
+        read = np.resize(random.choice([1, 3, 5], 1 if turn % 7 < 4 else len(rows)), len(rows))
+        known, rejected, ends = random.integers(9, COLUMNS - 5, len(rows)), random.integers(0, read), np.cumsum(read + 1)
+        length = int(random.choice([next(length for _, most, length in BY_LOAD if len(rows) <= most), 1]))
+        behind, total, mapping = (0, ROWS - len(rows)), ends[-1], torch.from_numpy(rows)
+        positions = (known - ends + read + 1).repeat(read + 1) + np.arange(total)
+        batch = SimpleNamespace(num_reqs=len(rows), num_scheduled_tokens=read, idx_mapping=mapping, idx_mapping_np=rows)
+        batch.query_start_loc_np = np.array([0, *np.cumsum(read)])
+        batch.seq_lens = batch.seq_lens_cpu_upper_bound = torch.from_numpy(known + read)
+        starts = np.pad([0, *ends], behind, constant_values=total)
+        batch.expanded = random.integers(0, VOCAB, total), positions, np.pad(ends - 1 - rejected, behind), starts
+        given = batch, *[None] * 5, torch.from_numpy(rejected), *[nothing] * 4
+        before, made = len(replays), []
         for drafter in drafters:
-            drafter.idx_mapping[:] = torch.tensor([*rows, *[-1] * (4 - len(rows))])
-            drafter.draft_tokens[: len(rows), 0] = torch.from_numpy(first)
-            drafter.expanded_positions[: len(rows)] = torch.from_numpy(places)
-            drafter.current_draft_step.fill_(0)
-            drafter.input_buffers.seq_lens.fill_(0)
-            batch = SimpleNamespace(
-                seq_lens=torch.from_numpy(places), idx_mapping=drafter.idx_mapping[: len(rows)], seq_lens_cpu_upper_bound=None
-            )
-            drafter._multi_step_decode(batch, torch.zeros(len(rows)), len(rows), False, None)
-        replayed, eager = (drafter.draft_tokens[: len(rows), 1:].tolist() for drafter in drafters)
-        assert replayed == eager
-        kept = [drafter.model_state.drafted[:4, 1:] for drafter in drafters]
-        torch.testing.assert_close(*kept)
-        assert drafters[0].input_buffers.query_start_loc.tolist() == [*range(len(rows)), *[len(rows)] * (5 - len(rows))]
-        seen.update(map(tuple, eager))
-    assert graphs.replays == 12 * (BLOCK - 1) and len(seen) > 12
+            drafter.block_tables.input_block_tables[0][: len(rows), 0] = mapping + 1
+            drafts = drafter.propose(*given, num_speculative_tokens=length)
+            parts = drafts[:, : max(length, 1)], drafter.model_state.drafted[:ROWS, : max(length, 1)], drafter.cache[:-1]
+            made.append([part.clone() for part in parts])
+            drafts[:, length:] = -1  # as vLLM's runner
+        torch.testing.assert_close(*made)
+        assert len(replays) == before + (len({*read}) == 1) + (length > 1)
+    partly = make_drafter(slots, threshold=BLOCK + 1)
+    assert drafters[1]._firsts is drafters[1]._others is partly._firsts is None and partly._others.graphs
 
 
 def test_the_guides_output_is_kept_before_the_base_runs():
