@@ -132,7 +132,9 @@ class Served:
     def verify(self, rows: int, tokens: int) -> float:
         """The drafter's first pass reads what the target has read. It is one graph, and all other passes are another."""
         passes = max(tokens, 1)
-        launching = min(passes, 2) * self.constants.replayed if self.graphs else passes * SHAPES["base"][1] * self.constants.eager
+        launching = (
+            min(passes, 2) * self.constants.replayed if self.graphs else passes * SHAPES["base"][1] * self.constants.eager
+        )
         return max(float(self.costs.step_seconds(tokens, rows)), self.host(rows, _VERIFYING) + launching)
 
     def rate(self, drafted: int | None, texts: Sequence[Sequence[Position]], rows: int) -> float:
