@@ -335,12 +335,9 @@ class _Comparison:
         """By value; where no text has both R and r, these are one letter."""
         if r"\ldots" in gold or r"\ldots" in answer:
             return False  # math_verify drops an ellipsis; such answers match as text or not at all
-        for texts in dict.fromkeys([(gold, answer), lower_letters(gold, answer)]):
-            left, right = parse_expressions(*texts)
-            self.unparsed |= right is None
-            if left is not None and right is not None and is_same_value(left, right, self.tolerance):
-                return True
-        return False
+        left, right = parse_expressions(*lower_letters(gold, answer))
+        self.unparsed |= right is None
+        return left is not None and right is not None and is_same_value(left, right, self.tolerance)
 
 
 def _multiply(number: str, factor: Fraction) -> str:
