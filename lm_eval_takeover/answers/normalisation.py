@@ -13,20 +13,14 @@ MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
 _SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil emptyset sqrt"
-FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # digits, letters, signs and brackets
 _PLAIN = str.maketrans(
-    FULL_WIDTH
-    | {zero + digit: str(digit) for zero in (0x0660, 0x06F0, 0x0966) for digit in range(10)}
+    {zero + digit: str(digit) for zero in (0x0660, 0x06F0, 0x0966) for digit in range(10)}
     | dict(zip("−–—﹣÷⁄∕、。٫٬º˚′’‘“”`\u00a0\u2009\u202f", "----///,..,°°'''\"\"'   ", strict=True))
     | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉∅√", _SYMBOLS.split(), strict=True)}
     | {mark: rf"\mathbb{{{name}}}" for mark, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff✓✔✅", "")
     | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
 )
-# Alphabets of mathematics: 𝑥, ℯ, 𝟓.
-_UNICODE = {
-    code: normalize("NFKC", chr(code)).translate(_PLAIN) for code in (*range(0x1D400, 0x1D800), 0x210E, 0x212F)
-} | _PLAIN
 _SMALL = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "-+01234567890123456789")
 _NAMES = (
     r"dfrac=\frac tfrac=\frac cfrac=\frac sfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ "
@@ -52,6 +46,7 @@ def _list_cases(match: re.Match[str]) -> str:
 
 
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each pattern and what stands for it, in their order
+    ("[！-～\U0001d400-\U0001d7ffℎℯ]+", lambda match: normalize("NFKC", match[0]).translate(_PLAIN)),  # full width, 𝑥, ℯ, 𝟓
     ("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     ("[₀-₉]+", lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
     (r"(?<=\d)(?:\{\\?,\}|\\text\{,\}|,\s?\\!|\\!(?:,\\!)?|\\,|\\ |')\s*+(?=\d{3}(?!\d))", ""),
@@ -120,7 +115,6 @@ _AND = re.compile(
     r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or|[和或与及])\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])|[和或与及]"
 )
 _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
-_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACES = re.compile(r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)")  # between two digits a space has a meaning
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
@@ -162,7 +156,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 @lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
 def tidy(answer: str) -> str:
     """The answer without maths delimiters, currency signs, spacing commands and `\\left`; one name for each relation."""
-    text = answer.translate(_UNICODE)
+    text = answer.translate(_PLAIN)
     while text.startswith("{{") and find_closing(text, 0, "{", "}") == len(text) - 1:
         text = text[1:-1]
     for pattern, replacement in _REWRITTEN:
@@ -269,11 +263,6 @@ def find_closing(text: str, start: int, opening: str = _OPEN, closing: str = _CL
     """Where the bracket at `start` is closed; -1 if it is not."""
     depths = accumulate((character in opening) - (character in closing) for character in text[start:])
     return next((start + place for place, depth in enumerate(depths) if depth == 0), -1)
-
-
-def strip_thousands(answer: str) -> str:
-    """`70,000 dollars` as `70000 dollars`."""
-    return _COMMAS.sub(lambda match: match[0].replace(",", ""), answer)
 
 
 def canonicalise(answer: str) -> str:

@@ -1,7 +1,7 @@
 """What an answer is: `read_value` reads a tidied text as one of a few types. Pure functions.
 
-An amount (a number or expression, and its unit), a group (list, set, tuple, a ratio of three or more), a region of the real
-line (interval, union, inequality), a relation (equation, other inequality), a matrix; and what equals only itself.
+An amount (a number or expression, and its unit), a group (list, set, tuple, matrix, a ratio of three or more), a region of the
+real line (interval, union, inequality), a relation (equation, other inequality); and what equals only itself.
 """
 
 import math
@@ -54,7 +54,10 @@ class Amount(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A list (no brackets), a set (braces) or a tuple; `names` where each item has a name of its own, in its order."""
+    """A list (no brackets), a set (braces), a tuple, or the cells of a matrix (`column`, `row` or `3 columns`), row by row.
+
+    `names` where each item has a name of its own, in its order.
+    """
 
     items: list[str]
     brackets: str = ""
@@ -76,11 +79,6 @@ class Relation(NamedTuple):
     signs: list[str]
 
 
-class Matrix(NamedTuple):
-    cells: list[str]  # row by row
-    columns: int
-
-
 class Exact(NamedTuple):
     """A time of day, a number in a base, a remainder: equal as it is. `plain` is the number that says the same, if any."""
 
@@ -89,7 +87,7 @@ class Exact(NamedTuple):
     plain: str = ""
 
 
-Value = Amount | Group | Region | Relation | Matrix | Exact
+Value = Amount | Group | Region | Relation | Exact
 
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d)| (?=[ap]\.?\s?m))(?:\s?(?:(noon|[ap])\.?(?:\s?m\b\.?)?))?", re.IGNORECASE)
 _BASE = re.compile(
@@ -115,7 +113,8 @@ def read_value(text: str) -> Value:
         return exact
     names, text = _split_names(text)
     if rows := parse_matrix(text):
-        return Matrix([cell for row in rows for cell in row], len(rows[0]))
+        shape = "column" if len(rows[0]) == 1 else "row" if len(rows) == 1 else f"{len(rows[0])} columns"
+        return Group([cell for row in rows for cell in row], shape)
     if _REGION.search(text) and (region := _read_region(text)):
         return region
     if amount := _read_compound(text):

@@ -15,17 +15,9 @@ from typing import Any, Literal
 from lm_eval_takeover.answers import values
 from lm_eval_takeover.answers.expressions import find_factor, is_same_value, lower_letters, parse_expressions
 from lm_eval_takeover.answers.letters import read_letter
-from lm_eval_takeover.answers.normalisation import (
-    MAX_LENGTH,
-    normalise,
-    parse_rational,
-    split_top,
-    strip_thousands,
-    tidy,
-    unwrap_text,
-)
+from lm_eval_takeover.answers.normalisation import MAX_LENGTH, normalise, parse_rational, split_top, tidy, unwrap_text
 from lm_eval_takeover.answers.response import PICTURE
-from lm_eval_takeover.answers.values import MIRRORED, Amount, Exact, Group, Matrix, Region, Relation, Value
+from lm_eval_takeover.answers.values import MIRRORED, Amount, Exact, Group, Region, Relation, Value
 
 Outcome = Literal["correct", "incorrect", "unparsed", "timed_out"]  # the last two: it could not be judged
 
@@ -143,6 +135,7 @@ def verify_stock(gold: str, response: str) -> Outcome:
 
 # By text and by number, then by one comparison for each type
 
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
 _CALL = re.compile(r"[^()]*\(\s*+([A-Za-z])\s*+\)")
@@ -188,8 +181,8 @@ class _Comparison:
         verdict = _equal_by_text(gold, answer, self.tolerance)
         if verdict is not None:
             return verdict
-        whole = strip_thousands(gold), strip_thousands(answer)
-        if whole != (gold, answer) and not any(split_top(text, ",;")[1:] for text in whole) and self.equal(*whole):
+        whole = [_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text) for text in (gold, answer)]
+        if whole != [gold, answer] and not any(split_top(text, ",;")[1:] for text in whole) and self.equal(*whole):
             return True
         left, right = values.read_value(gold), values.read_value(answer)
         if type(left) is type(right):
@@ -210,8 +203,6 @@ class _Comparison:
                 is_interval = len(items) == 2 and brackets[:1] in ("(", "[")
                 region = values.make_interval(items, brackets) if is_interval else values.make_points(items)
                 return region is not None and self._compare_region(region, other)
-            case Group(items, brackets), Matrix(cells, columns) if brackets not in ("", "{}"):
-                return columns in (1, len(cells)) and self._are_same_parts(items, cells)
             case Group(items, "" | "{}"), _ if items:
                 return all(self.equal(item, answer) for item in items)
             case Region(), Relation(_, signs):
@@ -268,8 +259,9 @@ class _Comparison:
         if brackets == {"", "()"}:  # a tuple without its brackets: three values, or two that are no interval
             first, second, *more = map(parse_rational, left.items if left.brackets else right.items)
             allowed = bool(more) or (first is not None and second is not None and first > second)
-        else:
+        else:  # a tuple may be a column or a row
             allowed = len(brackets) == 1 or (brackets == {"()", "[]"} and len(left.items) != 2)
+            allowed |= len(brackets & {"()", "[]"}) == len(brackets & {"column", "row"}) == 1
         return allowed and self._are_same_parts(left.items, right.items)
 
     def _are_same_sets(self, left: Group, right: Group) -> bool:
@@ -324,9 +316,6 @@ class _Comparison:
         value = sides[-1]
         named = all(values.is_name(side, ratio=True) or self.equal(side, value) for side in sides[:-1])
         return value if named else None
-
-    def _compare_matrix(self, left: Matrix, right: Matrix) -> bool:
-        return left.columns == right.columns and self._are_same_parts(left.cells, right.cells)
 
     def _compare_exact(self, left: Exact, right: Exact) -> bool:
         return (left.kind, left.value) == (right.kind, right.value)
