@@ -15,9 +15,9 @@ _SEPARATOR = (
     r"\n\s*+(?:(?:[-*•]|\(?[a-z\d]{1,2}[.)])\s|\$*+[A-Za-z]\s*+=)|[,;&]|\b(?:and|or)\b(?>\s++also\b|)|\\q?quad(?![A-Za-z])"
 )
 _BETWEEN = re.compile(
+    rf"(?s)(?=.*(?:{_SEPARATOR}))"
     rf"(?>(?:{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*)"
 )
-_HAS_SEPARATOR = re.compile(_SEPARATOR)
 _MAX_BETWEEN = 60  # characters
 
 
@@ -53,5 +53,4 @@ def join_last(text: str, spans: list[Span]) -> str:
 
 def are_joined(text: str, end: int, start: int) -> bool:
     """Whether what ends at `end` and what begins at `start` are of one list."""
-    apart = start - end > _MAX_BETWEEN or _BETWEEN.fullmatch(text, end, start) is None
-    return not apart and _HAS_SEPARATOR.search(text, end, start) is not None
+    return start - end <= _MAX_BETWEEN and _BETWEEN.fullmatch(text, end, start) is not None
