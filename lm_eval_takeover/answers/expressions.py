@@ -115,7 +115,7 @@ def evaluate(text: str) -> float | None:
         value = float(_evaluate(parse_expressions(text)[0], 0, whole=False) if number is None else number)
     except (AttributeError, TypeError, OverflowError):
         return None
-    return None if math.isnan(value) else float(f"{value:.12g}")
+    return None if math.isnan(value) else float(f"{value:.12g}") * (abs(value) > _ZERO)
 
 
 def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
