@@ -30,7 +30,7 @@ from lm_eval_takeover.answers.response import TAIL
 # Modules whose patterns see a whole response, and its last 2 TAIL characters; the others see one answer.
 RESPONSES, TAILS = {"prompts", "response", "boxes"}, {"reading", "sentences", "letters"}
 # Patterns that see no more characters than these, and patterns that are tried at one place alone, by `match`.
-SEEN = {"boxes._BETWEEN": 60, "boxes._HAS_SEPARATOR": 60, "response._BEFORE_RESTATED": 300}
+SEEN = {"boxes._BETWEEN": 60, "response._BEFORE_RESTATED": 300}
 ANCHORED = {"letters._SECOND", "letters._DENIED_BEHIND", "reading._REFUSED", "reading._DIRECT"}
 LIMIT = 1.0  # seconds for one pattern on one text; a tail or an answer is far shorter
 LINE_LIMIT = 0.05  # seconds for the reading of one line

@@ -8,16 +8,16 @@ _BOX = re.compile(r"(?:\\(?:[bB]oxed|fbox)|(?<![\\A-Za-z])boxed)\s*+\{")
 LEAD = re.compile(r",?\s++(?>so|thus|hence|therefore|or|)[\s$:,]*+$")
 _HOLE = r"(?>(?:[\s.…?]|\\[cl]?dots)*)"
 EMPTY_BOX = re.compile(rf"(?:(?:within|in|inside|with|using)\s++)?(?:an?\s++)?\\(?:boxed|fbox)\s*+\{{{_HOLE}\}}")
-_BARE_BOX = re.compile(r"\\boxed\s*+(-?\d[^\s{}$\\.,;]*+|[A-Za-z](?![A-Za-z]))(?=\s*+(?:[$\\.,;\n]|$))")  # which TeX accepts
+BARE_BOX = re.compile(r"\\boxed\s*+(-?\d[^\s{}$\\.,;]*+|[A-Za-z](?![A-Za-z]))(?=\s*+(?:[$\\.,;\n]|$))")  # which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 # Between two boxes of one list: at least one separator; also spaces, delimiters and names of unknowns.
 _SEPARATOR = (
     r"\n\s*+(?:(?:[-*•]|\(?[a-z\d]{1,2}[.)])\s|\$*+[A-Za-z]\s*+=)|[,;&]|\b(?:and|or)\b(?>\s++also\b|)|\\q?quad(?![A-Za-z])"
 )
 _BETWEEN = re.compile(
+    rf"(?s)(?=.*(?:{_SEPARATOR}))"
     rf"(?>(?:{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*)"
 )
-_HAS_SEPARATOR = re.compile(_SEPARATOR)
 _MAX_BETWEEN = 60  # characters
 
 
@@ -53,10 +53,4 @@ def join_last(text: str, spans: list[Span]) -> str:
 
 def are_joined(text: str, end: int, start: int) -> bool:
     """Whether what ends at `end` and what begins at `start` are of one list."""
-    apart = start - end > _MAX_BETWEEN or _BETWEEN.fullmatch(text, end, start) is None
-    return not apart and _HAS_SEPARATOR.search(text, end, start) is not None
-
-
-def write_braces(text: str) -> str:
-    """`\\boxed5` as `\\boxed{5}`: TeX accepts both."""
-    return _BARE_BOX.sub(r"\\boxed{\1}", text)
+    return start - end <= _MAX_BETWEEN and _BETWEEN.fullmatch(text, end, start) is not None

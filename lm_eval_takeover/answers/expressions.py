@@ -9,6 +9,12 @@ import re
 from functools import lru_cache
 from typing import Any
 
+import sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+from math_verify.grader import should_treat_as_complex
+from sympy.core.function import AppliedUndef
+
 from lm_eval_takeover.answers.normalisation import find_closing, parse_rational, unwrap_text
 
 PRECISION = 1e-6  # of a decimal, relative and absolute
@@ -24,6 +30,8 @@ _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{5,}")
 _MARKUP = re.compile(
     r"[<>=]|\d\s*+'|\\(?:begin|end|le|ge|ne|in|cup|cap|text\w*|mbox|Rightarrow|to|implies)(?![A-Za-z])|[^\x20-\x7e°]"
 )
+
+logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 
 def to_latex(expression: str) -> str:
@@ -51,40 +59,28 @@ def to_latex(expression: str) -> str:
     return text
 
 
-@lru_cache(maxsize=2)
-def _make_converter(real: bool) -> Any:
-    """latex2sympy's converter, case-sensitive, with numbers made by their class and not by `sympify`, which would `eval` them."""
-    import sympy
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+class _Converter(_Latex2Sympy):  # type: ignore[misc]
+    """latex2sympy's converter, with numbers made by their class and not by `sympify`, which would `eval` them."""
 
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-
-    class Converter(_Latex2Sympy):  # type: ignore[misc]
-        def parse_number(self, text: str) -> Any:
-            digits = text.replace(",", "").replace(" ", "")
-            return sympy.Integer(int(digits)) if digits.isdigit() else sympy.Float(digits)
-
-    return lambda latex: Converter(is_real=real, config=ConversionConfig(lowercase_symbols=False)).parse(latex)
+    def parse_number(self, text: str) -> Any:
+        digits = text.replace(",", "").replace(" ", "")
+        return sympy.Integer(int(digits)) if digits.isdigit() else sympy.Float(digits)
 
 
 def parse_expressions(*texts: str) -> list[Any]:
     """The sympy expressions of texts that are compared, so all real or all complex; None for one that math_verify cannot read."""
-    from math_verify.grader import should_treat_as_complex
-
     real = not any(map(should_treat_as_complex, texts))
     return [_parse(text, real) for text in texts]
 
 
 @lru_cache(maxsize=4096)
 def _parse(text: str, real: bool) -> Any:
-    from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
-
     if _COMMON.search(text) or _LONG_WORD.search(_FUNCTION.sub("", unwrap_text(text))) or _MARKUP.search(_DUMMY.sub("", text)):
         return None
     latex = to_latex(text).replace("°", "")
     try:
         tidied = normalize_latex(latex, NormalizationConfig(malformed_operators=True, nits=True, boxed="none"))
-        read = _make_converter(real)(tidied)
+        read = _Converter(is_real=real, config=ConversionConfig(lowercase_symbols=False)).parse(tidied)
     except Exception:  # the grammar raises bare Exceptions
         return None
     return _replace_calls(read) if hasattr(read, "free_symbols") else None
@@ -100,9 +96,6 @@ def lower_letters(*texts: str) -> tuple[str, ...]:
 
 def _replace_calls(read: Any) -> Any:
     """Calls of unknown functions, as `f(0)` or `P(A)`, are letters; `i` is the imaginary unit where it is no index."""
-    import sympy
-    from sympy.core.function import AppliedUndef
-
     if isinstance(read, sympy.FiniteSet) and len(read) == 1:  # {a \\over b}
         read = read.args[0]
     if isinstance(read, sympy.UnevaluatedExpr):  # a greatest common divisor
@@ -122,13 +115,11 @@ def evaluate(text: str) -> float | None:
         value = float(_evaluate(parse_expressions(text)[0], 0, whole=False) if number is None else number)
     except (AttributeError, TypeError, OverflowError):
         return None
-    return None if math.isnan(value) else float(f"{value:.12g}")
+    return None if math.isnan(value) else float(f"{value:.12g}") * (abs(value) > _ZERO)
 
 
 def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
     """Whether two parsed expressions have one value, at a few points if they have letters."""
-    import sympy
-
     unbounded = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
     if left.has(*unbounded) or right.has(*unbounded):  # oo - oo and 0 * oo compare as anything
         return left in (sympy.oo, -sympy.oo) and bool(left == right)
@@ -156,8 +147,6 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
 
 def _evaluate(expression: Any, number: int, whole: bool) -> Any:
     """The value at a point: positive for an even `number`, else negative. Letters like n are integers if `whole`."""
-    import sympy
-
     point = {}
     for letter in expression.free_symbols:
         code = int.from_bytes(letter.name.encode()) * (number + 1) % 997
@@ -170,8 +159,6 @@ def _evaluate(expression: Any, number: int, whole: bool) -> Any:
 
 def find_factor(*sides: str) -> Any:
     """The number x with `a - b = x (c - d)` of sides a, b, c, d; None if it is 0, or there is none."""
-    import sympy
-
     parsed = parse_expressions(*sides)
     if any(side is None for side in parsed):
         return None

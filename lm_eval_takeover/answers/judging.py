@@ -19,7 +19,6 @@ from threading import Timer
 from typing import Any, TypeVar
 
 from lm_eval_takeover.answers.samples import JudgedProblem, Question, Ran, Step, judge_samples, run_here
-from lm_eval_takeover.answers.verification import verify
 
 TIME_LIMIT = 5.0  # seconds of processor time for one step
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space of one worker
@@ -97,7 +96,7 @@ class _Worker:
                 raise RuntimeError("the judge is closed")
             try:
                 process = self.process or self._start()
-                loads = step.mathematics and not self.loaded
+                loads = step.module == "verification" and not self.loaded
                 ran = self._ask(process, step, self.time_limit * _WALL + _START * loads)
             except ChildProcessError as died:
                 why = str(died)
@@ -168,8 +167,9 @@ def serve(time_limit: float, memory_limit: int) -> None:
     loaded = False
     for line in sys.stdin:
         step = Step(*json.loads(line))
-        if step.mathematics and not loaded:
-            verify(r"\sqrt{8}", r"2\sqrt{2}")  # imports sympy and the grammar, which may take longer than a step
+        if step.module == "verification" and not loaded:
+            # Imports sympy and the grammar, which may take longer than a step.
+            run_here(Step("verification", "verify", (r"\sqrt{8}", r"2\sqrt{2}")))
             refuse_events(tuple(map(os.path.abspath, sys.path)))  # after these imports, which load libraries
             loaded = True
         signal.setitimer(signal.ITIMER_PROF, time_limit)  # of processor time: the kernel ends this process

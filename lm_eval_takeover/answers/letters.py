@@ -4,9 +4,9 @@ Two letters, a denied one and `B?` are no answer.
 """
 
 import re
+from unicodedata import normalize
 
 from lm_eval_takeover.answers.boxes import find_boxes, join_last
-from lm_eval_takeover.answers.normalisation import FULL_WIDTH
 from lm_eval_takeover.answers.reading import ExtractedAnswer
 from lm_eval_takeover.answers.response import TAIL, find_tagged, find_tags, strip_thinking
 
@@ -47,7 +47,7 @@ _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 
 def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
     """The letter that a response answers with; None if it gives none, or more than one."""
-    text = strip_thinking(response).translate(FULL_WIDTH)
+    text = normalize("NFKC", strip_thinking(response))
     unclosed, tagged = bool(find_tags(text)), find_tagged(text)
     text = tagged or text
     boxes, _ = find_boxes(text)

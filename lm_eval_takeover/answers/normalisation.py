@@ -13,20 +13,14 @@ MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
 _SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots lfloor rfloor lceil rceil emptyset sqrt"
-FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # digits, letters, signs and brackets
 _PLAIN = str.maketrans(
-    FULL_WIDTH
-    | {zero + digit: str(digit) for zero in (0x0660, 0x06F0, 0x0966) for digit in range(10)}
+    {zero + digit: str(digit) for zero in (0x0660, 0x06F0, 0x0966) for digit in range(10)}
     | dict(zip("−–—﹣÷⁄∕、。٫٬º˚′’‘“”`\u00a0\u2009\u202f", "----///,..,°°'''\"\"'   ", strict=True))
     | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…⌊⌋⌈⌉∅√", _SYMBOLS.split(), strict=True)}
     | {mark: rf"\mathbb{{{name}}}" for mark, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff✓✔✅", "")
     | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
 )
-# Alphabets of mathematics: 𝑥, ℯ, 𝟓.
-_UNICODE = {
-    code: normalize("NFKC", chr(code)).translate(_PLAIN) for code in (*range(0x1D400, 0x1D800), 0x210E, 0x212F)
-} | _PLAIN
 _SMALL = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "-+01234567890123456789")
 _NAMES = (
     r"dfrac=\frac tfrac=\frac cfrac=\frac sfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ "
@@ -52,6 +46,7 @@ def _list_cases(match: re.Match[str]) -> str:
 
 
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each pattern and what stands for it, in their order
+    ("[！-～\U0001d400-\U0001d7ffℎℯ]+", lambda match: normalize("NFKC", match[0]).translate(_PLAIN)),  # full width, 𝑥, ℯ, 𝟓
     ("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     ("[₀-₉]+", lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
     (r"(?<=\d)(?:\{\\?,\}|\\text\{,\}|,\s?\\!|\\!(?:,\\!)?|\\,|\\ |')\s*+(?=\d{3}(?!\d))", ""),
@@ -120,7 +115,6 @@ _AND = re.compile(
     r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or|[和或与及])\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])|[和或与及]"
 )
 _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
-_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACES = re.compile(r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)")  # between two digits a space has a meaning
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
@@ -151,19 +145,18 @@ _MEANT = re.compile(
     r"n['’]t\b|\bcannot\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)th|fail|root)s?|hal(?:f|ves)|over|"
     r"more|less|fewer|greater|larger|smaller|least|most|below|above|short|shy|failed|negative|fold|am|pm|th|"
-    r"squared|cubed|factorial|times(?! (?:per|a) [a-z]++$)|plus|"
+    r"(?<![a-z] )(?:squared|cubed)|factorial|times(?! (?:per|a) [a-z]++$)|plus|"
     r"minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|too|wrong|incorrect|error|invalid|impossible|"
     r"false|maybe|perhaps|base|and|or|(?-i:e|i|x|y|n|k)|d[rtuxyz])\b",
     re.IGNORECASE,
 )
-_SQUARED = re.compile(r"\s*+[a-z]+(?: per [a-z]+)? (?:squared|cubed)")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
 @lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
 def tidy(answer: str) -> str:
     """The answer without maths delimiters, currency signs, spacing commands and `\\left`; one name for each relation."""
-    text = answer.translate(_UNICODE)
+    text = answer.translate(_PLAIN)
     while text.startswith("{{") and find_closing(text, 0, "{", "}") == len(text) - 1:
         text = text[1:-1]
     for pattern, replacement in _REWRITTEN:
@@ -218,11 +211,11 @@ def split_unit(answer: str) -> tuple[str, str]:
     """A tidied answer as `(value, unit)`: `15\\mbox{ cm}^2`, `864 square inches`, `18 eggs`; an empty unit if there is none."""
     for words in _TEXT_UNIT.finditer(answer):
         value, unit = answer[: words.start()].strip(), unwrap_text(words[0]).strip()
-        if words.end() == len(answer) and value and unit and not _AND.search(words[0]) and _is_unit(unit):
+        if words.end() == len(answer) and value and unit and not (_AND.search(words[0]) or _MEANT.search(unit)):
             value, more = split_unit(value)
             return value, f"{more} {unit}".strip()
     text = unwrap_text(answer)
-    if (counted := _COUNTED.fullmatch(text)) and _is_unit(counted[2]):
+    if (counted := _COUNTED.fullmatch(text)) and not _MEANT.search(counted[2]):
         return counted[1], counted[2].strip()
     last = _TRAILING.fullmatch(text)
     if last and last[1].count("{") == last[1].count("}") and all(map(find_name, re.findall("[A-Za-z]+", last[2]))):
@@ -230,10 +223,6 @@ def split_unit(answer: str) -> tuple[str, str]:
     if answer.endswith(("°", "%")):
         return answer[:-1].strip(), answer[-1]
     return answer, ""
-
-
-def _is_unit(words: str) -> bool:
-    return not _MEANT.search(words) or _SQUARED.fullmatch(words) is not None
 
 
 def split_top(text: str, separators: str) -> list[str]:
@@ -274,11 +263,6 @@ def find_closing(text: str, start: int, opening: str = _OPEN, closing: str = _CL
     """Where the bracket at `start` is closed; -1 if it is not."""
     depths = accumulate((character in opening) - (character in closing) for character in text[start:])
     return next((start + place for place, depth in enumerate(depths) if depth == 0), -1)
-
-
-def strip_thousands(answer: str) -> str:
-    """`70,000 dollars` as `70000 dollars`."""
-    return _COMMAS.sub(lambda match: match[0].replace(",", ""), answer)
 
 
 def canonicalise(answer: str) -> str:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from lm_eval_takeover.answers.boxes import EMPTY_BOX, LEAD, are_joined, find_boxes, join_last, write_braces
+from lm_eval_takeover.answers.boxes import BARE_BOX, EMPTY_BOX, LEAD, are_joined, find_boxes, join_last
 from lm_eval_takeover.answers.response import PICTURE, TAIL, drop_second_round, find_tagged, find_tags, strip_thinking
 from lm_eval_takeover.answers.sentences import (
     DOUBTED,
@@ -72,7 +72,7 @@ def read_answer(response: str, truncated: bool = False, problem: str = "") -> Ex
     """
     text = strip_thinking(response)
     unclosed, tagged = bool(find_tags(text)), find_tagged(text)
-    text = write_braces(tagged or text)
+    text = BARE_BOX.sub(r"\\boxed{\1}", tagged or text)
     boxes, cut = find_boxes(text)
     if cut is not None:  # off in its last box
         text, boxes = LEAD.sub("", text[:cut]), []

@@ -6,12 +6,13 @@ What touches a response is a step: `judging` runs it in a worker under limits, `
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from lm_eval_takeover.answers import verification
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.reading import read_answer
+from lm_eval_takeover.answers.text_verdicts import is_too_large, restates
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +49,11 @@ class JudgedProblem(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A call that touches a response: `read`, or a function of `verification`, by its name. `mathematics`: it loads sympy."""
+    """A call that touches a response: a module of this folder (`verification` loads sympy), its function, and the arguments."""
 
+    module: str
     name: str
     arguments: tuple[Any, ...]
-    mathematics: bool = False
 
 
 # The result of a step, a JSON value; why it has none; and the name of what was raised.
@@ -61,9 +62,9 @@ Ran = tuple[Any, Literal["unparsed", "timed_out"] | None, str | None]
 
 def run_here(step: Step) -> Ran:
     """Run a step in this process. An error is the outcome of that response alone."""
-    function = read if step.name == "read" else getattr(verification, step.name)
+    module = import_module(f"{__package__}.{step.module}")
     try:
-        return function(*step.arguments), None, None
+        return getattr(module, step.name)(*step.arguments), None, None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # math_verify's time-out is no Exception in some versions
@@ -74,8 +75,8 @@ def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> 
     """Read and judge all samples of a problem, an answer that several give once."""
     stock = question.verifier == "math_verify" and question.kind == "math"
 
-    def ask(name: str, arguments: tuple[Any, ...], mathematics: bool = False) -> tuple[Any, Any]:
-        value, reason, raised = run(Step(name, arguments, mathematics))
+    def ask(module: str, name: str, *arguments: Any) -> tuple[Any, Any]:
+        value, reason, raised = run(Step(module, name, arguments))
         if raised:
             _log.warning("%s while a response was judged; it counts as unparsed", raised)
         return value, reason
@@ -84,18 +85,22 @@ def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> 
     def judge(gold: str, answer: str) -> str:
         if question.kind == "letters":
             return "correct" if gold.strip() == answer.strip() else "incorrect"
-        asked = (gold, answer, question.tolerance)
-        outcome, reason = (None, None) if stock else ask("verdict_by_text", asked)
-        if not (outcome or reason):  # mathematics is loaded only where text does not decide
-            outcome, reason = ask("verify_stock", asked[:2], True) if stock else ask("verify", asked, True)
+        if stock:
+            outcome, reason = ask("verification", "verify_stock", gold, answer)
+        else:
+            outcome, reason = ask("text_verdicts", "verdict_by_text", gold, answer, question.tolerance)
+            if not (outcome or reason):  # mathematics is loaded only where text does not decide
+                outcome, reason = ask("verification", "verify", gold, answer, question.tolerance)
         return str(reason or outcome)
 
     samples: list[JudgedSample] = []
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
-        about = question.kind, question.gold, question.problem, question.verifier  # but not the other responses
-        value, reason = ask("read", (response, truncated, *about), stock)
+        value, reason = ask("samples", "read", response, truncated, question.kind, question.gold, question.problem)
         answer, form, boxed, unclosed = value or (None, None, False, False)
+        if stock and not reason:
+            answer, reason = ask("verification", "read_stock", response)
+            form = answer and f"${answer}$"
         if reason or answer is None or (form is None and question.kind == "math"):
             outcome: str = reason or ("no_answer" if answer is None else "restated")
         else:
@@ -103,14 +108,12 @@ def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> 
         samples.append(JudgedSample(answer, outcome, boxed, unclosed))
         forms.append(form)
     pairs = zip(forms, samples, strict=True)
-    alone = {f for f, s in pairs if f is not None and (s.outcome == "timed_out" or verification.is_too_large(f))}
+    alone = {f for f, s in pairs if f is not None and (s.outcome == "timed_out" or is_too_large(f))}
     votes = find_majority(forms, judge, alone)
     return JudgedProblem(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 
 
-def read(
-    response: str, truncated: bool, kind: Kind, gold: str, problem: str, verifier: Verifier
-) -> tuple[str | None, str | None, bool, bool]:
+def read(response: str, truncated: bool, kind: Kind, gold: str, problem: str) -> tuple[str | None, str | None, bool, bool]:
     """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
         return response, None, False, False
@@ -118,10 +121,7 @@ def read(
         answer, boxed, unclosed = read_letter(response, truncated)
         return answer, answer, boxed, unclosed
     answer, boxed, unclosed = read_answer(response, truncated, problem)
-    if verifier == "math_verify":
-        answer = verification.read_stock(response)
-        return answer, answer and f"${answer}$", boxed, unclosed
-    restated = answer is not None and verification.restates(answer, gold, problem)
+    restated = answer is not None and restates(answer, gold, problem)
     return answer, None if answer is None or restated else canonicalise(answer), boxed, unclosed
 
 

@@ -1,18 +1,18 @@
 """What an answer is: `read_value` reads a tidied text as one of a few types. Pure functions.
 
-An amount (a number or expression, and its unit), a group (list, set, tuple, a ratio of three or more), a region of the real
-line (interval, union, inequality), a relation (equation, other inequality), a matrix; and what equals only itself.
+An amount (a number or expression, and its unit), a group (list, set, tuple, matrix, a ratio of three or more), a region of the
+real line (interval, union, inequality), a relation (equation, other inequality); and what equals only itself.
 """
 
 import math
-import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 from string import ascii_letters
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from sympy import Complement, FiniteSet, Intersection, Interval, S, Union, oo
 
 from lm_eval_takeover.answers.expressions import OF_ANGLE, evaluate
 from lm_eval_takeover.answers.normalisation import (
@@ -54,7 +54,10 @@ class Amount(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A list (no brackets), a set (braces) or a tuple; `names` where each item has a name of its own, in its order."""
+    """A list (no brackets), a set (braces), a tuple, or the cells of a matrix (`column`, `row` or `3 columns`), row by row.
+
+    `names` where each item has a name of its own, in its order.
+    """
 
     items: list[str]
     brackets: str = ""
@@ -62,10 +65,9 @@ class Group(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A part of the real line: where it may begin and end, whether it holds a number, and the unknown of an inequality."""
+    """A part of the real line, as a set of sympy's, and the unknown of an inequality."""
 
-    ends: tuple[float, ...]
-    holds: Callable[[float], bool]
+    numbers: Any
     unknown: str = ""
 
 
@@ -76,11 +78,6 @@ class Relation(NamedTuple):
     signs: list[str]
 
 
-class Matrix(NamedTuple):
-    cells: list[str]  # row by row
-    columns: int
-
-
 class Exact(NamedTuple):
     """A time of day, a number in a base, a remainder: equal as it is. `plain` is the number that says the same, if any."""
 
@@ -89,7 +86,7 @@ class Exact(NamedTuple):
     plain: str = ""
 
 
-Value = Amount | Group | Region | Relation | Matrix | Exact
+Value = Amount | Group | Region | Relation | Exact
 
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d)| (?=[ap]\.?\s?m))(?:\s?(?:(noon|[ap])\.?(?:\s?m\b\.?)?))?", re.IGNORECASE)
 _BASE = re.compile(
@@ -115,14 +112,16 @@ def read_value(text: str) -> Value:
         return exact
     names, text = _split_names(text)
     if rows := parse_matrix(text):
-        return Matrix([cell for row in rows for cell in row], len(rows[0]))
+        shape = "column" if len(rows[0]) == 1 else "row" if len(rows) == 1 else f"{len(rows[0])} columns"
+        return Group([cell for row in rows for cell in row], shape)
     if _REGION.search(text) and (region := _read_region(text)):
         return region
     if amount := _read_compound(text):
         return amount
     items = split_elements(text)
-    if is_set(text):
-        return Group(items, "{}")
+    if is_set(text):  # one tuple or matrix in braces is itself
+        one = read_value(items[0]) if len(items) == 1 else None
+        return one if isinstance(one, Group) and one.brackets not in ("", "{}") else Group(items, "{}")
     if len(items) > 1:
         return _read_named(items)
     if group := split_brackets(text):
@@ -227,7 +226,6 @@ def parse_matrix(text: str) -> list[list[str]] | None:
 
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
 MIRRORED = {"=": "=", r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
-_COMPARED = {r"\le": operator.le, r"\ge": operator.ge, "<": operator.lt, ">": operator.gt, r"\ne": operator.ne}
 _REGION = re.compile(rf"{RELATION.pattern}|\\(?:cup|cap|setminus|backslash|notin)(?![A-Za-z])|\\mathbb\s*+\{{?R|\\infty.*or")
 _UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*(?:\s*+\([A-Za-z]\))?")
 _REALS = re.compile(r"\\mathbb\{R\}\s*+([\^_](?=.*(?:[+>]|\\ge))[{}+\s\d]*+(?:>|\\g?eq?)?[{}+\s\d]*+)?")
@@ -238,33 +236,25 @@ _ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?!
 _SIZE = re.compile(r"\|\s*+([A-Za-z])\s*+(?:([-+])\s*+([^|]+))?\|")
 
 
-def list_points(*ends: float) -> list[float]:
-    """Each end, and a number in each gap between them."""
-    finite = sorted({end for end in ends if math.isfinite(end)}) or [0.0]
-    between = [(low + high) / 2 for low, high in pairwise(finite)]
-    return [finite[0] - 1, *finite, *between, finite[-1] + 1]
-
-
 def _read_region(text: str) -> Region | None:
     """The region that a union, an inequality in one unknown or a set of the reals describes; None for anything else."""
     text = _BUILDER.sub(r"\1", text).strip()
-    for pattern, kind in ((_OR, any), (_WITHOUT, None), (_ALSO, all)):
-        pieces = [piece for piece in pattern.split(text, maxsplit=kind is None) if piece and piece.strip()]
-        if len(pieces) > 1 and kind is None:
-            return _join(
-                all, [_read_region(pieces[0]), _invert(_read_region(pieces[1]) or make_points(split_elements(pieces[1])))]
-            )
+    for pattern, join in ((_OR, Union), (_WITHOUT, Complement), (_ALSO, Intersection)):
+        pieces = [piece for piece in pattern.split(text, maxsplit=join is Complement) if piece and piece.strip()]
         if len(pieces) > 1:
-            return _join(kind or all, map(_read_region, pieces))
+            parts = list(map(_read_region, pieces))
+            if join is Complement and parts[1] is None:
+                parts[1] = make_points(split_elements(pieces[1]))
+            return _join(join, parts)
     pieces = split_top(text, ",;")
     if len(pieces) > 1 and (RELATION.search(pieces[0]) or r"\in" in pieces[0]):
         if r"\ne" in pieces[0] and not any(map(RELATION.search, pieces[1:])):
-            return _join(all, [_read_inequality(pieces[0]), _invert(make_points(pieces[1:]))])
-        both = _join(all, map(_read_region, pieces))  # of two that cannot both hold, one does
-        return both if both is None or any(map(both.holds, list_points(*both.ends))) else _join(any, map(_read_region, pieces))
+            return _join(Complement, [_read_inequality(pieces[0]), make_points(pieces[1:])])
+        both = _join(Intersection, map(_read_region, pieces))  # of two that cannot both hold, one does
+        return _join(Union, map(_read_region, pieces)) if both and both.numbers.is_empty else both
     if named := re.fullmatch(r"[A-Za-z]\w?\s*+(=|\\in(?![A-Za-z])|\\notin(?![A-Za-z]))\s*+(.+)", text):
         region = _read_region(named[2]) or (make_points([named[2]]) if named[1] == "=" else None)
-        return _invert(region) if named[1] == r"\notin" else region
+        return _join(Complement, [Region(S.Reals), region]) if named[1] == r"\notin" else region
     if reals := _REALS.fullmatch(text):
         low, brackets = ("0", "[)" if "e" in reals[1] else "()") if reals[1] else (r"-\infty", "()")
         return make_interval([low, r"\infty"], brackets)
@@ -276,27 +266,24 @@ def _read_region(text: str) -> Region | None:
 
 
 def make_interval(ends: list[str], brackets: str) -> Region | None:
-    low, high = (r"\le" if bracket in "[]" else "<" for bracket in brackets)
-    region = _read_inequality(f"{ends[0]} {low} x {high} {ends[1]}")
-    return region and region._replace(unknown="")
+    low, high = map(evaluate, ends)
+    numbers = None if low is None or high is None else Interval(low, high, *(bracket in "()" for bracket in brackets))
+    return None if numbers is None or numbers.is_empty else Region(numbers)
 
 
 def make_points(items: Sequence[str]) -> Region | None:
-    ends = tuple(end for item in items if (end := evaluate(item)) is not None)
-    return Region(ends, lambda at: at in ends) if len(ends) == len(items) else None
+    ends = list(map(evaluate, items))
+    return None if None in ends else Region(FiniteSet(*ends))
 
 
-def _join(kind: Callable[[Iterable[bool]], bool], parts: Iterable[Region | None]) -> Region | None:
+def _join(operation: Callable[..., Any], parts: Iterable[Region | None]) -> Region | None:
+    """The union, intersection or difference of parts that have at most one unknown."""
     parts = list(parts)
     regions = [part for part in parts if part is not None]
-    ends, unknowns = [end for part in regions for end in part.ends], {part.unknown for part in regions} - {""}
+    unknowns = {part.unknown for part in regions} - {""}
     if len(regions) < len(parts) or len(unknowns) > 1:
         return None
-    return Region(tuple(ends), lambda at: kind(part.holds(at) for part in regions), min(unknowns, default=""))
-
-
-def _invert(region: Region | None) -> Region | None:
-    return region and region._replace(holds=lambda at: not region.holds(at))
+    return Region(operation(*(part.numbers for part in regions)), min(unknowns, default=""))
 
 
 def _read_inequality(text: str) -> Region | None:
@@ -304,23 +291,21 @@ def _read_inequality(text: str) -> Region | None:
     parts = [part.strip() for part in RELATION.split(text)]
     if len(parts) not in (3, 5):
         return None
-    region = _join(all, [_read_link(*parts[place : place + 3]) for place in range(0, len(parts) - 2, 2)])
-    return region if region and any(map(region.holds, list_points(*region.ends))) else None
+    region = _join(Intersection, [_read_link(*parts[place : place + 3]) for place in range(0, len(parts) - 2, 2)])
+    return None if region and region.numbers.is_empty else region
 
 
 def _read_link(left: str, sign: str, right: str) -> Region | None:
     if not _UNKNOWN.fullmatch(left) and not _SIZE.fullmatch(left):
         left, right, sign = right, left, MIRRORED[sign]
-    size, end, compared = _SIZE.fullmatch(left), evaluate(right), _COMPARED[sign]
-    if end is None or _UNKNOWN.fullmatch(right) or not (size or _UNKNOWN.fullmatch(left)):
+    size = _SIZE.fullmatch(left)
+    middle = (f"-({size[3]})" if size[2] == "+" else size[3] or "0") if size else ""
+    low, high = (evaluate(f"{middle} {way} ({right})") for way in "-+") if size else (-oo, evaluate(right))
+    if low is None or high is None or _UNKNOWN.fullmatch(right) or not (size or _UNKNOWN.fullmatch(left)):
         return None
-    if size is None:
-        return Region((end,), lambda at: compared(at, end), left)
-    middle = evaluate(f"-({size[3]})" if size[2] == "+" else size[3] or "0")
-    if middle is None:
-        return None
-    low, high = round(middle - end, 9), round(middle + end, 9)
-    return Region((low, high), lambda at: compared(round(abs(at - middle), 9), end), size[1])
+    is_open = sign in ("<", r"\ge")  # x ≥ 2 is all but x < 2
+    numbers = FiniteSet(low, high) if sign == r"\ne" else Interval(low, high, is_open, is_open)
+    return Region(numbers if sign in ("<", r"\le") else S.Reals - numbers, size[1] if size else left)
 
 
 # Names and numbers in words

@@ -1,5 +1,5 @@
-"""Whether an answer is the gold answer: exact text, then rational value, then both read as values (`values`) and one comparison
-for each type.
+"""Whether an answer is the gold answer: by text (`text_verdicts`), else both are read as values (`values`), with one comparison
+for each type. Loads sympy.
 
 No text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`. `verify` has no time limit; `judging.Judge` has one.
 """
@@ -8,35 +8,18 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate
 from string import ascii_uppercase
-from typing import Any, Literal
+from typing import Any
+
+import math_verify
 
 from lm_eval_takeover.answers import values
 from lm_eval_takeover.answers.expressions import find_factor, is_same_value, lower_letters, parse_expressions
 from lm_eval_takeover.answers.letters import read_letter
-from lm_eval_takeover.answers.normalisation import (
-    MAX_LENGTH,
-    normalise,
-    parse_rational,
-    split_top,
-    strip_thousands,
-    tidy,
-    unwrap_text,
-)
-from lm_eval_takeover.answers.response import PICTURE
-from lm_eval_takeover.answers.values import MIRRORED, Amount, Exact, Group, Matrix, Region, Relation, Value
+from lm_eval_takeover.answers.normalisation import normalise, parse_rational, split_top, tidy, unwrap_text
+from lm_eval_takeover.answers.text_verdicts import Outcome, equal_by_text, is_too_large, verdict_by_text
+from lm_eval_takeover.answers.values import MIRRORED, Amount, Exact, Group, Region, Relation, Value
 
-Outcome = Literal["correct", "incorrect", "unparsed", "timed_out"]  # the last two: it could not be judged
-
-MAX_NESTING = 10  # brackets in brackets, or signs in a row; the gold answers of the seven benchmarks have 3
-MAX_NUMBER = 100  # digits in a row
-_LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*+){{{MAX_NESTING + 1}}}")
-_OPERATOR = re.compile(
-    r"[+*/^!]|(?<=[\w)}])-|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|sqrt|frac|d?binom|sum|prod|int|lim|lfloor|lceil|[bp]?mod|gcd|lcm)"
-)
-_BRACES_OR_UNIT = re.compile(r"[{}]|(?<=[\d%])[a-z]+$")
-_SLASHED = re.compile(r"\\frac\{?(-?\d+)\}?\{?(\d+)\}?")
 # What an answer may add about its letters: for all x; k an integer; x at least 2; only.
 _CONDITION = re.compile(
     r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
@@ -50,39 +33,6 @@ _LETTER = re.compile(r"\(?[A-Z]\)?")
 _LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
 _WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due", "x"}
-
-
-def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Outcome | None:
-    """The outcome where text or rational values decide, which is cheap and cannot hang; None where they do not."""
-    if gold == answer:
-        return "correct"
-    if is_too_large(answer):
-        return "unparsed"
-    correct = _equal_by_text(gold, answer, tolerance)
-    return None if correct is None else "correct" if correct else "incorrect"
-
-
-def is_too_large(answer: str) -> bool:
-    """Whether an answer is over the limits on length, nesting or digits that apply before anything is parsed."""
-    if len(answer) > MAX_LENGTH or _LONG_RUN.search(answer):
-        return True
-    depths = accumulate((character in "([{") - (character in ")]}") for character in answer)
-    return max(map(abs, depths), default=0) > MAX_NESTING
-
-
-def restates(answer: str, gold: str, problem: str) -> bool:
-    """Whether an answer is a calculation or number of the problem as it stands there, and the gold has another form."""
-    texts = answer[:MAX_LENGTH], gold, PICTURE.sub(" ", problem)
-    words, given, written = (_BRACES_OR_UNIT.sub("", _SLASHED.sub(r"\1/\2", normalise(text))) for text in texts)
-    if words == given or re.search(rf"(?<![\d.]){re.escape(words)}(?!\d|\.\d)", written) is None:
-        return False
-    value, other = (parse_rational(text.rstrip("%")) for text in (words, given))
-    if value is None:
-        return _OPERATOR.search(words) is not None
-    if other is None or words.isdigit() or not re.search("[/%]", words + given):
-        return False
-    scaled = other * Fraction(100) ** (("%" in words) - ("%" in given))
-    return value == scaled or (value == other and "percent" not in problem)
 
 
 def verify(gold: str, answer: str, tolerance: float = 0.0) -> Outcome:
@@ -120,9 +70,8 @@ def _has_same_words(gold: str, answer: str) -> bool:
 @lru_cache(maxsize=256)
 def _parse_stock(text: str) -> list[Any]:
     """The expressions that math_verify alone reads. It may call `eval`: use this in a worker only (`judging`)."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-
-    return list(parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=None))
+    targets = [math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
+    return list(math_verify.parse(text, targets, parsing_timeout=None))
 
 
 def read_stock(response: str) -> str | None:
@@ -133,45 +82,19 @@ def read_stock(response: str) -> str | None:
 
 def verify_stock(gold: str, response: str) -> Outcome:
     """Whether math_verify finds the gold answer in a response."""
-    from math_verify import verify
-
     parsed = _parse_stock(f"${gold.strip('$')}$")
     if not parsed:
         return "unparsed"
-    return "correct" if verify(parsed, _parse_stock(response), timeout_seconds=None) else "incorrect"
+    return "correct" if math_verify.verify(parsed, _parse_stock(response), timeout_seconds=None) else "incorrect"
 
 
-# By text and by number, then by one comparison for each type
-
-_OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
-_DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _CALL = re.compile(r"[^()]*\(\s*+([A-Za-z])\s*+\)")
-_MANY_DIGITS = 7  # significant ones: so many make a decimal equal to the fraction that it rounds
 _MAX_ELEMENTS = 16  # a list with more surplus elements than this is wrong without a comparison
 _LEAST_PERCENTAGE = 4  # from here on a number may be a percentage without its sign; 1 is not 1%
 _FULL_TURN = 7  # a larger number without a π is no angle in radians
 _PERCENT, _DEGREE, _RADIAN = ((("%", 1),), (("°", 1),), (("rad", 1),))
 _TEMPERATURES = ((("℃", 1),), (("℉", 1),))
-
-
-def _equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
-    if normalise(gold) == normalise(answer):
-        return True
-    left, right = parse_rational(gold), parse_rational(answer)
-    if left is None or right is None:
-        return None
-    close = abs(left - right) <= Fraction(tolerance)
-    correct = close or _is_long_decimal(gold, right) or _is_long_decimal(answer, left)
-    return None if not correct and _OR_LIST.search(f"{gold} {answer}") else correct
-
-
-def _is_long_decimal(text: str, value: Fraction) -> bool:
-    """Whether `text` is `value`, a fraction whose decimals never end, rounded or cut off after at least seven digits."""
-    match = _DECIMAL.fullmatch(text.strip(" $"))
-    if match is None or 10**64 % value.denominator == 0 or len((match[1] + match[2]).lstrip("0")) < _MANY_DIGITS:
-        return False
-    unit, decimal = Fraction(1, 10 ** len(match[2])), Fraction(match[0])
-    return value * decimal > 0 and (abs(value - decimal) <= unit / 2 or 0 <= abs(value) - abs(decimal) < unit)
 
 
 class _Comparison:
@@ -185,11 +108,11 @@ class _Comparison:
         """Whether two texts are one answer: as text, as numbers, or as values of one type."""
         if not gold or not answer:
             return False
-        verdict = _equal_by_text(gold, answer, self.tolerance)
+        verdict = equal_by_text(gold, answer, self.tolerance)
         if verdict is not None:
             return verdict
-        whole = strip_thousands(gold), strip_thousands(answer)
-        if whole != (gold, answer) and not any(split_top(text, ",;")[1:] for text in whole) and self.equal(*whole):
+        whole = [_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text) for text in (gold, answer)]
+        if whole != [gold, answer] and not any(split_top(text, ",;")[1:] for text in whole) and self.equal(*whole):
             return True
         left, right = values.read_value(gold), values.read_value(answer)
         if type(left) is type(right):
@@ -210,8 +133,6 @@ class _Comparison:
                 is_interval = len(items) == 2 and brackets[:1] in ("(", "[")
                 region = values.make_interval(items, brackets) if is_interval else values.make_points(items)
                 return region is not None and self._compare_region(region, other)
-            case Group(items, brackets), Matrix(cells, columns) if brackets not in ("", "{}"):
-                return columns in (1, len(cells)) and self._are_same_parts(items, cells)
             case Group(items, "" | "{}"), _ if items:
                 return all(self.equal(item, answer) for item in items)
             case Region(), Relation(_, signs):
@@ -268,8 +189,9 @@ class _Comparison:
         if brackets == {"", "()"}:  # a tuple without its brackets: three values, or two that are no interval
             first, second, *more = map(parse_rational, left.items if left.brackets else right.items)
             allowed = bool(more) or (first is not None and second is not None and first > second)
-        else:
+        else:  # a tuple may be a column or a row
             allowed = len(brackets) == 1 or (brackets == {"()", "[]"} and len(left.items) != 2)
+            allowed |= len(brackets & {"()", "[]"}) == len(brackets & {"column", "row"}) == 1
         return allowed and self._are_same_parts(left.items, right.items)
 
     def _are_same_sets(self, left: Group, right: Group) -> bool:
@@ -295,10 +217,7 @@ class _Comparison:
         return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
 
     def _compare_region(self, left: Region, right: Region) -> bool:
-        """Two regions are equal if they hold the same of their ends and of the gaps between these."""
-        if left.unknown and right.unknown and left.unknown != right.unknown:
-            return False
-        return all(left.holds(at) == right.holds(at) for at in values.list_points(*left.ends, *right.ends))
+        return left.numbers == right.numbers and len({left.unknown, right.unknown} - {""}) < 2
 
     def _compare_relation(self, left: Relation, right: Relation) -> bool:
         """Equations by the value of one name, inequalities part by part, mirrored or not; else both by a factor."""
@@ -325,22 +244,15 @@ class _Comparison:
         named = all(values.is_name(side, ratio=True) or self.equal(side, value) for side in sides[:-1])
         return value if named else None
 
-    def _compare_matrix(self, left: Matrix, right: Matrix) -> bool:
-        return left.columns == right.columns and self._are_same_parts(left.cells, right.cells)
-
     def _compare_exact(self, left: Exact, right: Exact) -> bool:
         return (left.kind, left.value) == (right.kind, right.value)
 
     def _compare_expressions(self, gold: str, answer: str) -> bool:
-        """By value; where no text has both R and r, these are one letter."""
         if r"\ldots" in gold or r"\ldots" in answer:
             return False  # math_verify drops an ellipsis; such answers match as text or not at all
-        for texts in dict.fromkeys([(gold, answer), lower_letters(gold, answer)]):
-            left, right = parse_expressions(*texts)
-            self.unparsed |= right is None
-            if left is not None and right is not None and is_same_value(left, right, self.tolerance):
-                return True
-        return False
+        left, right = parse_expressions(*lower_letters(gold, answer))
+        self.unparsed |= right is None
+        return left is not None and right is not None and is_same_value(left, right, self.tolerance)
 
 
 def _multiply(number: str, factor: Fraction) -> str:

@@ -158,13 +158,13 @@ def test_code_in_a_worker_sees_no_secret_and_opens_no_file_process_or_socket(mon
     monkeypatch.setenv("PYTHONSTARTUP", "secret")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import os, socket, subprocess; from lm_eval_takeover.answers import samples\n"
+        "import os, socket, subprocess; from lm_eval_takeover.answers import verification\n"
         f"there = {str(tmp_path)!r}\n"
         "tries = {'read': lambda: open(there + '/secret'), 'write': lambda: open(there + '/new', 'w'),\n"
         "  'socket': lambda: socket.socket(), 'process': lambda: subprocess.run(['true']), 'shell': lambda: os.system('true'),\n"
         "  'secret': lambda: os.environ['HF_TOKEN'], 'cwd': lambda: {'/': {}}[os.getcwd()]['none']}\n"
-        "samples.verification.read_stock = lambda text: str(tries[text]())\n"
-        "samples.verification.verify_stock = lambda gold, text: 'correct'"
+        "verification.read_stock = lambda text: str(tries[text]())\n"
+        "verification.verify_stock = lambda gold, text: 'correct'"
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
     names = ["read", "write", "socket", "process", "shell", "secret", "cwd"]

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from regex_growth import list_patterns
 
-from lm_eval_takeover.answers import samples
+from lm_eval_takeover.answers import samples, text_verdicts, verification
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import normalise, parse_rational
 from lm_eval_takeover.answers.reading import read_answer
@@ -104,7 +104,7 @@ def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other()
 
 @pytest.mark.parametrize("failing", ["read_answer", "canonicalise", "verify", "verdict_by_text"])
 def test_what_reading_or_judging_raises_is_the_outcome_of_one_response(monkeypatch, caplog, failing):
-    module = next(m for m in (samples, samples.verification) if hasattr(m, failing))
+    module = next(m for m in (samples, text_verdicts, verification) if hasattr(m, failing))
     plain = getattr(module, failing)
 
     def fail(*arguments):
@@ -237,7 +237,7 @@ import builtins, sys
 sys.path.insert(0, {tests!r})
 import sympy, sympy.physics.units, math_verify, latex2sympy2_extended.latex2sympy2  # with what sympy imports late
 from helpers.tables import read_table
-from lm_eval_takeover.answers.verification import is_too_large, verify
+from lm_eval_takeover.answers.verification import verify
 
 verify(r"\\\\sqrt{{8}}", "2\\\\sqrt{{2}}")  # imports, which may evaluate code of their own
 
