@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover.decoding import blockwise
+from lm_eval_takeover.decoding import emission
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.method.request import OBSERVED, Generation
 from lm_eval_takeover.model import GuidedTakeover
@@ -93,7 +93,7 @@ def timed() -> Iterator[list[float]]:
     """
     spent = [0.0]
     parts = [
-        (blockwise.Blocks, "_observed"),
+        (emission, "observe"),
         (recorder, "pack_trace"),
         (RunWriter, "add"),
         (RunWriter, "flush"),

@@ -167,7 +167,8 @@ class Blocks:
         """Decide each row up to the first token that differs from the draft, by one pass of the donor. The only wait.
 
         On the host: tokens `[rows, k]`, their records, the numbers `[rows]` that stand, and whether the last one ended the draft.
-        On the device: the windows `[rows, window]` behind what stands. With a bonus, k counts one position more than was drafted.
+        On the device: the scores before and of these tokens `[rows, window + k]`. With a bonus, k counts one position more than was
+        drafted.
         """
         pool, rows, new = self.pool, self.pool.slots, max(draft.lengths) + self.bonus
         donor = pool.readers[pool.donor].read(range(len(rows)), draft.tokens[:, :new])[:, :new].to(pool.device)
@@ -194,8 +195,6 @@ class Blocks:
             sound = scores.isfinite()
         else:  # the logits must be distributions
             sound = torch.stack([logits.amax(-1).isfinite() for _, logits in models]).all(0)
-        behind = counts[:, None] + torch.arange(self.policy.window, device=pool.device)
-        windows = torch.cat([windows, scores], 1).gather(1, behind)
         *verdict, is_sound = HostCopy(emitted.tokens, emitted.records, counts, ended, (sound | ~stands).all()).fetch()
         if not bool(is_sound):  # an infinite score of finite logits is a spike
             for role, logits in models:
@@ -204,7 +203,7 @@ class Blocks:
                     row = rows[int(broken.byte().argmax())]
                     raise blame(pool.passes[role].member.refuse_logits(row.name), [row.index])
             self.policy.refuse_nan(scores[stands])
-        return [*verdict, windows]
+        return [*verdict, torch.cat([windows, scores], 1)]
 
     # Emit
 
@@ -216,7 +215,7 @@ class Blocks:
         rows = zip(pool.slots, draft.lengths, stand, windows, *(column.tolist() for column in lists), observed, strict=True)
         for slot, (row, drafted, count, window, written_tokens, taken, values, seen) in enumerate(rows):
             written, _ = pool.emit(slot, written_tokens[:count], taken[:count], values[:count], seen)
-            row.window = window
+            row.window = window[written : written + self.policy.window]
             row.generation.count_passes(self.drafter, drafted)
             row.generation.count_passes(pool.donor, 1)
             pool.readers[pool.donor].lengths[slot] += written
