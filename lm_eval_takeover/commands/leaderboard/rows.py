@@ -14,7 +14,7 @@ from lm_eval_takeover.results.documents import describe_varying
 from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, find_results, read_runs
 from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
-from lm_eval_takeover.results.ruler import Read, describe_bend
+from lm_eval_takeover.results.ruler import describe_bend
 from lm_eval_takeover.runs.identity import find_missed_rate
 
 MEASURED = "measured"
@@ -127,10 +127,9 @@ def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> Boa
     )
 
 
-def _read_shares(average: summary.Summary | None) -> Read | None:
-    shares = () if average is None else (average.acc.value, average.rates.acc_boxed, average.rates.unboxed)
-    known = [share for share in shares if share is not None]
-    return Read(*known) if len(known) == len(Read._fields) else None
+def _read_shares(average: summary.Summary | None) -> dict[str, float]:
+    shares = {} if average is None else {"acc": average.acc.value, **vars(average.rates)}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def _list_warnings(rows: Sequence[Run], averaged: Sequence[str]) -> list[str]:
