@@ -1,6 +1,5 @@
 """Makes and writes every analysis that the given runs allow."""
 
-import argparse
 import heapq
 import os
 import sys
@@ -37,25 +36,26 @@ from lm_eval_takeover.storage.files import write_text
 INDEX = "analysis.json"
 
 
-def analyze(options: argparse.Namespace) -> int:
+def analyze(
+    run_dirs: Sequence[Path], out: Path, only: str = "", near: float = 0.1, rollouts: str = "base", tokenizer: str | None = None
+) -> int:
     """Returns the exit status. Raises ArgumentError where nothing can be shown, or not what `--only` names."""
-    names = [name.strip() for name in options.only.split(",") if name.strip()]
+    names = [name.strip() for name in only.split(",") if name.strip()]
     for name in names:
         if name not in COLUMNS:
             raise ArgumentError(f"--only '{name}' is not an analysis; {nearest(name, COLUMNS)}")
-    inputs = Inputs.name(read_run_folders(options.run_dirs), options.tokenizer, options.rollouts)
-    tables, missing = make_tables(inputs, names or list(COLUMNS), options.near)
+    inputs = Inputs.name(read_run_folders(run_dirs), tokenizer, rollouts)
+    tables, missing = make_tables(inputs, names or list(COLUMNS), near)
     if missing and (names or not tables):
         name, reason = next(iter(missing.items()))
         raise ArgumentError(f"{name} cannot be shown: {reason}")
     described = [
-        {"name": name, "path": os.path.relpath(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
+        {"name": name, "path": os.path.relpath(run.folder, out), "policy": run.policy, "tasks": run.tasks}
         for name, run in inputs.runs.items()
     ]
     index = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
-    index |= {"near": options.near, "rollouts": options.rollouts}
-    held = holding("out", options.out, "analysis.lock", wait=True)
-    with held, writing("out", options.out), replacing(options.out, INDEX) as folder:
+    index |= {"near": near, "rollouts": rollouts}
+    with holding("out", out, "analysis.lock", wait=True), writing("out", out), replacing(out, INDEX) as folder:
         for name, table in tables.items():
             write_analysis(folder, name, table)
         write_text(folder / INDEX, write_json(index))
@@ -65,7 +65,7 @@ def analyze(options: argparse.Namespace) -> int:
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     for line in [*inputs.notes, *(f"one task: the rows `mean` are those of {task}" for task in tasks if len(tasks) == 1)]:
         print(for_terminal(line), file=sys.stderr)
-    print(f"{', '.join(tables)} -> {options.out}")
+    print(f"{', '.join(tables)} -> {out}")
     return 0
 
 

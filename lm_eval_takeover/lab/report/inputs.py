@@ -5,7 +5,6 @@ Figures, those of `compare` too, become safe parts of a page, in its own colours
 
 import json
 import re
-from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ from xml.etree import ElementTree
 from markupsafe import Markup
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.analyze.command import add_options
 from lm_eval_takeover.lab.analyze.tables import INDEX, analyze
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
@@ -68,12 +66,8 @@ def find_analysis(folder: Path, tokenizer: str | None) -> Path:
         return folder
     if not any(list_ranks(path) for path in find_run_dirs(folder)):
         raise ArgumentError(f"'{folder}' holds no {INDEX} of analyze and no run; give one, or a folder of compare")
-    out = folder / "analysis"
-    parser = ArgumentParser()
-    add_options(parser)
-    words = ["--out", str(out), *(["--tokenizer", tokenizer] if tokenizer else []), "--", str(folder)]
-    analyze(parser.parse_args(words))
-    return out
+    analyze([folder], folder / "analysis", tokenizer=tokenizer)
+    return folder / "analysis"
 
 
 class IndexedRun(TypedDict):
