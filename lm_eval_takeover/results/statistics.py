@@ -203,10 +203,8 @@ def add_unseen(squares: Values, cubes: Values) -> Values:
 
 
 def covariance_of_means(differences: Values) -> Values:
-    """Covariance [rows, rows] of the means of `differences` [rows, problems], with the variances of `paired_difference`."""
+    """Covariance [rows, rows] of the means of `differences` [rows, 2 or more problems], with `paired_difference`'s variances."""
     count = differences.shape[1]
-    if count < 2:
-        return np.eye(len(differences))  # nothing is known, as in `errors_of`
     centred = differences - differences.mean(axis=1, keepdims=True)
     squares = centred @ centred.T
     np.fill_diagonal(squares, add_unseen(squares.diagonal(), (centred**3).sum(axis=1)))

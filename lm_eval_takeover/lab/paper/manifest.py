@@ -177,19 +177,15 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
         if back := [row for row in rows if is_reverse(row)]:
             way = ["--direction", REVERSE, "--run_dir", str(folder / REVERSE)]
             yield [*compare, "--rows", ",".join(back), *way, *options.rest]
-    analyses: dict[str, dict[str, Item]] = {}
-    for name, item in items.items():
-        if item.analyses:
-            analyses.setdefault(item.place, {})[name] = item
-    read = [item for those in analyses.values() for item in those.values()]
-    for role in dict.fromkeys(item.rollouts for item in read):
+    analysed = [item for item in items.values() if item.analyses]
+    for role in dict.fromkeys(item.rollouts for item in analysed):
         yield ["score", str(folder / role)]
-    for place, those in analyses.items():
-        first, out = next(iter(those.values())), folder / "analysis" / place
-        only = ",".join(dict.fromkeys(name for item in those.values() for name in item.analyses))
-        whose = ["--rollouts", first.rollouts]
-        yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only, *whose]
-        if any(item.report for item in those.values()):
+    for place in dict.fromkeys(item.place for item in analysed):
+        those, out = [item for item in analysed if item.place == place], folder / "analysis" / place
+        only = ",".join(dict.fromkeys(name for item in those for name in item.analyses))
+        whose = ["--rollouts", those[0].rollouts]
+        yield ["analyze", *(str(folder / label) for label in those[0].labels), "--out", str(out), "--only", only, *whose]
+        if any(item.report for item in those):
             yield ["report", str(out), "--out", str(folder / "report.html")]
     for task in (pair.calibrate or pair.tasks.split()) if any(item.calibrate for item in items.values()) else ():
         out = folder / "thresholds" / f"{make_component(task)}.json"
