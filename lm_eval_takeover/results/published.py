@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_name("published.json")
-
 
 def read_tables() -> dict[str, Any]:
     """Tables by number, each with `title`, `columns` and `rows` of texts."""
-    tables: dict[str, Any] = json.loads(FILE.read_text())["tables"]
+    tables: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())["tables"]
     return tables

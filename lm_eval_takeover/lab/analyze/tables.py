@@ -34,6 +34,10 @@ from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folde
 from lm_eval_takeover.storage.files import write_text
 
 INDEX = "analysis.json"
+_EMPTY = {  # why an analysis may have no rows
+    "flips": "no other run has problems of the base run; give a second run of the same tasks",
+    "ranks": "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)",
+}
 
 
 def analyze(
@@ -53,7 +57,7 @@ def analyze(
         {"name": name, "path": os.path.relpath(run.folder, out), "policy": run.policy, "tasks": run.tasks}
         for name, run in inputs.runs.items()
     ]
-    index = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
+    index: dict[str, Any] = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
     index |= {"near": near, "rollouts": rollouts}
     with holding("out", out, "analysis.lock", wait=True), writing("out", out), replacing(out, INDEX) as folder:
         for name, table in tables.items():
@@ -88,13 +92,15 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "examples": lambda: make_examples(inputs),
         "budget": lambda: outcomes.tabulate_budget(inputs.results),
         "rates": lambda: outcomes.tabulate_rates(inputs.samples),
-        "flips": lambda: make_flips(inputs),
+        "flips": lambda: outcomes.tabulate_flips(inputs.verdicts, inputs.base_name),
         "cross": lambda: make_cross(inputs, near),
         "ranks": lambda: make_ranks(inputs),
     }
     for name in (name for name in COLUMNS if name in names):
         try:
             table = makers[name]() if name in makers else SCORED[name].tabulate(read(name))
+            if table.is_empty() and name in _EMPTY:
+                raise CannotShow(_EMPTY[name])
             tables[name] = table.select(COLUMNS[name])
         except CannotShow as reason:
             missing[name] = str(reason)
@@ -159,14 +165,6 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
                 yield {"task": task, "doc_id": doc_id, **facts, "in_set": nothing, "in_base": counts}
 
 
-def make_flips(inputs: Inputs) -> pl.DataFrame:
-    """Rescued and harmed problems of every other run against the base run; each prompt is one problem."""
-    table = outcomes.tabulate_flips(inputs.verdicts, inputs.base_name)
-    if table.is_empty():
-        raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
-    return table
-
-
 def make_ranks(inputs: Inputs) -> pl.DataFrame:
     """Of guided runs whose traces say what the host would have drawn."""
     rows = [
@@ -174,10 +172,7 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
         for name, run in inputs.guided().items()
         for task, sample in inputs.read_traces(run)
     ]
-    table = outcomes.tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
-    if table.is_empty():
-        raise CannotShow("no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)")
-    return table
+    return outcomes.tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
 
 
 def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
@@ -193,9 +188,9 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
     }
     accuracies = []
     for name, run in runs.items():
-        models = {role: run.takeover.get(role) for role in ("base", "guide")}
+        told = run.takeover
         alone = {
-            one.policy: each for each, one in inputs.runs.items() if one.takeover.get(one.policy) == models.get(one.policy, 0)
+            one.policy: each for each, one in inputs.runs.items() if one.takeover.get(one.policy, 0) == told.get(one.policy)
         }
         host, donor = alone.get(run.host), alone.get(run.donor)
         for task in run.tasks:
