@@ -115,12 +115,10 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
     def measure(group: Sequence[Answered]) -> dict[str, pl.DataFrame]:
         return measure_texts(names, scores, inputs.read_scores(group, codes))
 
-    frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     with ThreadPoolExecutor(count_cores()) as pool:  # numpy and zstd let other threads run
-        for measured in tqdm(pool.map(measure, groups), "Reading scores", len(groups), unit="group"):
-            for name, frame in measured.items():
-                frames[name].append(frame)
-    return {name: pl.concat(parts).sort("task", maintain_order=True) for name, parts in frames.items() if parts}
+        measured = list(tqdm(pool.map(measure, groups), "Reading scores", len(groups), unit="group"))
+    parts = {name: [of_group[name] for of_group in measured if name in of_group] for name in names}
+    return {name: pl.concat(own).sort("task", maintain_order=True) for name, own in parts.items() if own}
 
 
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
