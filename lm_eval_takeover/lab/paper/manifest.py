@@ -147,21 +147,17 @@ class Manifest:
 
 def read_manifest(own: Path | None = None) -> Manifest:
     """The one in the package, and the set-ups of a file of one's own. Raises ArgumentError for a file that is none."""
-    manifest: Manifest = _parse(Path(__file__).with_name("manifest.toml").read_bytes())
+    packaged = Path(__file__).with_name("manifest.toml").read_text(encoding="utf-8")
+    manifest: Manifest = check(tomllib.loads(packaged), Manifest)
     if own is None:
         return manifest
     try:
-        more = _parse(read_bounded(own))
+        more: Manifest = check(tomllib.loads(read_bounded(own).decode()), Manifest)
     except (OSError, ValueError) as error:
         raise ArgumentError(
             f"--setups '{own}' cannot be read: {error}; expected [pairs.NAME] with base, guide, tasks"
         ) from error
     return Manifest({**manifest.pairs, **more.pairs}, {**manifest.items, **more.items})
-
-
-def _parse(text: bytes) -> Manifest:
-    manifest: Manifest = check(tomllib.loads(text.decode()), Manifest)
-    return manifest
 
 
 def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
@@ -244,7 +240,6 @@ def _read_printed(item: Item) -> Table | None:
 
 
 def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
-    """The results of an item that are there."""
     needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
     board, analysis = folder / "leaderboard.json", folder / "analysis" / item.place

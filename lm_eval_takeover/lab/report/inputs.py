@@ -102,7 +102,6 @@ class Analysis:
 
     @property
     def base(self) -> str | None:
-        """The run of the base alone, where there is one."""
         return next((name for name, run in self.runs.items() if run.written_by == "base"), None)
 
     @cached_property
@@ -112,7 +111,6 @@ class Analysis:
 
     @cached_property
     def board(self) -> dict[str, Fields]:
-        """By run its row of that leaderboard."""
         rows = [
             Fields(board.place, row, "rows") for board in self.boards for row in board.require("rows", list[dict[str, Any]])
         ]
@@ -139,7 +137,6 @@ class Analysis:
 
     @cached_property
     def samples(self) -> dict[str, dict[tuple[str, int], list[Answered]]]:
-        """By run and problem its samples, in order."""
         by_run: dict[str, dict[tuple[str, int], list[Answered]]] = {}
         for name, run in self.runs.items():
             by_run[name] = {problem: list(of) for problem, of in groupby(run.answered, lambda one: one.name[:2])}
@@ -167,7 +164,6 @@ def read_effects(folder: Path) -> dict[str, Any]:
 
 
 def _check_position(position: dict[str, Any]) -> dict[str, Any]:
-    """The fields that the page shows, in their types."""
     sides = {
         role: {
             "token": str(position[role]["token"]),
