@@ -73,7 +73,7 @@ def exact(pair: Pair, made: Calibration, prompts: Prompts) -> None:
             tau = np.quantile(values, 1 - rho)
             kappas = tau / values.mean(), values[values > tau].mean() / values.mean()
             held = made.scores[score].threshold(rho)
-            pairs = ((held.tau, tau), (held.kappa_threshold_to_mean, kappas[0]), (held.kappa_tail_to_mean, kappas[1]))
+            pairs = ((held["tau"], tau), (held["kappa_threshold_to_mean"], kappas[0]), (held["kappa_tail_to_mean"], kappas[1]))
             print(f"|{score}|{rho:.1%}|" + "|".join(f"{a:.6g}|{b:.6g}" for a, b in pairs) + "|")
 
 
@@ -123,8 +123,9 @@ def main() -> None:
         found = [[made.score("ce").threshold(rho) for rho in RHO] for made in sets]
         print(f"|calibration set|{'|'.join(f'{rho:.1%}' for rho in RHO)}|\n|---|{len(RHO) * '---:|'}")
         for number, row in enumerate(found, 1):
-            print(f"|set {number}|{'|'.join(f'{one.tau:.3f} / {one.kappa_threshold_to_mean:.3f}' for one in row)}|")
-        spreads = [max(one.tau for one in column) / min(one.tau for one in column) for column in zip(*found, strict=True)]
+            cells = (f"{one['tau']:.3f} / {one['kappa_threshold_to_mean']:.3f}" for one in row)
+            print(f"|set {number}|{'|'.join(cells)}|")
+        spreads = [max(one["tau"] for one in column) / min(one["tau"] for one in column) for column in zip(*found, strict=True)]
         print(f"|largest tau over smallest|{'|'.join(f'{spread:.3f}' for spread in spreads)}|")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from lm_eval_takeover.results.published import read_published_rows
+from lm_eval_takeover.commands.leaderboard.published import read_published_rows
 
 Array = NDArray[np.float64]
 CORRELATION = 0.8  # between the normal scores of one problem's difficulty for two models
@@ -48,14 +48,11 @@ def fit(acc: float, pass8: float) -> Beta | None:
 
 def table3() -> dict[tuple[int, str], Beta]:
     """The distributions of Table 3, by number of the row and task."""
-    rows = [row for row in read_published_rows() if row.table == "3"]
-    cells = {
-        (number, task): fit(acc, pass8)
-        for number, row in enumerate(rows)
-        for task, (acc, pass8) in row.tasks.items()
-        if acc is not None and pass8 is not None
-    }
-    return {place: beta for place, beta in cells.items() if beta is not None}
+    rows = [row for row in read_published_rows() if row.source == "published, Table 3"]
+    cells = {(number, task): cell for number, row in enumerate(rows) for task, cell in row.tasks.items()}
+    pairs = {place: (cell.acc.value, cell.passed.value) for place, cell in cells.items()}
+    betas = {place: fit(acc, pass8) for place, (acc, pass8) in pairs.items() if acc is not None and pass8 is not None}
+    return {place: beta for place, beta in betas.items() if beta is not None}
 
 
 def draw_together(generator: np.random.Generator, betas: list[Beta], shape: tuple[int, int]) -> list[Array]:

@@ -30,8 +30,6 @@ from lm_eval_takeover.storage.schema import Between, Count, Positive, Share, che
 
 @dataclass(frozen=True, slots=True)
 class ModelId:
-    """The id of a model."""
-
     id: str
     # The hub's commit, or `blake2b:…` of a local folder; behind it, with a `+`, those of adapters and of code elsewhere.
     revision: str | None
@@ -60,18 +58,6 @@ LOWEST, HIGHEST = 0.001, 0.5  # the rho that a gate may ask for
 _BELOW, _ABOVE = np.outer(10.0 ** np.arange(-6, -3), [1, 2, 5]).reshape(-1), np.arange(11, 20) / 20
 _STEPS = (_BELOW, np.arange(10, 100) / 10_000, np.arange(20, 1001) / 2_000, _ABOVE)
 GRID: tuple[float, ...] = tuple(np.round(np.concatenate(_STEPS), 7).tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """`tau` in nats and one `kappa` per rule. A published kappa (threshold_to_mean) stands for both."""
-
-    tau: float
-    kappa_threshold_to_mean: float
-    kappa_tail_to_mean: float
-
-    def kappa(self, rule: str) -> float:
-        return self.kappa_threshold_to_mean if rule == KAPPA_RULES[0] else self.kappa_tail_to_mean
 
 
 class Sketch(TypedDict):
@@ -115,22 +101,22 @@ class ScoreCalibration:
         tail = np.where(above > 0, np.append(tau[:1], np.cumsum(values[::-1]))[above] / np.maximum(above, 1), tau)
         sketch: Sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
         calibrated = cls(float(values.mean()), (), sketch, signed=signed)
-        return replace(calibrated, table=tuple({"rho": rho, **asdict(calibrated.threshold(rho))} for rho in TABLE))
+        return replace(calibrated, table=tuple(map(calibrated.threshold, TABLE)))
 
     def with_shares(self, shares: Mapping[tuple[float, str], float]) -> Self:
         """The table with the share of takeovers by (rho, kappa rule)."""
         rows = ({**row, **{f"share_{rule}": shares[row["rho"], rule] for rule in KAPPA_RULES}} for row in self.table)
         return replace(self, table=tuple(rows))
 
-    def threshold(self, rho: float) -> Threshold:
-        """tau and both kappas at this rho, in [0.001, 0.5]."""
+    def threshold(self, rho: float) -> dict[str, float]:
+        """The table's row at this `rho`, in [0.001, 0.5]: `tau` in nats and `kappa_RULE` by each rule."""
         if not LOWEST <= rho <= HIGHEST:
             raise CalibrationError(f"spike_ratio={rho} is outside {LOWEST}..{HIGHEST}, which calibrations hold")
         tau = float(np.interp(rho, self.sketch["rho"], self.sketch["tau"]))
         tail = float(np.interp(rho, self.sketch["rho"], self.sketch["tail_mean"]))
-        if self.mean == 0 or self.signed:  # if the mean is 0, any positive score is a spike
-            return Threshold(tau, 0.0, 0.0)
-        return Threshold(tau, tau / self.mean, tail / self.mean)
+        has_kappa = self.mean != 0 and not self.signed  # if the mean is 0, any positive score is a spike
+        kappas = (tau / self.mean, tail / self.mean) if has_kappa else (0.0, 0.0)
+        return {"rho": rho, "tau": tau, "kappa_threshold_to_mean": kappas[0], "kappa_tail_to_mean": kappas[1]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +210,12 @@ class Calibration:
             raise CalibrationError(f"calibration '{self.name}' does not hold score={score}; give one of {names}")
         return self.scores[score]
 
-    def published(self, score: str, column: int) -> Threshold:
-        """Column `column` (from 1, strictest first) of the default row of a published table."""
+    def published(self, score: str, column: int) -> dict[str, float]:
+        """Column `column` (from 1, strictest first) of the default row of a published table, whose kappa is threshold_to_mean."""
         row = self._default_cells(score)
         if not 1 <= column <= len(row):
             raise CalibrationError(f"'{self.name}:{column}' has columns {self.list_columns(score)}, strictest first")
-        return Threshold(row[column - 1]["tau"], row[column - 1]["kappa"], row[column - 1]["kappa"])
+        return {"tau": row[column - 1]["tau"], "kappa_threshold_to_mean": row[column - 1]["kappa"]}
 
     def list_columns(self, score: str) -> str:
         """The columns of a published table as they are asked for, with their numbers."""
@@ -343,9 +329,7 @@ def find_calibration(name: str) -> tuple[Calibration, int | None]:
 def find_target(
     calibration: Calibration, rate: float, method: Mapping[str, Any], argument: str, command: Callable[..., str]
 ) -> Target:
-    """The target of this realized rate and method, whose budget parameter is `argument`. Raises CalibrationError with the command
-    that solves it.
-    """
+    """The target; `argument` is the method's budget parameter. Raises CalibrationError with a command that solves it."""
     target = next((target for target in calibration.targets if target.answers(rate, method)), None)
     if target is not None:
         return target
@@ -359,7 +343,6 @@ def find_target(
 
 
 def find_packaged(base: ModelId, guide: ModelId, direction: str) -> Calibration | None:
-    """The packaged calibration of this pair and direction."""
     packaged = map(read_calibration, packaged_calibrations().values())
     return next((each for each in packaged if is_for_pair(each, base, guide) and each.direction == direction), None)
 

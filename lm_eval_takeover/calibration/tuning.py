@@ -48,4 +48,4 @@ class Method:
             return replace(self.policy, **fields)
         assert isinstance(self.policy, Gated)
         threshold = calibration.score(self.policy.score).threshold(value)
-        return replace(self.policy, gate=Gate(threshold.tau, threshold.kappa(self.kappa_rule), self.window))
+        return replace(self.policy, gate=Gate(threshold["tau"], threshold[f"kappa_{self.kappa_rule}"], self.window))

@@ -182,7 +182,7 @@ def choose_gate(
     if calibration.source == "published" and isinstance(policy, Gated):
         number = _choose_column(arguments, calibration, column, policy.score, command())
         threshold = calibration.published(policy.score, number)
-        gate = Gate(threshold.tau, threshold.kappa(rule), arguments.window)
+        gate = Gate(threshold["tau"], threshold[f"kappa_{rule}"], arguments.window)
         return replace(policy, gate=gate), GateOrigin(f"{calibration.name}:{number}", None, rule)
     if column is not None:
         named = f"calibration='{calibration.name}:{column}'"

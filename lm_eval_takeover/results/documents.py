@@ -52,7 +52,6 @@ class Fields:
             raise ResultsError(f"{self.place}: {error}") from None
 
     def inside(self, field: str) -> "Fields":
-        """The object in a field."""
         return Fields(self.place, self.require(field, dict), self._path(field))
 
     def inside_or_empty(self, field: str) -> "Fields":

@@ -93,7 +93,6 @@ class TaskResult:
 
     @classmethod
     def of(cls, task: str, problems: Problems, settings: Settings, counts: Counts = Counts(), **more: Any) -> Self:
-        """From its problems alone."""
         return cls(task, problems.means(), len(problems), problems.samples, settings, problems, counts, **more)
 
     @property
@@ -139,7 +138,6 @@ class Run:
 
     @property
     def counts(self) -> Counts:
-        """Of all its tasks."""
         return Counts.add([result.counts for result in self.tasks.values()])
 
 

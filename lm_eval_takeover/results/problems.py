@@ -49,11 +49,9 @@ class Problems:
         return len(self.ids)
 
     def means(self) -> dict[str, float]:
-        """The mean of each metric over problems."""
         return {metric: float(values.mean()) for metric, values in self.values.items()}
 
     def ordered_as(self, ids: tuple[str, ...]) -> Self:
-        """The problems of these ids, in this order."""
         places = {name: place for place, name in enumerate(self.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}

@@ -9,19 +9,10 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
 
 from scipy.special import betaincinv
 
 APART = 0.10  # from this difference of `unboxed` on, a table says how far reading can move the gap
-
-
-class Read(NamedTuple):
-    """Shares of the samples of one row: correct, correct in a box, and read without a box."""
-
-    acc: float
-    acc_boxed: float
-    unboxed: float
 
 
 @cache
@@ -33,24 +24,22 @@ def read_refused() -> tuple[float, float]:
     return with_box, without
 
 
-def bound_refused(row: Read) -> float:
-    """The share of a row's samples that may be right and refused."""
-    with_box, without = read_refused()
-    return row.acc_boxed * with_box / (1 - with_box) + (row.acc - row.acc_boxed) * without / (1 - without)
+def bound_refused(means: Mapping[str, float]) -> float:
+    """The share of a row's samples that may be right and refused, from its means."""
+    (with_box, without), boxed = read_refused(), means["acc_boxed"]
+    return boxed * with_box / (1 - with_box) + (means["acc"] - boxed) * without / (1 - without)
 
 
-def describe_bend(rows: Mapping[str, Read | None]) -> str | None:
-    """One line on the two rows that differ most in `unboxed`; None where no two differ by more than 10 points."""
-    known = {name: row for name, row in rows.items() if row is not None}
-    most, least = (choose(known, key=lambda name: known[name].unboxed, default="") for choose in (max, min))
-    if not known or known[most].unboxed - known[least].unboxed <= APART:
+def describe_bend(rows: Mapping[str, Mapping[str, float]]) -> str | None:
+    """One line on the two rows whose means of `unboxed` differ most; None where no two differ by more than 10 points."""
+    known = {name: means for name, means in rows.items() if {"acc", "acc_boxed", "unboxed"} <= means.keys()}
+    most, least = (choose(known, key=lambda name: known[name]["unboxed"], default="") for choose in (max, min))
+    if not known or known[most]["unboxed"] - known[least]["unboxed"] <= APART:
         return None
-    move = max(map(bound_refused, (known[most], known[least])))
-    shares = (
-        f"{known[most].unboxed:.0%} of the samples of {most} are read without a box, and {known[least].unboxed:.0%} of {least}"
-    )
+    move = max(bound_refused(known[name]) for name in (most, least))
+    shares = f"{known[most]['unboxed']:.0%} of the samples of {most} are read without a box, and {known[least]['unboxed']:.0%}"
     return (
-        f"{shares}. Without a box more right answers are refused, which can move the gap between the two by up to "
+        f"{shares} of {least}. Without a box more right answers are refused, which can move the gap between the two by up to "
         f"{100 * move:.1f} points (--columns reading)"
     )
 

@@ -89,9 +89,8 @@ def mean_interval(values: Values, confidence: float = CONFIDENCE, clusters: Sequ
     `n_eff = N / deff`, where `deff` is the variance between problems over that of problems whose samples all agree,
     `(sum (x - m)^2 + 1) / (N m (1 - m) + 1)`. It is 1 where all samples of a problem agree, down to 1/8 where 8 are independent,
     and 1 at 0 of 240 or 240 of 240, where the data cannot tell. Student's t replaces the normal quantile, since `deff` is
-    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals); of clusters as many count as Kish's
-    number says (`count_effective`). Near 0 and 1, where Wilson's nearer
-    bound is too near, a one-sided exact bound replaces it, as Brown, Cai and DasGupta do (Stat. Sci. 16, 2001).
+    estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals); clusters count as `count_effective`
+    says. Near 0 and 1 a one-sided exact bound replaces Wilson's nearer one (Brown, Cai and DasGupta, Stat. Sci. 16, 2001).
     """
     effective = count_effective(as_values(np.unique(clusters, return_counts=True)[1])) if clusters else len(values)
     values = by_cluster(values, clusters)
@@ -203,10 +202,8 @@ def add_unseen(squares: Values, cubes: Values) -> Values:
 
 
 def covariance_of_means(differences: Values) -> Values:
-    """Covariance [rows, rows] of the means of `differences` [rows, problems], with the variances of `paired_difference`."""
+    """Covariance [rows, rows] of the means of `differences` [rows, 2 or more problems], with `paired_difference`'s variances."""
     count = differences.shape[1]
-    if count < 2:
-        return np.eye(len(differences))  # nothing is known, as in `errors_of`
     centred = differences - differences.mean(axis=1, keepdims=True)
     squares = centred @ centred.T
     np.fill_diagonal(squares, add_unseen(squares.diagonal(), (centred**3).sum(axis=1)))

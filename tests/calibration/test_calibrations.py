@@ -99,14 +99,14 @@ def made():
 def test_tau_and_kappa_equal_their_definitions(rho):
     threshold = calibrate_values(SCORES).threshold(rho)
     tau = np.quantile(SCORES, 1 - rho)
-    assert threshold.tau == pytest.approx(tau, rel=1e-12)
-    assert threshold.kappa_threshold_to_mean == pytest.approx(tau / SCORES.mean(), rel=1e-12)
-    assert threshold.kappa_tail_to_mean == pytest.approx(SCORES[tau < SCORES].mean() / SCORES.mean(), rel=1e-9)
+    assert threshold["tau"] == pytest.approx(tau, rel=1e-12)
+    assert threshold["kappa_threshold_to_mean"] == pytest.approx(tau / SCORES.mean(), rel=1e-12)
+    assert threshold["kappa_tail_to_mean"] == pytest.approx(SCORES[tau < SCORES].mean() / SCORES.mean(), rel=1e-9)
 
 
 def test_zero_scores_give_a_gate_that_fires_on_whatever_is_not_zero():
     threshold = calibrate_values(np.zeros(100)).threshold(0.03)
-    gate = Gate(threshold.tau, threshold.kappa_threshold_to_mean)
+    gate = Gate(threshold["tau"], threshold["kappa_threshold_to_mean"])
     assert fires_along(gate, torch.tensor([0.0, 0.1, 0.0])).tolist() == [False, True, False]
 
 
@@ -140,7 +140,7 @@ def test_a_target_is_found_by_its_whole_gate(made):
 def test_a_published_table_is_read_by_columns():
     published, column = find_calibration("qwen3-0.6b-base+qwen3-8b:2")
     assert (column, published.source, published.default_row) == (2, "published", "GSM8K")
-    assert published.published("ce", 2).tau == 0.467
+    assert published.published("ce", 2)["tau"] == 0.467
     for column in (0, 4):
         with pytest.raises(CalibrationError, match=r"has columns .*, strictest first"):
             published.published("ce", column)

@@ -248,7 +248,7 @@ def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugi
     assert "\ntest_margin " in capsys.readouterr().out
     arguments = {"calibration": str(out), "plugins": plugin, "score": "test_margin", "spike_ratio": 0.1}
     lm = GuidedTakeover(**arguments)
-    assert lm.policy.gate.tau == pytest.approx(held.score("test_margin").threshold(0.1).tau)
+    assert lm.policy.gate.tau == pytest.approx(held.score("test_margin").threshold(0.1)["tau"])
     changed = replace(held.score("test_margin"), plugin={"source": "stranger.py", "digest": "0" * 32})
     other = tmp_path / "other.json"
     write_calibration(replace(held, scores=held.scores | {"test_margin": changed}), other)

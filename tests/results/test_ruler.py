@@ -6,7 +6,7 @@ import pytest
 from helpers.results import TASK, takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.results.ruler import Read, bound_refused, describe_bend, read_refused
+from lm_eval_takeover.results.ruler import bound_refused, describe_bend, read_refused
 
 
 def build(tmp_path, capsys, base_boxed):
@@ -25,9 +25,9 @@ def test_a_base_without_boxes_bends_the_ruler(tmp_path, capsys):
     assert line in printed
     assert line.startswith("90% of the samples of Small-Base are read without a box")
     without = read_refused()[1]
-    most = max(bound_refused(row) for row in (Read(0.25, 0.0, 0.9), Read(0.5, 0.5, 0.0)))
-    assert f"up to {100 * most:.1f} points" in line
-    assert bound_refused(Read(0.25, 0.0, 0.9)) == pytest.approx(0.25 * without / (1 - without))
+    base, guided = {"acc": 0.25, "acc_boxed": 0.0}, {"acc": 0.5, "acc_boxed": 0.5}
+    assert f"up to {100 * max(map(bound_refused, (base, guided))):.1f} points" in line
+    assert bound_refused(base) == pytest.approx(0.25 * without / (1 - without))
     guided = next(row for row in board["rows"] if row["kind"] == "guided")
     assert guided["recovery"]["acc_of_boxes_why"] == "a row has no boxes, or does not say"
 
@@ -40,6 +40,6 @@ def test_rows_that_box_alike_are_read_alike(tmp_path, capsys):
 
 
 def test_ten_points_are_the_limit():
-    assert describe_bend({"a": Read(0.5, 0.4, 0.10), "b": Read(0.5, 0.5, 0.0), "c": None}) is None
-    assert describe_bend({"a": Read(0.5, 0.4, 0.11), "b": Read(0.5, 0.5, 0.0)}) is not None
-    assert describe_bend({}) is None
+    one, other = {"acc": 0.5, "acc_boxed": 0.4}, {"acc": 0.5, "acc_boxed": 0.5, "unboxed": 0.0}
+    assert describe_bend({"a": one | {"unboxed": 0.10}, "b": other, "c": one}) is None is describe_bend({})
+    assert describe_bend({"a": one | {"unboxed": 0.11}, "b": other}) is not None

@@ -284,7 +284,7 @@ def list_limits(calibration: Calibration) -> list[str]:
 def peak_share(calibration: Calibration) -> float:
     """The share of all ce at the tenth of the tokens where it is highest: 1.00 of the demo pair; 1 where there is no ce."""
     held = calibration.scores.get("ce")
-    return 0.1 * held.threshold(0.1).kappa_tail_to_mean if held is not None and held.mean else 1.0
+    return 0.1 * held.threshold(0.1)["kappa_tail_to_mean"] if held is not None and held.mean else 1.0
 
 
 def render_page(calibration: Calibration, path: str, scores: Sequence[str] | None = None) -> str:

@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.results and not options.thinking and not options.published:
         raise ArgumentError("leaderboard needs RESULTS, the folder of `lm_eval … --output_path`, or --published")
     from lm_eval_takeover.commands.leaderboard.formats import write_table
-    from lm_eval_takeover.commands.leaderboard.rows import build_board, describe_published
+    from lm_eval_takeover.commands.leaderboard.published import read_published_rows
+    from lm_eval_takeover.commands.leaderboard.rows import build_board
     from lm_eval_takeover.results.problems import ReadOptions
-    from lm_eval_takeover.results.published import read_published_rows
 
     reading = ReadOptions(options.filter, options.max_missing, options.group)
     named = {row.name: row for folder in options.results for row in folder.glob("*/")}
@@ -46,6 +46,6 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--vs '{options.vs}' is neither a folder nor a row of compare; {nearest(str(options.vs), named)}")
     board = build_board(options.results, options.thinking, versus, reading)
     if options.published:
-        board = replace(board, rows=[*board.rows, *map(describe_published, read_published_rows())])
+        board = replace(board, rows=[*board.rows, *read_published_rows()])
     sys.stdout.write(write_table(board, options.format, options.columns))
     return 0

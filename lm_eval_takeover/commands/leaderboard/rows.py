@@ -1,4 +1,4 @@
-"""The rows of the table, measured and published: names, figures, averages, Recovery, and what differs between them."""
+"""The measured rows of the table: names, figures, averages, Recovery, and what differs between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,11 @@ from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.documents import describe_varying
 from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, find_results, read_runs
 from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, list_kept_rows
-from lm_eval_takeover.results.problems import ACC, ReadOptions
-from lm_eval_takeover.results.published import Pair, PublishedRow
-from lm_eval_takeover.results.ruler import Read, describe_bend
+from lm_eval_takeover.results.problems import ReadOptions
+from lm_eval_takeover.results.ruler import describe_bend
 from lm_eval_takeover.runs.identity import find_missed_rate
 
 MEASURED = "measured"
-NOT_PRINTED = "not printed in the source, or lost there"
-LOST = "(spike ratio lost in print)"  # the source has an empty bracket there
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
 _FIRST = ("model", "rate", "seed", "chat_template", "base", "guide")  # what a name says before all else
 _LAST = ("scorer", "score_top_p", "tau", "kappa")  # said where nothing else tells runs apart; the nominal rate is for these
@@ -130,10 +127,9 @@ def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> Boa
     )
 
 
-def _read_shares(average: summary.Summary | None) -> Read | None:
-    shares = () if average is None else (average.acc.value, average.rates.acc_boxed, average.rates.unboxed)
-    known = [share for share in shares if share is not None]
-    return Read(*known) if len(known) == len(Read._fields) else None
+def _read_shares(average: summary.Summary | None) -> dict[str, float]:
+    shares = {} if average is None else {"acc": average.acc.value, **vars(average.rates)}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def _list_warnings(rows: Sequence[Run], averaged: Sequence[str]) -> list[str]:
@@ -240,24 +236,3 @@ def _shorten(name: str, value: Any) -> str:
     if name in ("base", "guide"):
         text = text.rpartition("/")[2]
     return text if len(text) <= 30 else f"{text[:27]}..."
-
-
-def describe_published(row: PublishedRow) -> BoardRow:
-    printed = row.average != (None, None)
-    return BoardRow(
-        row.model.replace("()", LOST),
-        row.kind,
-        f"published, Table {row.table}",
-        row.nominal,
-        summary.Rates(),
-        {task: summary.Summary(_name_pair(pair), summary.Rates(), None, None, 8) for task, pair in row.tasks.items()},
-        summary.Summary(_name_pair(row.average), summary.Rates(), None, None, 8) if printed else None,
-        None if printed else NOT_PRINTED,
-        _name_pair(row.recovery, NOT_PRINTED),
-    )
-
-
-def _name_pair(pair: Pair, why: str | None = None) -> dict[str, summary.Figure]:
-    """Acc and Pass@8 without intervals, which the paper does not print."""
-    acc, passed = (summary.Figure(value, why=why if value is None else None) for value in pair)
-    return {ACC: acc, "pass@8": passed}

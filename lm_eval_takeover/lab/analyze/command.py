@@ -37,4 +37,4 @@ def run(options: argparse.Namespace) -> int:
     need_lab_packages("analyze")
     from lm_eval_takeover.lab.analyze.tables import analyze
 
-    return analyze(options)
+    return analyze(options.run_dirs, options.out, options.only, options.near, options.rollouts, options.tokenizer)

@@ -134,7 +134,6 @@ class Inputs:
 
     @cached_property
     def scored_names(self) -> dict[bytes, list[Name]]:
-        """By key of a scored text its names."""
         return _name_texts(self.scored)
 
     def read_scores(self, samples: Sequence[Answered], codes: Vocabulary | None) -> Iterator[tuple[list[Name], SampleTokens]]:

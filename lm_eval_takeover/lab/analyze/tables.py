@@ -1,6 +1,5 @@
 """Makes and writes every analysis that the given runs allow."""
 
-import argparse
 import heapq
 import os
 import sys
@@ -35,27 +34,32 @@ from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folde
 from lm_eval_takeover.storage.files import write_text
 
 INDEX = "analysis.json"
+_EMPTY = {  # why an analysis may have no rows
+    "flips": "no other run has problems of the base run; give a second run of the same tasks",
+    "ranks": "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)",
+}
 
 
-def analyze(options: argparse.Namespace) -> int:
+def analyze(
+    run_dirs: Sequence[Path], out: Path, only: str = "", near: float = 0.1, rollouts: str = "base", tokenizer: str | None = None
+) -> int:
     """Returns the exit status. Raises ArgumentError where nothing can be shown, or not what `--only` names."""
-    names = [name.strip() for name in options.only.split(",") if name.strip()]
+    names = [name.strip() for name in only.split(",") if name.strip()]
     for name in names:
         if name not in COLUMNS:
             raise ArgumentError(f"--only '{name}' is not an analysis; {nearest(name, COLUMNS)}")
-    inputs = Inputs.name(read_run_folders(options.run_dirs), options.tokenizer, options.rollouts)
-    tables, missing = make_tables(inputs, names or list(COLUMNS), options.near)
+    inputs = Inputs.name(read_run_folders(run_dirs), tokenizer, rollouts)
+    tables, missing = make_tables(inputs, names or list(COLUMNS), near)
     if missing and (names or not tables):
         name, reason = next(iter(missing.items()))
         raise ArgumentError(f"{name} cannot be shown: {reason}")
     described = [
-        {"name": name, "path": os.path.relpath(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
+        {"name": name, "path": os.path.relpath(run.folder, out), "policy": run.policy, "tasks": run.tasks}
         for name, run in inputs.runs.items()
     ]
-    index = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
-    index |= {"near": options.near, "rollouts": options.rollouts}
-    held = holding("out", options.out, "analysis.lock", wait=True)
-    with held, writing("out", options.out), replacing(options.out, INDEX) as folder:
+    index: dict[str, Any] = {"version": __version__, "runs": described, "analyses": list(tables), "cannot_show": missing}
+    index |= {"near": near, "rollouts": rollouts}
+    with holding("out", out, "analysis.lock", wait=True), writing("out", out), replacing(out, INDEX) as folder:
         for name, table in tables.items():
             write_analysis(folder, name, table)
         write_text(folder / INDEX, write_json(index))
@@ -65,7 +69,7 @@ def analyze(options: argparse.Namespace) -> int:
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     for line in [*inputs.notes, *(f"one task: the rows `mean` are those of {task}" for task in tasks if len(tasks) == 1)]:
         print(for_terminal(line), file=sys.stderr)
-    print(f"{', '.join(tables)} -> {options.out}")
+    print(f"{', '.join(tables)} -> {out}")
     return 0
 
 
@@ -88,13 +92,15 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "examples": lambda: make_examples(inputs),
         "budget": lambda: outcomes.tabulate_budget(inputs.results),
         "rates": lambda: outcomes.tabulate_rates(inputs.samples),
-        "flips": lambda: make_flips(inputs),
+        "flips": lambda: outcomes.tabulate_flips(inputs.verdicts, inputs.base_name),
         "cross": lambda: make_cross(inputs, near),
         "ranks": lambda: make_ranks(inputs),
     }
     for name in (name for name in COLUMNS if name in names):
         try:
             table = makers[name]() if name in makers else SCORED[name].tabulate(read(name))
+            if table.is_empty() and name in _EMPTY:
+                raise CannotShow(_EMPTY[name])
             tables[name] = table.select(COLUMNS[name])
         except CannotShow as reason:
             missing[name] = str(reason)
@@ -109,12 +115,10 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
     def measure(group: Sequence[Answered]) -> dict[str, pl.DataFrame]:
         return measure_texts(names, scores, inputs.read_scores(group, codes))
 
-    frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     with ThreadPoolExecutor(count_cores()) as pool:  # numpy and zstd let other threads run
-        for measured in tqdm(pool.map(measure, groups), "Reading scores", len(groups), unit="group"):
-            for name, frame in measured.items():
-                frames[name].append(frame)
-    return {name: pl.concat(parts).sort("task", maintain_order=True) for name, parts in frames.items() if parts}
+        measured = list(tqdm(pool.map(measure, groups), "Reading scores", len(groups), unit="group"))
+    parts = {name: [of_group[name] for of_group in measured if name in of_group] for name in names}
+    return {name: pl.concat(own).sort("task", maintain_order=True) for name, own in parts.items() if own}
 
 
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
@@ -159,14 +163,6 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
                 yield {"task": task, "doc_id": doc_id, **facts, "in_set": nothing, "in_base": counts}
 
 
-def make_flips(inputs: Inputs) -> pl.DataFrame:
-    """Rescued and harmed problems of every other run against the base run; each prompt is one problem."""
-    table = outcomes.tabulate_flips(inputs.verdicts, inputs.base_name)
-    if table.is_empty():
-        raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
-    return table
-
-
 def make_ranks(inputs: Inputs) -> pl.DataFrame:
     """Of guided runs whose traces say what the host would have drawn."""
     rows = [
@@ -174,10 +170,7 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
         for name, run in inputs.guided().items()
         for task, sample in inputs.read_traces(run)
     ]
-    table = outcomes.tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
-    if table.is_empty():
-        raise CannotShow("no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)")
-    return table
+    return outcomes.tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
 
 
 def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
@@ -193,9 +186,9 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
     }
     accuracies = []
     for name, run in runs.items():
-        models = {role: run.takeover.get(role) for role in ("base", "guide")}
+        told = run.takeover
         alone = {
-            one.policy: each for each, one in inputs.runs.items() if one.takeover.get(one.policy) == models.get(one.policy, 0)
+            one.policy: each for each, one in inputs.runs.items() if one.takeover.get(one.policy, 0) == told.get(one.policy)
         }
         host, donor = alone.get(run.host), alone.get(run.donor)
         for task in run.tasks:

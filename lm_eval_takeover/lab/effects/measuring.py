@@ -20,7 +20,7 @@ from lm_eval_takeover.errors import ArgumentError, run_in_batches
 from lm_eval_takeover.lab.analyze.tables import write_analysis
 from lm_eval_takeover.lab.effects.positions import Candidates, Form, Position
 from lm_eval_takeover.lab.measures import effects
-from lm_eval_takeover.lab.measures.effects import CONTROL, TAKEOVER, measure_position
+from lm_eval_takeover.lab.measures.effects import CONTROL, TAKEOVER
 from lm_eval_takeover.lab.score.scoring import Readers, restore_arguments
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
@@ -139,10 +139,9 @@ def _choose(
 ) -> list[Position]:
     """Takeovers and controls, and a line where there are fewer controls than were asked for."""
     host, donor = form.run.host, form.run.donor
-    other = {TAKEOVER: host, CONTROL: donor}
     chosen: list[Position] = []
     for kind, count in wanted.items():
-        policy = ALONE[other[kind]]()
+        policy = ALONE[host if kind == TAKEOVER else donor]()
 
         def ask(positions: Sequence[Position], policy: Policy = policy) -> list[int]:
             return writer.draw(policy, [form.next_token(position) for position in positions])
@@ -207,35 +206,34 @@ def _judge(
     run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Continued]]
 ) -> dict[Position, list[bool]]:
     """A verdict on each text; all of a problem go to its task together. Raises ArgumentError where the problem has changed."""
-    responses: dict[tuple[str, int], list[Response]] = {}
-    samples = {position.sample.name[:2]: position.sample for position in behind}
-    for position, texts in behind.items():
-        responses.setdefault(position.sample.name[:2], []).extend(text.response for text in texts)
-    verdicts: dict[tuple[str, int], Iterator[bool]] = {}
+    problems: dict[tuple[str, int], list[Position]] = {}
+    for position in behind:
+        problems.setdefault(position.sample.name[:2], []).append(position)
+    verdicts: dict[Position, list[bool]] = {}
     for name, task in tasks.items():
-        problems = [problem for problem in responses if problem[0] == name]
-        documents = list(task.eval_docs)
-        instances = []
-        for _, doc_id in problems:
-            gold = run.find_prompt(samples[name, doc_id])["answer"]
+        own = [(doc_id, positions) for (task_name, doc_id), positions in problems.items() if task_name == name]
+        documents, instances = list(task.eval_docs), []
+        for doc_id, positions in own:
+            gold = run.find_prompt(positions[0].sample)["answer"]
             if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
                 raise ArgumentError(
                     f"task '{name}', doc {doc_id} is another problem than the one that the run in '{run.folder}' was asked; its "
                     f"data set has changed"
                 )
             instance = Instance("generate_until", documents[doc_id], ("", {}), 0, metadata=(name, doc_id, 1))
-            instance.resps = list(responses[name, doc_id])
+            instance.resps = [text.response for position in positions for text in behind[position]]
             instances.append(instance)
         for filtering in task._filters if instances else ():
             filtering.apply(instances)
-        for problem, instance in zip(problems, instances, strict=True):
+        for (_, positions), instance in zip(own, instances, strict=True):
             record = next(iter(instance.filtered_resps.values()))
             if not isinstance(record, Record):
                 raise ArgumentError(
                     f"task '{name}': effects need a verdict on each sample; give the task file class: SampledTask (docs/tasks.md)"
                 )
-            verdicts[problem] = iter([outcome == "correct" for _, outcome in record])
-    return {position: [next(verdicts[position.sample.name[:2]]) for _ in texts] for position, texts in behind.items()}
+            correct = iter([outcome == "correct" for _, outcome in record])
+            verdicts |= {position: [next(correct) for _ in behind[position]] for position in positions}
+    return verdicts
 
 
 def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], texts: Sequence[Continued]) -> dict[str, Any]:
@@ -244,7 +242,7 @@ def _describe(position: Position, values: dict[str, Any], verdicts: list[bool], 
     task, doc_id, sample = position.sample.name
     named = {"task": task, "doc_id": doc_id, "sample": sample, "position": position.place, "kind": position.kind}
     drawn = {"host_token_id": position.host_token, "donor_token_id": position.donor_token, "score": position.scores[-1]}
-    measured = {"inclusion": position.inclusion} | measure_position(host, donor) | values
+    measured = {"inclusion": position.inclusion} | effects.measure_position(host, donor) | values
     measured["place"] = position.place / position.length
     behind = {"host": texts[:half], "donor": texts[half:]}
     inner = {"problem": f"{task} {doc_id}", "host": host, "donor": donor, "begun": position.begun, "texts": behind}

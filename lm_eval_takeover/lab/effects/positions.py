@@ -89,22 +89,16 @@ class Candidates:
 
     def _read(self, chosen: NDArray[np.int64], inclusion: NDArray[np.float64]) -> list[Position]:
         """These candidates with the tokens before them, in the order of the texts."""
-        samples = self.run.stored_samples()
-        wanted: dict[bytes, list[tuple[Any, float]]] = {}
-        for row, share in zip(self.rows[chosen], inclusion, strict=True):
-            wanted.setdefault(samples[row["text"]].stored.key, []).append((row, float(share)))
-        texts = [samples[text] for text in sorted(set(self.rows["text"][chosen].tolist()))]
+        rows, samples, positions = self.rows[chosen], self.run.stored_samples(), []
+        texts = [samples[text] for text in np.unique(rows["text"])]
         read = {sample.stored.key: (sample, found) for sample, found in self.run.read_traces(_COLUMNS, texts)}
-        positions = []
-        for key, rows in wanted.items():
-            sample, found = read[key]
-            prompt = tuple(self.run.find_prompt(sample)["prompt_ids"])
-            tokens, scores = found["token_id"].tolist(), found["score"].tolist()
-            for row, share in rows:
-                place = int(row["token"])
-                host, donor = (int(row["host"]), tokens[place]) if self.kind == TAKEOVER else (tokens[place], UNKNOWN)
-                before, of_before = tuple(tokens[:place]), tuple(scores[: place + 1])
-                positions.append(Position(self.kind, sample, prompt, before, of_before, len(tokens), host, donor, share))
+        for row, share in zip(rows, inclusion.tolist(), strict=True):
+            sample, found = read[samples[row["text"]].stored.key]
+            prompt, place = tuple(self.run.find_prompt(sample)["prompt_ids"]), int(row["token"])
+            tokens, scores = found["token_id"].tolist(), tuple(found["score"][: place + 1].tolist())
+            host, donor = (int(row["host"]), tokens[place]) if self.kind == TAKEOVER else (tokens[place], UNKNOWN)
+            before = tuple(tokens[:place])
+            positions.append(Position(self.kind, sample, prompt, before, scores, len(tokens), host, donor, share))
         return positions
 
 

@@ -24,8 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
     effects = "what `effects` wrote of one of these rows: adds an oracle over single tokens"
     add("--effects", type=Path, metavar="DIR", help=effects)
-    formats = {"choices": ("table", "md", "latex")}
-    add_shared(parser, "format", format=formats)
+    add_shared(parser, "format", format={"choices": ("table", "md", "latex")})
 
 
 def run(options: argparse.Namespace) -> int:

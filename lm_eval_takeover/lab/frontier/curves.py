@@ -75,7 +75,6 @@ class Area:
 
     @cached_property
     def mean(self) -> Difference:
-        """With its error over problems."""
         return average_differences(self.problems)
 
     def interval(self) -> Interval:

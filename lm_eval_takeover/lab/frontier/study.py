@@ -263,13 +263,13 @@ class Study:
         drafted = [point for point in points if point.row.name == DRAFTED]
         others = [point for point in alone.values() if point is not host]
         compared = [host, *others, *methods, *drafted]
-        problems: dict[str, list[Problems]] = {point.row.label: [] for point in compared}
+        aligned = []
         for task in tasks:
             known = [point.results[task].problems for point in compared if task in point.results]
             if len(known) < len(compared) or (sides := align(known)) is None:
                 return "no areas: the rows have different problems, or no samples"
-            for own, aligned in zip(problems.values(), sides, strict=True):
-                own.append(aligned)
+            aligned.append(sides)
+        problems = dict(zip((point.row.label for point in compared), zip(*aligned, strict=True), strict=True))
         families: dict[str, list[Point]] = {}
         for point in methods:
             families.setdefault(point.row.family, []).append(point)

@@ -125,7 +125,6 @@ class Positions:
         self.outcomes = Outcomes(gained, lost, self.pairs, exact=exact)
 
     def mean(self, inside: NDArray[np.bool_] | None = None) -> Interval:
-        """The mean effect, of all or of some of them."""
         inside = np.ones(len(self.effects), dtype=bool) if inside is None else inside
         return nested_mean(self.effects[inside], self.problems[inside], self.weights[inside])
 

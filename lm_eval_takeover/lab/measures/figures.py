@@ -73,7 +73,6 @@ def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFra
 
 
 def colour_rows(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each row of a comparison, by its name."""
     known = {name: _OF_ROWS.get(re.split(r"[@:-]", name)[0]) for name in dict.fromkeys(names)}
     others = [name for name, colour in known.items() if colour is None]
     return {name: colour or _FURTHER[others.index(name) % len(_FURTHER)] for name, colour in known.items()}

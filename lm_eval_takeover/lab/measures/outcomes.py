@@ -28,8 +28,7 @@ _FIRST_RANKS = np.array([1, 2, 3, 4, 11, 101])  # of each bucket
 def tabulate_budget(runs: Mapping[str, Run]) -> pl.DataFrame:
     """Figure 5: realized rate, Acc and Pass@8 of each run by task. `pass8` is Pass@k, k = 8 or the samples that there are."""
     tasks = choose_averaged([task for run in runs.values() for task in run.tasks])
-    rows: list[dict[str, Any]] = []
-    means: list[dict[str, Any]] = []
+    rows = []
     for name, run in runs.items():
         facts = {"run": name, "policy": run.takeover.get("policy"), "score": run.takeover.get("score")}
         facts["nominal"] = find_nominal_rate(run.takeover)
@@ -38,9 +37,8 @@ def tabulate_budget(runs: Mapping[str, Run]) -> pl.DataFrame:
             summaries[MEAN] = average([summaries[task] for task in tasks])
         for task, summary in summaries.items():
             row = {"task": task, **facts, "realized_rate": summary.rates.realized_rate, "k": summary.k}
-            row |= summary.acc.describe("acc") | summary.passed.describe("pass8")
-            (means if task == MEAN else rows).append(row)
-    return pl.DataFrame([*rows, *means], infer_schema_length=None)
+            rows.append(row | summary.acc.describe("acc") | summary.passed.describe("pass8"))
+    return pl.DataFrame(rows, infer_schema_length=None).sort(pl.col("task") == MEAN, maintain_order=True)
 
 
 def tabulate_rates(samples: pl.DataFrame) -> pl.DataFrame:

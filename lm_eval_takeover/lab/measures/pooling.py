@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from lm_eval_takeover.results.statistics import Values
 from lm_eval_takeover.results.summary import choose_averaged
@@ -61,7 +60,9 @@ def sum_samples(measured: pl.DataFrame, *columns: str) -> list[Values]:
     for (task,), group in measured.group_by(["task"], maintain_order=True):
         names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
         weights = draw_weights(len(names), str(task))
-        sums = [sums[i] + weights @ sum_by(group[name].to_numpy(), index, len(names)) for i, name in enumerate(columns)]
+        for place, name in enumerate(columns):
+            rows = group[name].to_numpy().reshape(len(group), -1)
+            sums[place] += weights @ np.stack([np.bincount(index, column, len(names)) for column in rows.T], axis=1)
     return sums
 
 
@@ -101,12 +102,6 @@ def tabulate_ratios(
         for place, label in enumerate(labels)
     ]
     return pl.DataFrame(rows, infer_schema_length=None)
-
-
-def sum_by(values: NDArray[Any], index: NDArray[Any], count: int) -> Values:
-    """Sums of rows by problem: `[problems, k]`, of single numbers `[problems, 1]`."""
-    rows = values.reshape(len(values), -1).astype(np.float64)
-    return np.stack([np.bincount(index, column, count) for column in rows.T], axis=1)
 
 
 def interval(replicates: Values) -> tuple[float | None, float | None]:

@@ -147,21 +147,17 @@ class Manifest:
 
 def read_manifest(own: Path | None = None) -> Manifest:
     """The one in the package, and the set-ups of a file of one's own. Raises ArgumentError for a file that is none."""
-    manifest: Manifest = _parse(Path(__file__).with_name("manifest.toml").read_bytes())
+    packaged = Path(__file__).with_name("manifest.toml").read_text(encoding="utf-8")
+    manifest: Manifest = check(tomllib.loads(packaged), Manifest)
     if own is None:
         return manifest
     try:
-        more = _parse(read_bounded(own))
+        more: Manifest = check(tomllib.loads(read_bounded(own).decode()), Manifest)
     except (OSError, ValueError) as error:
         raise ArgumentError(
             f"--setups '{own}' cannot be read: {error}; expected [pairs.NAME] with base, guide, tasks"
         ) from error
     return Manifest({**manifest.pairs, **more.pairs}, {**manifest.items, **more.items})
-
-
-def _parse(text: bytes) -> Manifest:
-    manifest: Manifest = check(tomllib.loads(text.decode()), Manifest)
-    return manifest
 
 
 def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
@@ -177,19 +173,15 @@ def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[s
         if back := [row for row in rows if is_reverse(row)]:
             way = ["--direction", REVERSE, "--run_dir", str(folder / REVERSE)]
             yield [*compare, "--rows", ",".join(back), *way, *options.rest]
-    analyses: dict[str, dict[str, Item]] = {}
-    for name, item in items.items():
-        if item.analyses:
-            analyses.setdefault(item.place, {})[name] = item
-    read = [item for those in analyses.values() for item in those.values()]
-    for role in dict.fromkeys(item.rollouts for item in read):
+    analysed = [item for item in items.values() if item.analyses]
+    for role in dict.fromkeys(item.rollouts for item in analysed):
         yield ["score", str(folder / role)]
-    for place, those in analyses.items():
-        first, out = next(iter(those.values())), folder / "analysis" / place
-        only = ",".join(dict.fromkeys(name for item in those.values() for name in item.analyses))
-        whose = ["--rollouts", first.rollouts]
-        yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only, *whose]
-        if any(item.report for item in those.values()):
+    for place in dict.fromkeys(item.place for item in analysed):
+        those, out = [item for item in analysed if item.place == place], folder / "analysis" / place
+        only = ",".join(dict.fromkeys(name for item in those for name in item.analyses))
+        whose = ["--rollouts", those[0].rollouts]
+        yield ["analyze", *(str(folder / label) for label in those[0].labels), "--out", str(out), "--only", only, *whose]
+        if any(item.report for item in those):
             yield ["report", str(out), "--out", str(folder / "report.html")]
     for task in (pair.calibrate or pair.tasks.split()) if any(item.calibrate for item in items.values()) else ():
         out = folder / "thresholds" / f"{make_component(task)}.json"
@@ -248,7 +240,6 @@ def _read_printed(item: Item) -> Table | None:
 
 
 def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
-    """The results of an item that are there."""
     needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
     board, analysis = folder / "leaderboard.json", folder / "analysis" / item.place

@@ -25,7 +25,7 @@ from lm_eval_takeover.escaping import for_terminal, make_page_policy
 from lm_eval_takeover.lab.extra import draw_svg
 from lm_eval_takeover.lab.measures.figures import DRAWN, SIZE, draw_overview
 from lm_eval_takeover.lab.measures.pooling import MEAN
-from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, clean_figure, read_effects, read_figure
+from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, clean_figure, find_analysis, read_effects, read_figure
 from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.documents import Fields
@@ -42,7 +42,7 @@ _PAGE = files("lm_eval_takeover.lab.report") / "page"
 
 def build(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises ArgumentError for what cannot be read or written, or does not fit."""
-    analysis = Analysis.read(options.analysis)
+    analysis = Analysis.read(find_analysis(options.analysis, options.tokenizer))
     groups = list_picks(analysis)
     effects = read_effects(options.effects) if options.effects else None
     pieces = _load_pieces(analysis, options.tokenizer)
@@ -201,7 +201,6 @@ def _show(figure: Figure, form: str) -> str:
 
 
 def list_columns(analysis: Analysis, head: Sequence[Row]) -> list[tuple[str, str]]:
-    """Headings, and what they mean."""
     passed = [*head[0].scores][1] if head else ""
     named = (row.require("reference", str | None, None) for row in analysis.board.values())
     reference = next(filter(None, named), "the guide")

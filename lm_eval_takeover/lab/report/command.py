@@ -34,8 +34,6 @@ def run(options: argparse.Namespace) -> int:
     need_lab_packages("report")
     from lm_eval_takeover.commands._output import check_replaceable
     from lm_eval_takeover.lab.report.building import build
-    from lm_eval_takeover.lab.report.inputs import find_analysis
 
     check_replaceable("out", options.out, "a report")
-    options.analysis = find_analysis(options.analysis, options.tokenizer)
     return build(options)

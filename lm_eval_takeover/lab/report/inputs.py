@@ -5,7 +5,6 @@ Figures, those of `compare` too, become safe parts of a page, in its own colours
 
 import json
 import re
-from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ from xml.etree import ElementTree
 from markupsafe import Markup
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.lab.analyze.command import add_options
 from lm_eval_takeover.lab.analyze.tables import INDEX, analyze
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
@@ -68,12 +66,8 @@ def find_analysis(folder: Path, tokenizer: str | None) -> Path:
         return folder
     if not any(list_ranks(path) for path in find_run_dirs(folder)):
         raise ArgumentError(f"'{folder}' holds no {INDEX} of analyze and no run; give one, or a folder of compare")
-    out = folder / "analysis"
-    parser = ArgumentParser()
-    add_options(parser)
-    words = ["--out", str(out), *(["--tokenizer", tokenizer] if tokenizer else []), "--", str(folder)]
-    analyze(parser.parse_args(words))
-    return out
+    analyze([folder], folder / "analysis", tokenizer=tokenizer)
+    return folder / "analysis"
 
 
 class IndexedRun(TypedDict):
@@ -108,7 +102,6 @@ class Analysis:
 
     @property
     def base(self) -> str | None:
-        """The run of the base alone, where there is one."""
         return next((name for name, run in self.runs.items() if run.written_by == "base"), None)
 
     @cached_property
@@ -118,7 +111,6 @@ class Analysis:
 
     @cached_property
     def board(self) -> dict[str, Fields]:
-        """By run its row of that leaderboard."""
         rows = [
             Fields(board.place, row, "rows") for board in self.boards for row in board.require("rows", list[dict[str, Any]])
         ]
@@ -145,7 +137,6 @@ class Analysis:
 
     @cached_property
     def samples(self) -> dict[str, dict[tuple[str, int], list[Answered]]]:
-        """By run and problem its samples, in order."""
         by_run: dict[str, dict[tuple[str, int], list[Answered]]] = {}
         for name, run in self.runs.items():
             by_run[name] = {problem: list(of) for problem, of in groupby(run.answered, lambda one: one.name[:2])}
@@ -173,7 +164,6 @@ def read_effects(folder: Path) -> dict[str, Any]:
 
 
 def _check_position(position: dict[str, Any]) -> dict[str, Any]:
-    """The fields that the page shows, in their types."""
     sides = {
         role: {
             "token": str(position[role]["token"]),

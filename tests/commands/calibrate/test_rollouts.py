@@ -85,14 +85,14 @@ def test_tau_and_kappa_equal_numpy_on_all_scores_and_shares_the_rule_in_a_loop(m
     for rho in (0.005, 0.01, 0.03, 0.05, 0.1):
         threshold, tau = made.scores[score].threshold(rho), np.quantile(values, 1 - rho)
         noise = 4e-6  # nats: two steps of float32 between logits of 16 and 32, what it leaves of scores near 0
-        assert threshold.tau == pytest.approx(tau, rel=5e-4, abs=noise)
+        assert threshold["tau"] == pytest.approx(tau, rel=5e-4, abs=noise)
         if registered.get(score).signed:  # no window test
-            assert (threshold.kappa_threshold_to_mean, threshold.kappa_tail_to_mean) == (0, 0)
+            assert (threshold["kappa_threshold_to_mean"], threshold["kappa_tail_to_mean"]) == (0, 0)
             continue
         mean = values.mean()
-        assert threshold.kappa_threshold_to_mean == pytest.approx(tau / mean, rel=5e-4, abs=noise / mean)
+        assert threshold["kappa_threshold_to_mean"] == pytest.approx(tau / mean, rel=5e-4, abs=noise / mean)
         tail = values[values > tau].mean() if (values > tau).any() else tau
-        assert threshold.kappa_tail_to_mean == pytest.approx(tail / mean, rel=1e-3)
+        assert threshold["kappa_tail_to_mean"] == pytest.approx(tail / mean, rel=1e-3)
     for row, rule in itertools.product(made.scores[score].table, KAPPA_RULES):
         each = (reference.fires_along(one, row["tau"], row[f"kappa_{rule}"], 10) for one in trajectories[score])
         fired = sum(map(sum, each))
