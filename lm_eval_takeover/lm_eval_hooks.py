@@ -1,7 +1,7 @@
 """What a process of `lm_eval` does otherwise with this model type. A light import.
 
 options      are checked before slow imports; lm-eval's errors about them are a line       run_command
-errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
+errors       of a user, Ctrl-C and SIGTERM are one line and a status                       stopping.install_error_hook
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
 tasks        of any model have a digest of the code that judged, and sorted documents      observe_tasks
 notices      go where lm-eval's go                                                         share_logging
@@ -28,11 +28,12 @@ from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.commands import RunTask
-from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
+from lm_eval_takeover.errors import ArgumentError, first_line, nearest
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.identity import find_missed_rate
+from lm_eval_takeover.stopping import install_error_hook, is_our_command
 from lm_eval_takeover.storage.digests import watch
-from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
+from lm_eval_takeover.storage.files import TASK_CONFIGS, make_component
 from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
 
 logger = logging.getLogger(__name__)
@@ -219,8 +220,6 @@ def run_command(run: Callable[[Namespace], None], options: Namespace) -> None:
 
 def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options, first what needs no slow import. Raises a TakeoverError of one line."""
-    if is_our_command():
-        use_utf8()
     install_error_hook()
     share_logging()
     written = _read_config(getattr(options, "config", None))

@@ -21,7 +21,7 @@ from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.backends import Backend, identify_backend, open_backend
 from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
-from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
@@ -44,7 +44,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
-        install_error_hook()
+        stopping.install_error_hook()
         lm_eval_hooks.share_logging()
         self.ranks = Ranks()
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads

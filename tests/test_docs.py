@@ -20,7 +20,7 @@ from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.compare.running import check_rows
 from lm_eval_takeover.pair.loading import parse_arguments
 from lm_eval_takeover.runs.parquet import TRACE_SCHEMA
-from lm_eval_takeover.storage.paths import CALIBRATIONS, TASK_CONFIGS
+from lm_eval_takeover.storage.files import CALIBRATIONS, TASK_CONFIGS
 from lm_eval_takeover.tasks.verdicts import list_metrics
 
 README = ROOT / "README.md"

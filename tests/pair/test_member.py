@@ -207,7 +207,7 @@ def test_a_chat_template_that_fails_or_never_ends_is_one_line(folder, monkeypatc
 LITTLE = """
 import sys
 sys.argv = ["lm_eval"]
-from lm_eval_takeover.errors import install_error_hook
+from lm_eval_takeover.stopping import install_error_hook
 install_error_hook()
 bytes(2**60)
 """

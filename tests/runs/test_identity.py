@@ -15,7 +15,7 @@ from lm_eval_takeover.pair.loading import share_pairs
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.paths import CALIBRATIONS
+from lm_eval_takeover.storage.files import CALIBRATIONS
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
 
 HAND = {"tau": 1.5, "kappa": 2.0}

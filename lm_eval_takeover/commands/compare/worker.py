@@ -22,7 +22,6 @@ from typing import Any
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import write_words
-from lm_eval_takeover.errors import install_error_hook
 
 LM_EVAL, CALIBRATE = "lm_eval", "lm-eval-takeover calibrate"
 
@@ -72,7 +71,7 @@ def start_worker(words: Sequence[str], stdout: int = 2, given: bytes | None = No
 
 
 def main() -> None:
-    install_error_hook()
+    stopping.install_error_hook()
     try:
         calls, quiet = pickle.load(sys.stdin.buffer)
         run_batch(calls, quiet=quiet)

@@ -24,8 +24,7 @@ from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
 from lm_eval_takeover.runs.layout import find_run_dir
 from lm_eval_takeover.runs.run_reader import RunReader, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.storage.files import write_text
-from lm_eval_takeover.storage.paths import join_inside, make_component
+from lm_eval_takeover.storage.files import join_inside, make_component, write_text
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.context import RunContext
 from lm_eval_takeover.tasks.instances import is_greedy

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     need_lab_packages("paper")
     from lm_eval_takeover.commands.compare import worker
     from lm_eval_takeover.lab.paper.manifest import plan_commands, read_manifest, write_index
-    from lm_eval_takeover.storage.paths import make_component
+    from lm_eval_takeover.storage.files import make_component
 
     manifest = read_manifest(options.setups)
     chosen = manifest.choose(options.pair, options.items)
