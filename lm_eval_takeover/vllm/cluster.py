@@ -22,8 +22,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.request import CountTokens
 from lm_eval_takeover.pair.ids import locate
-from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, load_pair
 from lm_eval_takeover.runs.identity import collect_text_settings
 from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_path, find_version
 from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text, VllmEngine

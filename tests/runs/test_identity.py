@@ -11,8 +11,8 @@ from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.pair.loading import share_pairs
 from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import share_pairs
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import CALIBRATIONS

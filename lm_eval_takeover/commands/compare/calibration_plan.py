@@ -18,8 +18,7 @@ from lm_eval_takeover.demo import prompts_for
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.registry import digest_plugins
 from lm_eval_takeover.pair.gate_choice import CalibrationFit, make_command
-from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, load_pair
 from lm_eval_takeover.runs.identity import describe_member, digest_task
 from lm_eval_takeover.storage.digests import digest_of, digest_path
 

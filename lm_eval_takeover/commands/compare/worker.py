@@ -85,7 +85,7 @@ def run_batch(calls: Sequence[Call], *, quiet: bool = False) -> None:
     """Run each call to its end, in this process."""
     import torch
 
-    from lm_eval_takeover.pair.loading import share_pairs
+    from lm_eval_takeover.pair.pair import share_pairs
     from lm_eval_takeover.runs import progress
 
     read_harness_once()

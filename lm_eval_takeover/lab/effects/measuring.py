@@ -26,7 +26,7 @@ from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Generation, Request
-from lm_eval_takeover.pair.loading import load_policy, parse_arguments
+from lm_eval_takeover.pair.gate_choice import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample

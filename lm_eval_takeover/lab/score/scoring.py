@@ -25,8 +25,7 @@ from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, load_pair
 from lm_eval_takeover.runs.evidence import ScoresHeader, pack_scores
 from lm_eval_takeover.runs.layout import SCORES
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
