@@ -189,7 +189,7 @@ def _load_pair(arguments: ModelArguments) -> Pair:
     devices = resolve_devices(arguments)
     by_role = {role: arguments.for_role(role) for role in names}
     members = {
-        role: Member(role, name, device=devices[role], dtype=_parse_dtype(role, by_role[role].dtype), given=by_role[role])
+        role: Member(role, name, device=devices[role], dtype=parse_dtype(role, by_role[role].dtype), given=by_role[role])
         for role, name in names.items()
         if name is not None
     }
@@ -225,7 +225,7 @@ def _resolve_device(argument: str, device: str | None, opens: bool) -> str:
     return str(device)
 
 
-def _parse_dtype(role: str, dtype: str) -> str | torch.dtype:
+def parse_dtype(role: str, dtype: str) -> str | torch.dtype:
     if dtype == "auto":
         return dtype
     parsed = getattr(torch, dtype.removeprefix("torch."), None)
