@@ -18,7 +18,7 @@ from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
 from lm_eval_takeover import lm_eval_hooks, stopping
-from lm_eval_takeover.backends import Backend, identify_backend, open_backend
+from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, run_in_batches
@@ -95,10 +95,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def _collect_settings(self) -> dict[str, Any]:
         """All that texts depend on beside requests."""
-        backend, trusted = identify_backend(self.arguments), self.arguments.trust_remote_code
-        return identity.collect_text_settings(
-            self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted
-        )
+        return identity.collect_text_settings(self.pair, self.policy, self.arguments)
 
     def _make_recorder(self) -> Recorder:
         facts = identity.collect_facts(self.arguments, self._collect_settings(), self._description())

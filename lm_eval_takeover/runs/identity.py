@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # these load torch or `answers`, which readers do not need
 LIBRARIES = ("torch", "transformers", "lm_eval")
 COUNTS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passes")
 SCHEMA = 2  # 1 drew by inverse CDF
+# Arguments of vLLM's engine that can change a text.
+_OF_ENGINE = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")
 # Fields of a task file that say how it judges, in results whose task has no digest of its code.
 JUDGING = ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_choice")
 # Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
@@ -86,19 +88,18 @@ def read_row(folder: Path) -> dict[str, str]:
     return row if isinstance(row, dict) and all(isinstance(value, str) for value in row.values()) else {}
 
 
-def collect_text_settings(
-    pair: "Pair", policy: "Policy", *, backend: str, seed: int, trust_remote_code: bool
-) -> dict[str, Any]:
+def collect_text_settings(pair: "Pair", policy: "Policy", given: ModelArguments) -> dict[str, Any]:
     """All that texts depend on beside requests, as JSON values. Local folders count by their files."""
+    engine = {name: value for name, value in given.engine_arguments.items() if name in _OF_ENGINE}
     return {
         "schema": SCHEMA,
-        "backend": backend,
+        "backend": f"{given.backend} {json.dumps(engine, sort_keys=True, default=str)}" if engine else given.backend,
         "models": {member.role: describe_member(member, member.role in policy.roles) for member in pair.members},
         "vocabulary": [pair.vocab_size, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
         "ends": sorted(pair.eos_ids),
         "policy": _policy_settings(policy),
-        "seed": seed,
-        "trust_remote_code": trust_remote_code,
+        "seed": given.seed or 0,
+        "trust_remote_code": given.trust_remote_code,
     }
 
 

@@ -72,9 +72,7 @@ class EngineActor:
 
 def describe(arguments: ModelArguments, pair: Pair, policy: Policy) -> dict[str, Any]:
     """What must be the same on every node, by name: versions, our code, and all that a text depends on."""
-    settings = collect_text_settings(
-        pair, policy, backend=arguments.backend, seed=arguments.seed or 0, trust_remote_code=arguments.trust_remote_code
-    )
+    settings = collect_text_settings(pair, policy, arguments)
     code = digest_of([digest_path(Path(__file__).parents[1] / room) for room in _ROOMS])
     versions = {name: find_version(name) for name in _LIBRARIES} | {"Python": platform.python_version(), PACKAGE: code}
     parameters = {member.role: member.weights.parameters for member in pair.members}

@@ -97,9 +97,7 @@ def test_arguments_of_one_policy_change_its_keys_and_a_chance_of_1_is_the_gate_a
 
 
 def digest(lm, **changed):
-    own = lm.arguments
-    options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}
-    return digest_of(collect_text_settings(lm.pair, lm.policy, **(options | changed)))
+    return digest_of(collect_text_settings(lm.pair, lm.policy, replace(lm.arguments, **changed)))
 
 
 def test_every_argument_and_setting_is_tried():

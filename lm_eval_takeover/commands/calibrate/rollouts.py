@@ -142,9 +142,11 @@ class Rollouts:
         self.done: dict[int, Rollout] = {}
         self.results: dict[str, Any] = {}
         if self.run is not None:
-            rollouts, results = self.run.read_evidence("rollout"), self.run.read_evidence("result")
-            self.done = {int(number): Rollout.unpack(content, scores) for number, content in rollouts.items()}
-            self.results = {name.decode(): json.loads(content) for name, content in results.items()}
+            with self.run.writing() as journal:
+                self.done = {
+                    int(number): Rollout.unpack(content, scores) for number, content in journal.read_evidence("rollout")
+                }
+                self.results = {name.decode(): json.loads(content) for name, content in journal.read_evidence("result")}
 
     def of(self, score: str) -> list[NDArray[np.float32]]:
         """A score of all rollouts, `[tokens]` each."""
@@ -154,12 +156,14 @@ class Rollouts:
         """Keep the rollouts of a group: all of them, or after a kill none, since their sums depend on their batch."""
         self.done |= done
         if self.run is not None:
-            self.run.add_evidence("rollout", {b"%d" % number: one.pack(self.scores) for number, one in done.items()})
+            with self.run.writing() as journal:
+                journal.add_evidence("rollout", {b"%d" % number: one.pack(self.scores) for number, one in done.items()})
 
     def remember(self, name: str, value: Any) -> None:
         self.results[name] = value
         if self.run is not None:
-            self.run.add_evidence("result", {name.encode(): json.dumps(value).encode()})
+            with self.run.writing() as journal:
+                journal.add_evidence("result", {name.encode(): json.dumps(value).encode()})
 
     def close(self, *, keep: bool = True) -> None:
         """Let go of the folder, which stays where something is in it that is still needed."""
