@@ -8,7 +8,7 @@ against the answer of the next problem; small inputs made from public bug report
 adds the gold answers of the seven benchmarks in many forms, and near misses of them (set HF_ENDPOINT for a mirror). `--kinds`
 prints a row for each kind of report. `--half` takes the problems of even or odd number only. `--show` lists that many of our
 misses. `--rules` prints what each rule of reading gains and loses. `--write` writes the tables of rules and of reports by kind in
-docs/verification.md, and the shares of refused right answers that tables use (lm_eval_takeover/results/ruler.json).
+docs/verification.md, and the shares of refused right answers that tables use (commands/leaderboard/ruler.json).
 """
 
 import argparse
@@ -37,7 +37,7 @@ Rule = Callable[[Sentence], str | None]
 PAGE = Path(__file__).parents[1] / "docs/verification.md"
 TABLE = Path(__file__).parents[1] / "tests/helpers/data/verdicts.jsonl"
 REPORTS = ("cases", "cases_2", "cases_3")
-RULER = Path(__file__).parents[1] / "lm_eval_takeover/results/ruler.json"
+RULER = Path(__file__).parents[1] / "lm_eval_takeover/commands/leaderboard/ruler.json"
 VERIFIERS: tuple[Verifier, ...] = ("takeover", "math_verify")
 LAST_NUMBER = "last_number"  # what simple scorers read
 NUMBER = re.compile(r"-?(?:\d[\d,]*)?\.?\d+")

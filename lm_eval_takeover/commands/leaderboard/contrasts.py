@@ -1,23 +1,27 @@
-"""A row against others: Recovery between its base and its reference, and differences from the row of `--vs`."""
+"""A row against others: Recovery between its base and its reference, differences from the row of `--vs`, and unlike reading."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
+from scipy.special import betaincinv
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.documents import find_differences
 from lm_eval_takeover.results.files import PAIRS, Run, TaskResult, find_all_results
 from lm_eval_takeover.results.problems import align
-from lm_eval_takeover.results.ruler import measure_boxed
 from lm_eval_takeover.results.statistics import NOT_ABOVE
-from lm_eval_takeover.results.summary import Figure, mean_of, recover
+from lm_eval_takeover.results.summary import Figure, Summary, mean_of, recover
 
 AVERAGE = "average"
 BOXED = "acc_of_boxes"  # Recovery of the samples alone that have a box
 PAIR = ("base", "guide")
+APART = 0.10  # from this difference of `unboxed` on, a table says how far reading can move the gap
 
 
 def find_members(row: Run, rows: Sequence[Run]) -> tuple[Run | None, Run | None, Run | None]:
@@ -173,3 +177,61 @@ def _describe(metric: str, task: str, difference: statistics.Difference | None, 
         return Contrast(metric, task, Figure(why=how))
     figure = Figure.of(statistics.within_shares(difference.interval()))
     return Contrast(metric, task, figure, difference.p_value(), how=how)
+
+
+# Right answers without a box are refused more often than those with one. `ruler.json` has how often, counted on labelled texts of
+# base models (`benchmarks/reading_answers.py --write`). A base seldom writes a box and its guide nearly always does, so the gap
+# between them is the one that reading can bend.
+
+
+class Read(NamedTuple):
+    """Shares of the samples of one row: correct, correct in a box, and read without a box."""
+
+    acc: float
+    acc_boxed: float
+    unboxed: float
+
+    @classmethod
+    def of(cls, row: Summary | None) -> Self | None:
+        shares = () if row is None else (row.acc.value, row.rates.acc_boxed, row.rates.unboxed)
+        known = [share for share in shares if share is not None]
+        return cls(*known) if len(known) == len(cls._fields) else None
+
+
+@cache
+def read_refused() -> tuple[float, float]:
+    """The most that the refused shares of right answers, with a box and without, can be: upper ends of exact 95 % intervals."""
+    shares = json.loads(Path(__file__).with_name("ruler.json").read_text(encoding="utf-8"))
+    counts = [(shares[name]["refused"], shares[name]["right"]) for name in ("boxed", "unboxed")]
+    with_box, without = (float(betaincinv(refused + 1, right - refused, 0.975)) for refused, right in counts)
+    return with_box, without
+
+
+def bound_refused(row: Read) -> float:
+    """The share of a row's samples that may be right and refused."""
+    with_box, without = read_refused()
+    return row.acc_boxed * with_box / (1 - with_box) + (row.acc - row.acc_boxed) * without / (1 - without)
+
+
+def describe_bend(rows: Mapping[str, Read | None]) -> str | None:
+    """One line on the two rows that differ most in `unboxed`; None where no two differ by more than 10 points."""
+    known = {name: row for name, row in rows.items() if row is not None}
+    most, least = (choose(known, key=lambda name: known[name].unboxed, default="") for choose in (max, min))
+    if not known or known[most].unboxed - known[least].unboxed <= APART:
+        return None
+    move = max(map(bound_refused, (known[most], known[least])))
+    shares = (
+        f"{known[most].unboxed:.0%} of the samples of {most} are read without a box, and {known[least].unboxed:.0%} of {least}"
+    )
+    return (
+        f"{shares}. Without a box more right answers are refused, which can move the gap between the two by up to "
+        f"{100 * move:.1f} points (--columns reading)"
+    )
+
+
+def measure_boxed(means: Mapping[str, float]) -> float | None:
+    """Acc of the samples that have a box, from a row's means; None where none has, or the row does not say."""
+    if not {"acc_boxed", "unboxed", "no_answer"} <= means.keys():
+        return None
+    having = 1 - means["unboxed"] - means["no_answer"]
+    return means["acc_boxed"] / having if having > 1e-9 else None

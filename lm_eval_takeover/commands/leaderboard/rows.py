@@ -6,7 +6,14 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.leaderboard.contrasts import Contrast, find_members, measure_recoveries, subtract_row
+from lm_eval_takeover.commands.leaderboard.contrasts import (
+    Contrast,
+    Read,
+    describe_bend,
+    find_members,
+    measure_recoveries,
+    subtract_row,
+)
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
@@ -15,7 +22,6 @@ from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_
 from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, list_kept_rows
 from lm_eval_takeover.results.problems import ACC, ReadOptions
 from lm_eval_takeover.results.published import Pair, PublishedRow
-from lm_eval_takeover.results.ruler import Read, describe_bend
 from lm_eval_takeover.runs.identity import find_missed_rate
 
 MEASURED = "measured"
@@ -75,7 +81,7 @@ def build_board(
         for row in rows
         if row.missed_rate is not None
     ]
-    bend = describe_bend({row.name: _read_shares(row.average) for row in rows})
+    bend = describe_bend({row.name: Read.of(row.average) for row in rows})
     warnings = [*notes, *more, *missed, *([bend] if bend else []), *_list_warnings(named, averaged)]
     unknown = [row.name for row in named if not row.takeover]
     if unknown and (len(named) > 1 or notes):
@@ -128,12 +134,6 @@ def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> Boa
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
     )
-
-
-def _read_shares(average: summary.Summary | None) -> Read | None:
-    shares = () if average is None else (average.acc.value, average.rates.acc_boxed, average.rates.unboxed)
-    known = [share for share in shares if share is not None]
-    return Read(*known) if len(known) == len(Read._fields) else None
 
 
 def _list_warnings(rows: Sequence[Run], averaged: Sequence[str]) -> list[str]:

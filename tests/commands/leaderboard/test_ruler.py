@@ -6,7 +6,7 @@ import pytest
 from helpers.results import TASK, takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.results.ruler import Read, bound_refused, describe_bend, read_refused
+from lm_eval_takeover.commands.leaderboard.contrasts import Read, bound_refused, describe_bend, read_refused
 
 
 def build(tmp_path, capsys, base_boxed):
