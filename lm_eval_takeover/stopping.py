@@ -95,7 +95,6 @@ def on_stop_in(folder: Path) -> None:
 
 
 def last_words() -> str:
-    """The line that is printed when the process is stopped."""
     return f"stopped; {_kept.get()()}"
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import json
 import logging
 import math
 import re
@@ -113,15 +114,11 @@ class Member:
 
     def _list_code(self) -> dict[str, str]:
         """Files of other repositories whose code it runs, by repository: transformers names it `owner/name--file.Class`."""
-        options = getattr(self.tokenizer, "init_kwargs", {}) if self.given.trust_remote_code else {}
-        own = getattr(self.config, "auto_map", None) if self.given.trust_remote_code else None
-        maps = [
-            named for one in (own, options.get("auto_map")) if one for named in (one.values() if isinstance(one, dict) else one)
-        ]
-        names = [
-            name for each in maps for name in (each if isinstance(each, list | tuple) else [each]) if name and "--" in name
-        ]
-        return {other: f"{code.partition('.')[0]}.py" for other, _, code in (name.partition("--") for name in names)}
+        if not self.given.trust_remote_code:
+            return {}
+        maps = getattr(self.config, "auto_map", None), getattr(self.tokenizer, "init_kwargs", {}).get("auto_map")
+        named = re.findall(r'"([^"]+?)--([^".]+)', json.dumps(maps))
+        return {other: f"{file}.py" for other, file in named}
 
     @property
     def folder(self) -> Path:

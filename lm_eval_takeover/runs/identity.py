@@ -122,7 +122,6 @@ def _tokenizer_digest(tokenizer: Any) -> str:
 
 
 def _policy_settings(policy: "Policy") -> dict[str, Any]:
-    """The settings that this policy reads."""
     settings: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor, **policy.settings()}
     if policy.scorer is not None:
         settings |= {"score": policy.scorer.name, "score_top_p": getattr(policy, "score_top_p", 1.0)}

@@ -46,7 +46,8 @@ def run_comparison(asked: Comparison) -> int:
             return error.status
     write_kept_rows(run_dir, done)
     board = build_board([run_dir], [], None, ReadOptions(group=asked.group))
-    costs = describe_costs(done)
+    counted = {row: {name: getattr(run.counts, name) for name in COUNTS} for row, run in done.items()}
+    costs = [{"row": row.label, **counts, "seconds": done[row].seconds} for row, counts in counted.items()]
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(run_dir / "leaderboard.json", described)
     sys.stdout.write(described if asked.format == "json" else write_table(board, asked.format, ("intervals", "same_as_guide")))
@@ -118,14 +119,8 @@ def _say(asked: Comparison, text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def describe_costs(runs: Mapping[ComparedRow, Run]) -> list[dict[str, Any]]:
-    """By row: tokens, takeovers and passes, null for other model types, and seconds of generation."""
-    counted = {row: {name: getattr(run.counts, name) for name in COUNTS} for row, run in runs.items()}
-    return [{"row": row.label, **counts, "seconds": runs[row].seconds} for row, counts in counted.items()]
-
-
 def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
-    """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
+    """Tokens, takeovers and passes by row, empty for other model types, and seconds. `followers` are rows that follow guided."""
     numbers = (*COUNTS, "seconds")
     lines = [[row["row"], *(show_figure(row[name], ",.0f") for name in numbers)] for row in costs]
     written = (

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, show_p, write_csv, write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, show_figure, show_p, show_span, write_csv, write_json
 from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE, BOXED
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
 from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS
@@ -144,8 +144,8 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
     columns = [("Model", [row.name for row in rows]), ("Rate", [_show_rate(row) for row in rows])]
     columns += [column for each in scored for column in write(each)]
     if "same_as_guide" in extras:
-        same = [row.average.rates.same_as_guide if row.average else None for row in rows]
-        columns.append(("Same as guide", ["" if share is None else f"{share:.1%}" for share in same]))
+        same = [show_figure(row.average.rates.same_as_guide if row.average else None, ".1%") for row in rows]
+        columns.append(("Same as guide", same))
     for name, heading in _COSTS.items() if "cost" in extras else ():
         columns.append((heading, [_show_cost(getattr(row.rates, name)) for row in rows]))
     for heading, column in cells.items():
@@ -153,8 +153,8 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
         for label in dict.fromkeys(label for each in more for label in each):
             columns.append((f"{heading} {label}", [each.get(label, "") for each in more]))
     if "reading" in extras:
-        boxed = [row.recovery.get(BOXED, Figure()).value for row in rows]
-        columns.append(("Recovery of boxes alone", ["" if value is None else f"{value:z.0%}" for value in boxed]))
+        boxed = [show_figure(row.recovery.get(BOXED, Figure()).value, "z.0%") for row in rows]
+        columns.append(("Recovery of boxes alone", boxed))
     if published:
         columns.append(("Source", [row.source.removeprefix("published, ") for row in rows]))
     lines = [list(line) for line in zip(*(texts for _, texts in columns), strict=True)]
@@ -311,12 +311,10 @@ def _lay_out_versus(board: Board) -> Table | None:
     """Differences from the row of `--vs`, in percentage points; None where there is none."""
     lines = []
     for name, each in ((row.name, contrast) for row in board.rows for contrast in row.contrasts):
-        shown, bounds = [each.figure.why or "", "", "", ""], each.figure.interval
-        if bounds is not None:
-            shown = [f"{100 * bounds.value:+.1f}", f"{100 * bounds.low:+.1f} to {100 * bounds.high:+.1f}"]
-            shown += map(show_p, (each.p_value, each.p_holm))
+        figure, tests = each.figure, map(show_p, (each.p_value, each.p_holm))
+        value, span = show_figure(figure.value, "+.1f", 100), show_span(figure.low, figure.high, "+.1f", 100)
         metric = each.metric.replace("acc", "Acc").replace("pass", "Pass")
-        lines.append([name, metric, _heading(each.task), *shown])
+        lines.append([name, metric, _heading(each.task), figure.why or value, span, *tests])
     if not lines:
         return None
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]

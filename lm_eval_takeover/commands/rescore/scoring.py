@@ -30,15 +30,16 @@ from lm_eval_takeover.tasks.context import RunContext
 from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.sampled import find_tasks
 
+Change = tuple[str, int, int, str, str, str, str]  # task, document, sample, both outcomes, both answers
 Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat
 
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """lm-eval's results, and changed verdicts: task, document, sample, both outcomes, both answers."""
+    """lm-eval's results, and changed verdicts."""
 
     results: dict[str, Any]
-    changes: list[tuple[str, int, int, str, str, str, str]]
+    changes: list[Change]
     compared: int
     left_out: int
 
@@ -217,9 +218,7 @@ def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequenc
     return sorted(matched.items())
 
 
-def _compare_verdicts(
-    run: RunReader, matched: _Matched, samples: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
+def _compare_verdicts(run: RunReader, matched: _Matched, samples: Mapping[str, Any]) -> tuple[list[Change], int]:
     """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
     after = {
         (task, row["doc_id"], repeat): verdict
