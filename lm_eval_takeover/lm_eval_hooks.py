@@ -30,7 +30,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.commands import RunTask
 from lm_eval_takeover.errors import ArgumentError, first_line, nearest
 from lm_eval_takeover.escaping import make_notices_visible
-from lm_eval_takeover.runs.identity import find_missed_rate
+from lm_eval_takeover.runs.identity import digest_task_code, find_missed_rate
 from lm_eval_takeover.stopping import install_error_hook, is_our_command
 from lm_eval_takeover.storage.digests import watch
 from lm_eval_takeover.storage.files import TASK_CONFIGS, make_component
@@ -114,8 +114,6 @@ def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         tasks = options.get("task_dict") or {}
         for name, config in ((results or {}).get("configs") or {}).items():
             if hasattr(task := tasks.get("tasks", tasks).get(name), "config"):
-                from lm_eval_takeover.runs.identity import digest_task_code
-
                 config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task, verifier)}
         return results
 

@@ -94,7 +94,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
 
     def _collect_settings(self) -> dict[str, Any]:
-        """All that texts depend on beside requests."""
         return identity.collect_text_settings(self.pair, self.policy, self.arguments)
 
     def _make_recorder(self) -> Recorder:
@@ -271,13 +270,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """The requests of these instances: prompts as token ids, cut to the context."""
-        return make_requests(
-            instances,
-            self.context.evaluation,
-            lambda text, label: self._check_ids(self.tok_encode(text), label),
-            max_length=self.max_length,
-            max_gen_toks=self.arguments.max_gen_toks,
-        )
+        limits = {"max_length": self.max_length, "max_gen_toks": self.arguments.max_gen_toks}
+        return make_requests(instances, self.context.evaluation, self._encode, **limits)
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
         """How many rows of so many tokens are read at a time; lm-eval is told what `batch_size=auto` chose."""
@@ -286,9 +280,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             self.batch_sizes[kind] = rows
         return rows
 
-    def _check_ids(self, ids: list[int], label: str) -> list[int]:
-        """These token ids, or the prefix token where there are none. Raises VocabularyError for one that a model cannot read."""
-        ids = ids or [self.prefix_token_id]
+    def _encode(self, text: str, label: str) -> list[int]:
+        """Token ids of a prompt, of none the prefix token. Raises VocabularyError for one that a model cannot read."""
+        ids = self.tok_encode(text) or [self.prefix_token_id]
         self.pair.check_ids(ids, label)
         return ids
 
@@ -328,7 +322,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
         for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):
             if continuation:
-                self._check_ids([*context, *continuation], label)
+                self.pair.check_ids([*context, *continuation], label)
         pairs = [(context, continuation) for _texts, context, continuation in requests]
         texts = cut_to_context(pairs, prefix=self.prefix_token_id, max_length=self.max_length)
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))

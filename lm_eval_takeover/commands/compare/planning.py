@@ -8,7 +8,7 @@ from typing import Any
 
 from lm_eval.evaluator_utils import get_sample_size
 
-from lm_eval_takeover.arguments import KINDS, join_arguments, write_words
+from lm_eval_takeover.arguments import KINDS, ModelArguments, join_arguments, write_words
 from lm_eval_takeover.calibration.commands import RunTask, calibration_command
 from lm_eval_takeover.calibration.files import (
     Calibration,
@@ -39,7 +39,6 @@ from lm_eval_takeover.storage.digests import digest_of, digest_path
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.sampled import load_named_tasks
 
-_DEFAULT_TOKENS = 256  # new tokens where a task says nothing, as guided-takeover
 _HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1)
 _READ = (
     "direction", "apply_chat_template", "trust_remote_code", "enable_thinking", "field", "dtype", "guide_dtype", "num_prompts",
@@ -77,7 +76,7 @@ def read_workload(asked: Comparison) -> list[TaskLoad]:
                 f"whether it is correct, such as acc or exact_match"
             )
         settings = {**(task.config.generation_kwargs or {}), **asked.harness.get("gen_kwargs", {})}
-        sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
+        sampling, _, tokens = read_generation_settings(settings, ModelArguments().max_gen_toks)
         problems = min(len(task.eval_docs), get_sample_size(task, asked.harness.get("limit")) or len(task.eval_docs))
         loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling, task))
     return loads

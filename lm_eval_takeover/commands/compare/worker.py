@@ -82,7 +82,6 @@ def main() -> None:
 
 
 def run_batch(calls: Sequence[Call], *, quiet: bool = False) -> None:
-    """Run each call to its end, in this process."""
     import torch
 
     from lm_eval_takeover.pair.pair import share_pairs

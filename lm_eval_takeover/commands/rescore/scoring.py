@@ -164,7 +164,6 @@ def rescore(run: RunReader, tasks: Sequence[str], include: Path | None, verifier
 
 
 def read_given_arguments(run: RunReader) -> dict[str, Any]:
-    """The model arguments of a run that are not the defaults."""
     arguments, defaults = dict(run.arguments), asdict(ModelArguments())
     for collected in ("policy_arguments", "engine_arguments"):
         arguments |= arguments.pop(collected, None) or {}
