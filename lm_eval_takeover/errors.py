@@ -88,14 +88,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"the nearest of {len(names)} are {', '.join(get_close_matches(name, names, n=3, cutoff=0.0))}"
 
 
+# Of files that the system does not open or write: for their rights, their names, a full disk.
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
-
-
-def describe_refusal(error: BaseException) -> str | None:
-    """The line on a file that the system does not open or write: its rights, its name, a full disk. None for other errors."""
-    if not isinstance(error, OSError) or error.filename is None or error.errno not in _REFUSED:
-        return None
-    return f"'{error.filename}' cannot be used: {error.strerror}; change its rights, make room, or choose another"
 
 
 def describe_error(error: BaseException) -> str | None:
@@ -104,4 +98,6 @@ def describe_error(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, Exception) and is_out_of_memory(error):
         return f"too little memory ({first_line(error)}); free some, or give smaller models, a smaller dtype or batch_size"
-    return describe_refusal(error)
+    if not isinstance(error, OSError) or error.filename is None or error.errno not in _REFUSED:
+        return None
+    return f"'{error.filename}' cannot be used: {error.strerror}; change its rights, make room, or choose another"

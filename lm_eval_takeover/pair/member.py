@@ -21,7 +21,7 @@ from transformers.cache_utils import CacheLayerMixin
 from transformers.models.auto import modeling_auto
 from transformers.quantizers.auto import AutoQuantizationConfig
 
-from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair.ids import ask_revision, check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary, adds_bos, check_token_ids
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 Dtype = str | torch.dtype
 _BOS_FAMILIES = ("gemma",)  # by the beginning of their model types
-_OTHERS = {"base", "guide", "dtype", *TWINS.values()}
-_TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
 
 
 class Weights(NamedTuple):
@@ -288,11 +286,6 @@ class Member:
 
 
 # Options of transformers' `from_pretrained`, from the model arguments of one role (`for_role`)
-
-
-def text_settings(arguments: ModelArguments) -> dict[str, Any]:
-    """Arguments that can change a text, beyond files and dtype: for the keys of samples."""
-    return {name: value for name in _TEXT if (value := getattr(arguments, name))}
 
 
 def repository_options(arguments: ModelArguments) -> dict[str, Any]:

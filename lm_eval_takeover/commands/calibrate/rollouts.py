@@ -41,8 +41,8 @@ from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Generation, Request, Sampling
-from lm_eval_takeover.pair.member import text_settings
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.identity import text_settings
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
