@@ -39,7 +39,6 @@ from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
 logger = logging.getLogger(__name__)
 
 MODEL = "guided-takeover"  # our name in the registry
-DEFAULT_SEED = 0
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
 _RARE = ("restated", "unparsed", "timed_out", "unclosed_think")  # shares of answers that mostly are 0
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
@@ -144,7 +143,7 @@ def choose_seed(own: int | None) -> int:
     evaluation = get_evaluation()
     theirs = None if evaluation is None else evaluation.seed
     if own is None:
-        return DEFAULT_SEED if theirs is None else theirs
+        return theirs or 0
     if theirs is not None and theirs != own:
         logger.warning("seed=%d of the model arguments counts, not lm-eval's seed %d", own, theirs)
     return own

@@ -88,11 +88,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._begin(evaluation)
         self.arguments = replace(self.arguments, seed=lm_eval_hooks.choose_seed(self._own_seed))
 
-    @property
-    def seed(self) -> int:
-        """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
-        return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
-
     def _collect_settings(self) -> dict[str, Any]:
         return identity.collect_text_settings(self.pair, self.policy, self.arguments)
 
@@ -245,7 +240,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         finished = sum(len(plan.by_key[key]) for key in stored)
         with Progress(len(plan.asked), finished, quiet=quiet) as progress:
             traced = self.run is not None or is_changed_traced(self.policy)
-            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": traced}
+            options: dict[str, Any] = {"seed": self.arguments.seed, "rows": rows, "traced": traced}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)
@@ -340,4 +335,4 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _force(self, texts: Mapping[int, tuple[list[int], list[int]]], chosen: Sequence[int]) -> list[Forced]:
         prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
         labels = [self._labels[i] for i in chosen]
-        return self.engine.force(prompts, continuations, seed=self.seed, labels=labels)
+        return self.engine.force(prompts, continuations, seed=self.arguments.seed or 0, labels=labels)
