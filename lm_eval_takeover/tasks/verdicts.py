@@ -74,9 +74,8 @@ def score_samples(
     limits = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
     if think_end:
         responses = [response.replace(think_end, "</think>") for response in responses]
-    samples, chosen = (judge or judge_samples)(
-        Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem)
-    )
+    question = Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem)
+    samples, chosen = (judge or judge_samples)(question)
     outcomes = [sample.outcome for sample in samples]
     cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, limits, strict=True))
     completed = [outcome for outcome, cut in zip(outcomes, cuts, strict=True) if not cut]

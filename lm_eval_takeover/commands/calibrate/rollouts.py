@@ -172,10 +172,6 @@ class Rollouts:
             if not keep or not (self.done or self.results):
                 shutil.rmtree(self.run.folder, ignore_errors=True)
 
-    def describe_kept(self) -> str:
-        kept = self.done or self.results
-        return "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
-
 
 @contextlib.contextmanager
 def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[Rollouts]:
@@ -194,7 +190,8 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
         rollouts = Rollouts(scores, folder)
     except RunDirError as error:
         raise ArgumentError(f"--out '{out}': what is measured cannot be kept beside it: {error}") from error
-    stopping.on_stop(rollouts.describe_kept)
+    going_on = "what was finished is kept, and the same command goes on from there"
+    stopping.on_stop(lambda: going_on if rollouts.done or rollouts.results else "nothing was written")
     with contextlib.closing(rollouts):
         yield rollouts
 

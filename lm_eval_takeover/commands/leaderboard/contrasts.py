@@ -43,8 +43,6 @@ def find_members(row: Run, rows: Sequence[Run]) -> tuple[Run | None, Run | None,
 
 
 def _choose_nearest(row: Run, others: Sequence[Run]) -> Run | None:
-    """Choose the row whose settings and seed are nearest; None if there is none."""
-
     def distance(other: Run) -> tuple[int, bool]:
         shared = row.tasks.keys() & other.tasks.keys()
         differing = [find_differences(row.tasks[t].settings, other.tasks[t].settings) for t in shared]
