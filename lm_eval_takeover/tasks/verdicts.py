@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import unidata_version
 
+from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.context import Response
-
-if TYPE_CHECKING:  # all of `answers`, which readers of results do not need
-    from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier
 
 Metrics = dict[str, float | tuple[int, int]]  # of one problem; `acc_completed` is `(correct, completed)`
 
 
 @cache
-def identify_scorer(verifier: "Verifier") -> str:
+def identify_scorer(verifier: Verifier) -> str:
     """The digest of all that judges: the verifier's name, the code of `answers` and `tasks`, and what that code stands on."""
     tasks = Path(__file__).parent
     files = sorted(file for folder in (tasks, tasks.with_name("answers")) for file in folder.glob("*.py"))
@@ -60,22 +58,19 @@ def list_metrics(samples: int) -> list[dict[str, Any]]:
 def score_samples(
     gold: str,
     responses: Sequence[str],
-    judge: "Callable[[Question], JudgedProblem] | None" = None,
-    kind: "Kind" = "math",
+    judge: Callable[[Question], JudgedProblem] = judge_samples,
+    kind: Kind = "math",
     tolerance: float = 0.0,
-    verifier: "Verifier" = "takeover",
+    verifier: Verifier = "takeover",
     problem: str = "",
     think_end: str = "",
-) -> "tuple[list[JudgedSample], Metrics]":
+) -> tuple[list[JudgedSample], Metrics]:
     """The samples of one problem and its metrics. `think_end` ends the thinking of the model, beside the usual tags."""
-    from lm_eval_takeover.answers.samples import Question, judge_samples
-
     count = len(responses)
     limits = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
     if think_end:
         responses = [response.replace(think_end, "</think>") for response in responses]
-    question = Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem)
-    samples, chosen = (judge or judge_samples)(question)
+    samples, chosen = judge(Question(gold, responses, list(map(bool, limits)), kind, tolerance, verifier, problem))
     outcomes = [sample.outcome for sample in samples]
     cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, limits, strict=True))
     completed = [outcome for outcome, cut in zip(outcomes, cuts, strict=True) if not cut]
