@@ -23,8 +23,8 @@ from lm_eval_takeover.results.files import MATHEMATICAL
 from lm_eval_takeover.runs.evidence import ScoresHeader, list_score_columns, pack_scores
 from lm_eval_takeover.runs.journal import AskedSample, Journal, Sample
 from lm_eval_takeover.runs.layout import journal_path
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of_text
-from lm_eval_takeover.tasks.context import Verdict
 
 SAMPLES = 8  # of a problem
 SCORES = ("ce", "rkl", "entropy", "js")

@@ -16,9 +16,9 @@ import numpy as np
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.documents import Fields, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values, join_clusters
-from lm_eval_takeover.storage.digests import digest_of, name_document
+from lm_eval_takeover.samples import list_ks, name_document, pass_at_k
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import show
-from lm_eval_takeover.tasks.verdicts import list_ks, pass_at_k
 
 ACC = "acc"  # the share of correct samples, whatever the task calls it
 # Other shares of samples: what Acc is made of.

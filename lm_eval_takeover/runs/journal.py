@@ -24,10 +24,11 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.samples import Response, Verdict
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import open_regular, sync_folder
 from lm_eval_takeover.storage.schema import Between, check
-from lm_eval_takeover.tasks.context import Response, RunContext, Verdict
+from lm_eval_takeover.tasks.context import RunContext
 
 _SCHEMA = 10
 Kind = Literal["trace", "score", "rollout", "result", "part"]  # of evidence

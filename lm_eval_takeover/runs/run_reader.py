@@ -20,7 +20,8 @@ from lm_eval_takeover.runs.identity import check_facts, describe_member, identif
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Kind, Prompt, Sample, read_prompt
 from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import Name
-from lm_eval_takeover.storage.digests import digest_of_text, name_document
+from lm_eval_takeover.samples import name_document
+from lm_eval_takeover.storage.digests import digest_of_text
 
 if TYPE_CHECKING:  # with torch
     from lm_eval_takeover.arguments import ModelArguments
@@ -42,7 +43,7 @@ class Answered:
     stored: Sample
     answer: str | None
     outcome: str | None
-    doc: str  # the document's name by its content (`digests.name_document`)
+    doc: str  # the document's name by its content (`samples.name_document`)
     problem: int  # the first document of the same prompt, whose texts it shares; mostly its own number
 
     @property

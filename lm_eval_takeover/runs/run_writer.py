@@ -25,9 +25,9 @@ from lm_eval_takeover.runs import layout
 from lm_eval_takeover.runs.evidence import read_trace_header, unpack_trace
 from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt, Sample, row_digest
 from lm_eval_takeover.runs.parquet import TRACE_SCHEMA, split_parts, tabulate, write_part, write_prompts
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import Lock, Locked, make_folder, sync_folder
-from lm_eval_takeover.tasks.context import Verdict
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ import string
 import sys
 import sysconfig
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -44,12 +44,6 @@ _SETTLED = 2.0  # seconds; a file that was written later may change again within
 def digest_of(value: Any) -> str:
     """32 hexadecimal digits of a task's document, or of any other JSON value."""
     return digest_of_text(json.dumps(value, sort_keys=True, default=str, ensure_ascii=True)).hex()
-
-
-def name_document(digest: str, copies: Counter[str]) -> str:
-    """The digest of a document, and which of several equal ones it is. `copies` counts those before it in its task."""
-    copies[digest] += 1
-    return digest if copies[digest] == 1 else f"{copies[digest]}-{digest}"
 
 
 def digest_of_text(text: str) -> bytes:

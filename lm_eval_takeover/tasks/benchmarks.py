@@ -14,8 +14,9 @@ from lm_eval_takeover import demo
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import tidy
 from lm_eval_takeover.answers.samples import JudgedSample, Kind
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.context import Verdict, find_context
+from lm_eval_takeover.tasks.context import find_context
 from lm_eval_takeover.tasks.verdicts import Metrics, score_samples
 
 Document = dict[str, Any]

@@ -1,10 +1,11 @@
-"""What goes through lm-eval with a text: its run, in whose context it is judged, whether it was cut, and the verdict."""
+"""The context of a run: what a model was asked by lm-eval, and how its texts are judged. Each of its responses carries it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 from lm_eval_takeover.calibration.commands import NO_TASK, RunTask
+from lm_eval_takeover.samples import Response, Verdict
 
 if TYPE_CHECKING:  # these load torch, or all of `answers`
     from lm_eval.api.instance import Instance
@@ -31,15 +32,6 @@ class Evaluation:
         return f"task {instance.task_name}, doc {self.find_doc_id(instance)}"
 
 
-class Verdict(NamedTuple):
-    """The verdict on one response to one document; `doc` and `response` are digests."""
-
-    doc: str
-    response: bytes
-    answer: str | None
-    outcome: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RunContext:
     """How the texts of a model are judged in one evaluation."""
@@ -51,23 +43,6 @@ class RunContext:
 
 
 NO_RUN = RunContext()  # of texts by models of others
-
-
-class Response(str):
-    """The text of a sample, on its way through lm-eval to the judge of a task."""
-
-    __slots__ = ("context", "truncated")
-    truncated: bool  # its token limit ended it
-    context: RunContext | None  # of the model that wrote it; None of texts by others
-
-    def __new__(cls, text: str, truncated: bool = False, context: RunContext | None = None) -> Self:
-        response = super().__new__(cls, text)
-        response.truncated, response.context = truncated, context
-        return response
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, bool]]:
-        """For another rank, which gathers what was judged; a context has open files."""
-        return type(self), (str(self), self.truncated)
 
 
 def find_context(responses: Iterable[str]) -> RunContext:

@@ -12,8 +12,8 @@ from typing import Any
 from unicodedata import unidata_version
 
 from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
+from lm_eval_takeover.samples import Response, list_ks, pass_at_k
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.tasks.context import Response
 
 Metrics = dict[str, float | tuple[int, int]]  # of one problem; `acc_completed` is `(correct, completed)`
 
@@ -32,18 +32,6 @@ def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
     """Correct samples over completed ones, of `(correct, completed)` by problem; NaN where none was completed."""
     correct, completed = map(sum, zip(*counts, strict=True))
     return correct / completed if completed else math.nan
-
-
-def list_ks(samples: int) -> list[int]:
-    """The `k` of pass@k for this number of samples: 1, 2, 4, … and the number itself."""
-    return sorted({*(2**power for power in range(samples.bit_length())), samples})
-
-
-def pass_at_k(n: int, correct: int, k: int) -> float:
-    """The unbiased estimator `1 - C(n - c, k) / C(n, k)` for `c` correct ones of `n` samples."""
-    if not 0 <= correct <= n or not 1 <= k <= n:
-        raise ValueError(f"pass@{k} of {correct} correct among {n} samples is not defined")
-    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
 def list_metrics(samples: int) -> list[dict[str, Any]]:

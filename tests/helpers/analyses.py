@@ -11,8 +11,8 @@ from lm_eval_takeover.method.request import Generation
 from lm_eval_takeover.runs.evidence import ScoresHeader, TraceHeader, list_score_columns, pack_scores, pack_trace
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.context import Verdict
 
 GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
 

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 import numpy as np
 
 from lm_eval_takeover.runs.identity import describe_identity
-from lm_eval_takeover.tasks.verdicts import list_ks, pass_at_k
+from lm_eval_takeover.samples import list_ks, pass_at_k
 
 TASK = "takeover_math500"
 SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}  # problems by task

@@ -17,11 +17,11 @@ from lm_eval.evaluator import evaluate
 from lm_eval_takeover.demo import calibration_prompts, problems
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.tasks.context import Response
+from lm_eval_takeover.samples import Response, pass_at_k
 from lm_eval_takeover.tasks.instances import LENGTHS, cut_to_context, list_rolling_windows, read_generation_settings
 from lm_eval_takeover.tasks.known_problems import DIGESTS, problem_digest, refuse_calibrated_tasks, words
 from lm_eval_takeover.tasks.sampled import SampledTask, load_named_tasks
-from lm_eval_takeover.tasks.verdicts import list_metrics, pass_at_k, score_samples
+from lm_eval_takeover.tasks.verdicts import list_metrics, score_samples
 
 ROWS = [{"problem": "What is 2+2?", "answer": "4"}, {"problem": "What is 1/3?", "answer": "1/3"}]
 BOXED = [r"So \boxed{4}", r"So \boxed{1/3}"]

@@ -31,10 +31,10 @@ from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.samples import Response
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import write_text, write_whole
 from lm_eval_takeover.tasks.benchmarks import Record
-from lm_eval_takeover.tasks.context import Response
 from lm_eval_takeover.tasks.sampled import find_tasks
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
