@@ -47,7 +47,7 @@ def _add_task_folder(module: "ModuleType") -> None:
     ) -> None:
         paths = include_path
         if include_defaults:
-            from lm_eval_takeover.storage.paths import TASK_CONFIGS
+            from lm_eval_takeover.storage.files import TASK_CONFIGS
 
             given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
             # Ours first: a task of the same name in the user's folder wins.
@@ -61,7 +61,7 @@ def _add_task_folder(module: "ModuleType") -> None:
 def _catch_signals() -> None:
     """Under the command with our model type, Ctrl-C is one line from the first import of lm-eval on."""
     if MODEL in sys.argv or f"--model={MODEL}" in sys.argv:
-        from lm_eval_takeover.errors import install_error_hook
+        from lm_eval_takeover.stopping import install_error_hook
 
         install_error_hook()
 

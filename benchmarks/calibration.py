@@ -28,8 +28,7 @@ from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_promp
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Gated
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, load_pair
 
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 

@@ -17,7 +17,7 @@ from typing import Any
 from lm_eval_takeover.commands.regress.baseline import read_single_run
 from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.results.files import Run
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 
 TASK = "takeover_demo"
 

@@ -231,8 +231,7 @@ class ModelArguments:
             if getattr(self, name) == "":
                 raise ArgumentError(f"{name}= is empty; expected {expected}")
         for name in ("max_length", "max_gen_toks", "max_batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ArgumentError(f"{name}={value} is not at least 1")
         for gate, read in product(("tau", "kappa"), ("calibration", "spike_ratio", "target_rate", "kappa_rule")):
             tau, value = getattr(self, gate), getattr(self, read)

@@ -3,7 +3,6 @@
 Both have the interface that `decoding.engine.TransformersBackend` explains: `generate`, `force`, `compare` and others.
 """
 
-import json
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from lm_eval_takeover.pair.pair import Pair
     from lm_eval_takeover.vllm.backend import VllmBackend
 
-_CHANGE_TEXTS = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")  # of vLLM's engine
 Backend: TypeAlias = "TransformersBackend | VllmBackend"  # a loaded pair, and a policy that decides who writes
 
 
@@ -26,9 +24,3 @@ def open_backend(arguments: "ModelArguments", pair: "Pair", policy: "Policy") ->
     from lm_eval_takeover.decoding.engine import TransformersBackend
 
     return TransformersBackend(arguments, pair, policy)
-
-
-def identify_backend(arguments: "ModelArguments") -> str:
-    """The backend, and arguments of its engine that can change a text, as identities have them."""
-    own = {name: value for name, value in arguments.engine_arguments.items() if name in _CHANGE_TEXTS}
-    return f"{arguments.backend} {json.dumps(own, sort_keys=True, default=str)}" if own else arguments.backend

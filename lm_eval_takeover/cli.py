@@ -19,11 +19,10 @@ from pathlib import Path
 from types import ModuleType
 
 from lm_eval_takeover import __version__, commands, lab, stopping
-from lm_eval_takeover.errors import describe_refusal, install_error_hook, nearest
+from lm_eval_takeover.errors import nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 from lm_eval_takeover.storage.digests import find_version
 from lm_eval_takeover.storage.files import describe_written, written
-from lm_eval_takeover.storage.paths import use_utf8
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,9 +94,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    if arguments is None:
-        use_utf8()
-    install_error_hook()
+    stopping.install_error_hook()
     make_notices_visible()
     words = [_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     parser = build_parser(words[0] if words else None)
@@ -124,12 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(for_terminal(stopping.last_words()), file=sys.stderr)
         return stopping.status(stop)
     except OSError as error:
-        line = describe_refusal(error)
-        if line is None and error.filename is None and _is_output_closed():
-            line = f"standard output cannot be written: {error.strerror}; make room or choose another"
-        if line is None:
+        if error.filename is not None or not _is_output_closed():
             raise
-        print(f"error: {for_terminal(line)}", file=sys.stderr)
+        print(f"error: standard output cannot be written: {error.strerror}; make room or choose another", file=sys.stderr)
         return 2
 
 

@@ -1,22 +1,13 @@
 """Errors of a user, each one line that says what was wrong and what to do.
 
-Python callers get the exception. The two commands print its line and exit with 2. After Ctrl-C and SIGTERM they print what was
-kept (130, 143). Every other exception keeps its traceback.
+Python callers get the exception. The two commands print its line (`stopping`); every other exception keeps its traceback.
 """
 
 import errno
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from io import TextIOWrapper
-from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
-
-from lm_eval_takeover import stopping
-from lm_eval_takeover.escaping import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -97,38 +88,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"the nearest of {len(names)} are {', '.join(get_close_matches(name, names, n=3, cutoff=0.0))}"
 
 
+# Of files that the system does not open or write: for their rights, their names, a full disk.
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
-
-
-def describe_refusal(error: BaseException) -> str | None:
-    """The line on a file that the system does not open or write: its rights, its name, a full disk. None for other errors."""
-    if not isinstance(error, OSError) or error.filename is None or error.errno not in _REFUSED:
-        return None
-    return f"'{error.filename}' cannot be used: {error.strerror}; change its rights, make room, or choose another"
-
-
-_COMMANDS = ("lm_eval.__main__", "lm_eval_takeover.cli", "lm_eval_takeover.commands.compare.worker")
-
-
-def is_our_command() -> bool:
-    """Whether this process is `lm_eval` or `lm-eval-takeover`, by which script or module it was started."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name in _COMMANDS:
-        return True
-    return Path(sys.argv[0]).stem in ("lm_eval", "lm-eval", "lm-eval-takeover")
-
-
-def _prepare_streams() -> None:
-    """Let a stream that was closed at the start go nowhere, and write letters that its encoding lacks as codes."""
-    while (handle := os.open(os.devnull, os.O_RDWR)) < 3:  # no other file gets the number of a closed stream
-        os.set_inheritable(handle, True)
-    os.close(handle)
-    for name in ("stdout", "stderr"):
-        if (stream := getattr(sys, name)) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def describe_error(error: BaseException) -> str | None:
@@ -137,27 +98,6 @@ def describe_error(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, Exception) and is_out_of_memory(error):
         return f"too little memory ({first_line(error)}); free some, or give smaller models, a smaller dtype or batch_size"
-    return describe_refusal(error)
-
-
-def install_error_hook() -> None:
-    """Let errors of a user and signals end this process with one line, if it is one of the two commands."""
-    if not is_our_command() or getattr(sys.excepthook, "takeover", False):
-        return
-    _prepare_streams()
-    stopping.catch_sigterm()
-    previous = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if (line := describe_error(error)) is not None:
-            print(f"error: {for_terminal(line)}", file=sys.stderr)
-            # SystemExit in the hook sets the status; exit handlers still run.
-            raise SystemExit(2)
-        if (stop := stopping.find_stop(error)) is not None:
-            print(for_terminal(stopping.last_words()), file=sys.stderr)
-            stopping.end_at_once()
-            raise SystemExit(stopping.status(stop))
-        previous(kind, error, trace)
-
-    hook.takeover = True  # type: ignore[attr-defined]
-    sys.excepthook = hook
+    if not isinstance(error, OSError) or error.filename is None or error.errno not in _REFUSED:
+        return None
+    return f"'{error.filename}' cannot be used: {error.strerror}; change its rights, make room, or choose another"

@@ -1,7 +1,7 @@
 """What a process of `lm_eval` does otherwise with this model type. A light import.
 
 options      are checked before slow imports; lm-eval's errors about them are a line       run_command
-errors       of a user, Ctrl-C and SIGTERM are one line and a status                       errors.install_error_hook
+errors       of a user, Ctrl-C and SIGTERM are one line and a status                       stopping.install_error_hook
 evaluations  are known to the model, with their seed; a label names the results' folder    observe_evaluation
 tasks        of any model have a digest of the code that judged, and sorted documents      observe_tasks
 notices      go where lm-eval's go                                                         share_logging
@@ -28,17 +28,17 @@ from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.commands import RunTask
-from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command, nearest
+from lm_eval_takeover.errors import ArgumentError, first_line, nearest
 from lm_eval_takeover.escaping import make_notices_visible
-from lm_eval_takeover.runs.identity import find_missed_rate
+from lm_eval_takeover.runs.identity import digest_task_code, find_missed_rate
+from lm_eval_takeover.stopping import install_error_hook, is_our_command
 from lm_eval_takeover.storage.digests import watch
-from lm_eval_takeover.storage.paths import TASK_CONFIGS, make_component, use_utf8
+from lm_eval_takeover.storage.files import TASK_CONFIGS, make_component
 from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
 
 logger = logging.getLogger(__name__)
 
 MODEL = "guided-takeover"  # our name in the registry
-DEFAULT_SEED = 0
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
 _RARE = ("restated", "unparsed", "timed_out", "unclosed_think")  # shares of answers that mostly are 0
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
@@ -113,8 +113,6 @@ def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         tasks = options.get("task_dict") or {}
         for name, config in ((results or {}).get("configs") or {}).items():
             if hasattr(task := tasks.get("tasks", tasks).get(name), "config"):
-                from lm_eval_takeover.runs.identity import digest_task_code
-
                 config["metadata"] = {**(config.get("metadata") or {}), "scorer": digest_task_code(task, verifier)}
         return results
 
@@ -145,7 +143,7 @@ def choose_seed(own: int | None) -> int:
     evaluation = get_evaluation()
     theirs = None if evaluation is None else evaluation.seed
     if own is None:
-        return DEFAULT_SEED if theirs is None else theirs
+        return theirs or 0
     if theirs is not None and theirs != own:
         logger.warning("seed=%d of the model arguments counts, not lm-eval's seed %d", own, theirs)
     return own
@@ -219,8 +217,6 @@ def run_command(run: Callable[[Namespace], None], options: Namespace) -> None:
 
 def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options, first what needs no slow import. Raises a TakeoverError of one line."""
-    if is_our_command():
-        use_utf8()
     install_error_hook()
     share_logging()
     written = _read_config(getattr(options, "config", None))
@@ -262,7 +258,7 @@ def check_options(options: Namespace) -> None:
     for name in ("base", "guide"):
         if isinstance(values.get(name), str) and values[name]:
             check_source(name, values[name])
-    from lm_eval_takeover.pair.loading import check_arguments
+    from lm_eval_takeover.pair.gate_choice import check_arguments
 
     check_arguments(values, RunTask(next(iter(tasks), None), read("include_path")))
 

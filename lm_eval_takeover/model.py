@@ -18,13 +18,13 @@ from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
 from lm_eval_takeover import lm_eval_hooks, stopping
-from lm_eval_takeover.backends import Backend, identify_backend, open_backend
+from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
-from lm_eval_takeover.errors import ArgumentError, TakeoverError, install_error_hook, run_in_batches
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
-from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
+from lm_eval_takeover.pair.gate_choice import load_policy, parse_arguments
+from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, load_pair
 from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
@@ -44,7 +44,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
-        install_error_hook()
+        stopping.install_error_hook()
         lm_eval_hooks.share_logging()
         self.ranks = Ranks()
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
@@ -88,17 +88,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self._begin(evaluation)
         self.arguments = replace(self.arguments, seed=lm_eval_hooks.choose_seed(self._own_seed))
 
-    @property
-    def seed(self) -> int:
-        """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
-        return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
-
     def _collect_settings(self) -> dict[str, Any]:
-        """All that texts depend on beside requests."""
-        backend, trusted = identify_backend(self.arguments), self.arguments.trust_remote_code
-        return identity.collect_text_settings(
-            self.pair, self.policy, backend=backend, seed=self.seed, trust_remote_code=trusted
-        )
+        return identity.collect_text_settings(self.pair, self.policy, self.arguments)
 
     def _make_recorder(self) -> Recorder:
         facts = identity.collect_facts(self.arguments, self._collect_settings(), self._description())
@@ -249,7 +240,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         finished = sum(len(plan.by_key[key]) for key in stored)
         with Progress(len(plan.asked), finished, quiet=quiet) as progress:
             traced = self.run is not None or is_changed_traced(self.policy)
-            options: dict[str, Any] = {"seed": self.seed, "rows": rows, "traced": traced}
+            options: dict[str, Any] = {"seed": self.arguments.seed, "rows": rows, "traced": traced}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):
                 key, request = keys[number], wanted[number]
                 text = text_of(self.tokenizer, generation.tokens, request.until)
@@ -274,13 +265,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """The requests of these instances: prompts as token ids, cut to the context."""
-        return make_requests(
-            instances,
-            self.context.evaluation,
-            lambda text, label: self._check_ids(self.tok_encode(text), label),
-            max_length=self.max_length,
-            max_gen_toks=self.arguments.max_gen_toks,
-        )
+        limits = {"max_length": self.max_length, "max_gen_toks": self.arguments.max_gen_toks}
+        return make_requests(instances, self.context.evaluation, self._encode, **limits)
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
         """How many rows of so many tokens are read at a time; lm-eval is told what `batch_size=auto` chose."""
@@ -289,9 +275,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             self.batch_sizes[kind] = rows
         return rows
 
-    def _check_ids(self, ids: list[int], label: str) -> list[int]:
-        """These token ids, or the prefix token where there are none. Raises VocabularyError for one that a model cannot read."""
-        ids = ids or [self.prefix_token_id]
+    def _encode(self, text: str, label: str) -> list[int]:
+        """Token ids of a prompt, of none the prefix token. Raises VocabularyError for one that a model cannot read."""
+        ids = self.tok_encode(text) or [self.prefix_token_id]
         self.pair.check_ids(ids, label)
         return ids
 
@@ -331,7 +317,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
         for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):
             if continuation:
-                self._check_ids([*context, *continuation], label)
+                self.pair.check_ids([*context, *continuation], label)
         pairs = [(context, continuation) for _texts, context, continuation in requests]
         texts = cut_to_context(pairs, prefix=self.prefix_token_id, max_length=self.max_length)
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
@@ -349,4 +335,4 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _force(self, texts: Mapping[int, tuple[list[int], list[int]]], chosen: Sequence[int]) -> list[Forced]:
         prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
         labels = [self._labels[i] for i in chosen]
-        return self.engine.force(prompts, continuations, seed=self.seed, labels=labels)
+        return self.engine.force(prompts, continuations, seed=self.arguments.seed or 0, labels=labels)

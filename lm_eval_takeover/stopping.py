@@ -1,13 +1,20 @@
-"""Ctrl-C and SIGTERM: finished work is kept, and the exit status is the one that shells expect (130, 143)."""
+"""How a command of ours ends: with one line and status 2 for an error of the user; after Ctrl-C and SIGTERM what is finished is
+kept, and the status is the one that shells expect (130, 143).
+"""
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
+
+from lm_eval_takeover.errors import describe_error
+from lm_eval_takeover.escaping import for_terminal
 
 _CHILDREN_WITHIN = 5.0  # seconds to end by themselves
 
@@ -88,7 +95,6 @@ def on_stop_in(folder: Path) -> None:
 
 
 def last_words() -> str:
-    """The line that is printed when the process is stopped."""
     return f"stopped; {_kept.get()()}"
 
 
@@ -102,3 +108,58 @@ def find_stop(error: BaseException | None) -> BaseException | None:
 def status(stop: BaseException) -> int:
     """The exit status: 128 and the number of the signal."""
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+# The command
+
+_COMMANDS = ("lm_eval.__main__", "lm_eval_takeover.cli", "lm_eval_takeover.commands.compare.worker")
+
+
+def is_our_command() -> bool:
+    """Whether this process is `lm_eval` or `lm-eval-takeover`, by which script or module it was started."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name in _COMMANDS:
+        return True
+    return Path(sys.argv[0]).stem in ("lm_eval", "lm-eval", "lm-eval-takeover")
+
+
+def _prepare_streams() -> None:
+    """Let a stream that was closed at the start go nowhere, and write letters that its encoding lacks as codes.
+
+    Where the C locale makes names of files ASCII, this process starts again with UTF-8, which its children inherit.
+    """
+    if sys.getfilesystemencoding() == "ascii":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    while (handle := os.open(os.devnull, os.O_RDWR)) < 3:  # no other file gets the number of a closed stream
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def install_error_hook() -> None:
+    """Let errors of a user and signals end this process with one line, if it is one of the two commands."""
+    if not is_our_command() or getattr(sys.excepthook, "takeover", False):
+        return
+    _prepare_streams()
+    catch_sigterm()
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if (line := describe_error(error)) is not None:
+            print(f"error: {for_terminal(line)}", file=sys.stderr)
+            # SystemExit in the hook sets the status; exit handlers still run.
+            raise SystemExit(2)
+        if (stop := find_stop(error)) is not None:
+            print(for_terminal(last_words()), file=sys.stderr)
+            end_at_once()
+            raise SystemExit(status(stop))
+        previous(kind, error, trace)
+
+    hook.takeover = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

@@ -51,7 +51,7 @@ assert get_model("guided-takeover").__name__ == "GuidedTakeover"
 """,
     "every task file is found": """
 from lm_eval.tasks import TaskManager
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 found, files = set(TaskManager().all_tasks), {file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")}
 assert files <= found, f"missing: {sorted(files - found)}"
 """,

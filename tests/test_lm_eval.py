@@ -19,7 +19,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval_takeover import lm_eval_hooks
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.storage.files import make_component
 from lm_eval_takeover.tasks.benchmarks import load_demo
 
 COMMAND = ["lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo"]

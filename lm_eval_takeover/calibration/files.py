@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.storage.files import read_bounded, write_text
-from lm_eval_takeover.storage.paths import CALIBRATIONS
+from lm_eval_takeover.storage.files import CALIBRATIONS, read_bounded, write_text
 from lm_eval_takeover.storage.schema import Between, Count, Positive, Share, check, show
 
 

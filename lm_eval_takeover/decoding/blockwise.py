@@ -167,8 +167,7 @@ class Blocks:
         """Decide each row up to the first token that differs from the draft, by one pass of the donor. The only wait.
 
         On the host: tokens `[rows, k]`, their records, the numbers `[rows]` that stand, and whether the last one ended the draft.
-        On the device: the scores before and of these tokens `[rows, window + k]`. With a bonus, k counts one position more than was
-        drafted.
+        On the device: the scores before and of these tokens `[rows, window + k]`. k is one more than was drafted with a bonus.
         """
         pool, rows, new = self.pool, self.pool.slots, max(draft.lengths) + self.bonus
         donor = pool.readers[pool.donor].read(range(len(rows)), draft.tokens[:, :new])[:, :new].to(pool.device)

@@ -1,27 +1,28 @@
-"""From model arguments to a gate, or to another budget parameter: by hand, from a published table, or from a calibration.
+"""From model arguments to a policy with its gate, or another budget parameter: by hand, from a published table or a calibration.
 
 A calibration fits a run by the form of its prompts, its decoding and its dtypes (`CalibrationFit`), before a token is written.
 """
 
 import logging
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, METHOD, ModelArguments
 from lm_eval_takeover.calibration import files
-from lm_eval_takeover.calibration.commands import RunTask, calibration_command
-from lm_eval_takeover.calibration.files import DEFAULT_RHO, Calibration, Target
+from lm_eval_takeover.calibration.commands import NO_TASK, RunTask, calibration_command
+from lm_eval_takeover.calibration.files import DEFAULT_RHO, KAPPA_RULES, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
-from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policy import BudgetParameter, Policy, policies
+from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.request import TASK_SAMPLING, Sampling
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, resolve_devices
 
 logger = logging.getLogger(__name__)
 
@@ -255,3 +256,89 @@ def find_fitting_calibration(
     for problem in problems:
         logger.warning("calibration '%s' was made for %s; used anyway", arguments.calibration, problem)
     return calibration, column
+
+
+# The policy
+
+# Arguments of the method that some policies read and others do not.
+OF_METHODS = tuple(
+    name for name, kind in KINDS.items() if kind is METHOD and name not in ("policy", "plugins", "policy_arguments")
+)
+
+
+def keep_read(values: Mapping[str, Any], policy: str) -> dict[str, Any]:
+    """These arguments without those of the method that this policy does not read: for several policies of one command."""
+    reads = policies.get(policy).reads()
+    return {name: value for name, value in values.items() if name in reads or name not in OF_METHODS}
+
+
+def refuse_unread(arguments: ModelArguments, kind: type[Policy]) -> None:
+    """Raises ArgumentError for an argument that this policy does not read, with the policies that do."""
+    for name, value in arguments.differing().items():
+        if name in OF_METHODS and name not in kind.reads():
+            readers = [other.name for other in policies if name in other.reads()]
+            named = f"{', '.join(readers[:-1])} or {readers[-1]}" if len(readers) > 1 else readers[0]
+            raise ArgumentError(f"{name}={value} is read by policy={named}, not {kind.name}; leave it out")
+
+
+def open_method(arguments: ModelArguments) -> Method:
+    """The policy of the arguments, gate and `target_rate` still open. Raises ArgumentError for what is wrong without models."""
+    kind = policies.get(arguments.policy)
+    refuse_unread(arguments, kind)
+    own = {name: getattr(arguments, name) for name in OF_METHODS if name in {field.name for field in fields(kind)}}
+    values = own | dict(arguments.policy_arguments)
+    settings = {name: value for name, value in values.items() if value is not None}
+    by_hand = [name for name in ("tau", "spike_ratio") if getattr(arguments, name) is not None]
+    if isinstance(kind.budget_parameter, BudgetParameter) and arguments.target_rate is not None:
+        settings.setdefault(kind.budget_parameter.name, kind.budget_parameter.high)  # until it is calibrated
+    policy = kind(**settings)
+    if isinstance(policy, Gated) and policy.scorer.binary and by_hand and arguments.tau != 0:  # 0 is its gate's
+        setting = f"{by_hand[0]}={getattr(arguments, by_hand[0])}"
+        raise ArgumentError(f"{setting}: score={policy.score} is 0 or 1 and has no threshold; give chance=…")
+    if isinstance(policy, Gated) and arguments.tau is arguments.target_rate is None and policy.score_top_p != 1:
+        raise ArgumentError(f"score_top_p={policy.score_top_p} needs target_rate=…, or tau=… and kappa=…")
+    rule = arguments.kappa_rule or KAPPA_RULES[0]
+    if rule not in KAPPA_RULES:
+        raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
+    return Method(policy, rule, arguments.window)
+
+
+def check_arguments(values: dict[str, Any], task: RunTask = NO_TASK) -> None:
+    """Check lm-eval's keyword arguments as far as possible without the models. Raises a TakeoverError."""
+    arguments = parse_arguments(values)
+    resolve_devices(arguments)
+    method = open_method(arguments)
+    is_read = reads_calibration(arguments, method)
+    is_demo = arguments.base is arguments.guide is None and arguments.direction == "forward"
+    if arguments.calibration is not None or is_demo:
+        found = files.find_calibration(arguments.calibration or "demo")
+        if is_read:
+            choose_gate(arguments, method, make_command(arguments, method, task), found)
+
+
+def load_policy(arguments: ModelArguments, pair: Pair, task: RunTask = NO_TASK) -> tuple[Policy, GateOrigin]:
+    """The policy with its gate, or another budget parameter: set by hand, or read off the calibration of this pair."""
+    method = open_method(arguments)
+    command = make_command(arguments, method, task)
+    if not reads_calibration(arguments, method):
+        return choose_gate(arguments, method, command)
+    found = find_fitting_calibration(arguments, pair, method, command)
+    policy, origin = choose_gate(arguments, method, command, found)
+    if (target := origin.target) is not None and not target.is_reached:
+        nearest_rate = target.target_rate, target.name, 100 * target.nearest_rate
+        logger.warning("target_rate=%g: the nearest rate that %s can reach is %.1f%%", *nearest_rate)
+    elif target is not None:
+        told = target.target_rate, target.describe_rate(), target.prompts
+        logger.info("target_rate=%g: realized %s on %d held-out prompts of the calibration", *told)
+    fit = CalibrationFit(found[0], pair, arguments.enable_thinking, arguments.allow_calibration_mismatch, command)
+    return policy, replace(origin, fit=fit)
+
+
+def parse_arguments(values: dict[str, Any]) -> ModelArguments:
+    """lm-eval's keyword arguments, those of the chosen policy's own fields among them. Runs the plug-ins that they name."""
+    plugins = values.get("plugins")
+    load_plugins(None if plugins is None else str(plugins))
+    kind = policies.get(str(values.get("policy") or DEFAULT_POLICY))
+    hints = get_type_hints(kind)
+    shared = {"gate", *(field.name for field in fields(ModelArguments))}
+    return ModelArguments.parse(values, {f.name: hints[f.name] for f in fields(kind) if f.name not in shared})

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import json
 import logging
 import math
 import re
@@ -20,7 +21,7 @@ from transformers.cache_utils import CacheLayerMixin
 from transformers.models.auto import modeling_auto
 from transformers.quantizers.auto import AutoQuantizationConfig
 
-from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair.ids import ask_revision, check_source, find_folder, identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary, adds_bos, check_token_ids
@@ -29,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 Dtype = str | torch.dtype
 _BOS_FAMILIES = ("gemma",)  # by the beginning of their model types
-_OTHERS = {"base", "guide", "dtype", *TWINS.values()}
-_TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
 
 
 class Weights(NamedTuple):
@@ -113,15 +112,11 @@ class Member:
 
     def _list_code(self) -> dict[str, str]:
         """Files of other repositories whose code it runs, by repository: transformers names it `owner/name--file.Class`."""
-        options = getattr(self.tokenizer, "init_kwargs", {}) if self.given.trust_remote_code else {}
-        own = getattr(self.config, "auto_map", None) if self.given.trust_remote_code else None
-        maps = [
-            named for one in (own, options.get("auto_map")) if one for named in (one.values() if isinstance(one, dict) else one)
-        ]
-        names = [
-            name for each in maps for name in (each if isinstance(each, list | tuple) else [each]) if name and "--" in name
-        ]
-        return {other: f"{code.partition('.')[0]}.py" for other, _, code in (name.partition("--") for name in names)}
+        if not self.given.trust_remote_code:
+            return {}
+        maps = getattr(self.config, "auto_map", None), getattr(self.tokenizer, "init_kwargs", {}).get("auto_map")
+        named = re.findall(r'"([^"]+?)--([^".]+)', json.dumps(maps))
+        return {other: f"{file}.py" for other, file in named}
 
     @property
     def folder(self) -> Path:
@@ -291,11 +286,6 @@ class Member:
 
 
 # Options of transformers' `from_pretrained`, from the model arguments of one role (`for_role`)
-
-
-def text_settings(arguments: ModelArguments) -> dict[str, Any]:
-    """Arguments that can change a text, beyond files and dtype: for the keys of samples."""
-    return {name: value for name in _TEXT if (value := getattr(arguments, name))}
 
 
 def repository_options(arguments: ModelArguments) -> dict[str, Any]:

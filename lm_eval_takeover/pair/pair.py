@@ -1,13 +1,20 @@
-"""The pair: a base and a guide that share a vocabulary."""
+"""The pair: a base and a guide that share a vocabulary, and how model arguments name and load it."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from os.path import commonprefix
 from typing import Any
 
+import torch
+
 from lm_eval_takeover import stopping
+from lm_eval_takeover.arguments import KINDS, ModelArguments
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, VocabularyError, first_line, nearest
+from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.vocabulary import SharedVocabulary, describe, share
 
@@ -141,3 +148,88 @@ class Pair:
         if member is None:
             raise ArgumentError(f"{role} is not given, and this policy needs it: pass {role}=<hub id or local folder>")
         return member
+
+
+# From model arguments
+
+_shared: dict[str, Pair] | None = None
+
+
+@contextlib.contextmanager
+def share_pairs() -> Iterator[None]:
+    """Meanwhile what is loaded alike is one pair, for several runs of one process that differ in their method alone."""
+    global _shared
+    _shared = {}
+    try:
+        yield
+    finally:
+        _shared = None
+
+
+def load_pair(arguments: ModelArguments) -> Pair:
+    """The pair of `_load_pair`; within `share_pairs` one for all arguments that differ in nothing that models are loaded by."""
+    if _shared is None:
+        return _load_pair(arguments)
+    key = repr([getattr(arguments, name) for name, kind in KINDS.items() if kind.loads])
+    return _shared.get(key) or _shared.setdefault(key, _load_pair(arguments))
+
+
+def _load_pair(arguments: ModelArguments) -> Pair:
+    """The models that the arguments name, the demo pair if none. Reads tokenizers and configurations; weights at first use."""
+    names = {"base": arguments.base, "guide": arguments.guide}
+    if names == {"base": None, "guide": None}:
+        logger.warning("no base= and guide= are given: this is the bundled demo pair, which knows its own tasks only")
+        names = {role: str(path) for role, path in DEMO.items()}
+    missing = [role for role in policies.get(arguments.policy).models if names[role] is None]
+    if missing:
+        raise ArgumentError(
+            f"{missing[0]} is missing: policy={arguments.policy} asks it; give {missing[0]}=<hub id or local folder>, "
+            f"or policy=base or policy=guide for one model alone"
+        )
+    devices = resolve_devices(arguments)
+    by_role = {role: arguments.for_role(role) for role in names}
+    members = {
+        role: Member(role, name, device=devices[role], dtype=parse_dtype(role, by_role[role].dtype), given=by_role[role])
+        for role, name in names.items()
+        if name is not None
+    }
+    pair = Pair(members.get("base"), members.get("guide"))
+    if arguments.max_length and pair.max_length and arguments.max_length > pair.max_length:
+        logger.warning(
+            "max_length=%d is more than the %d tokens that the models are made for; text beyond that may be noise",
+            arguments.max_length, pair.max_length,
+        )  # fmt: skip
+    return pair
+
+
+def resolve_devices(arguments: ModelArguments) -> dict[str, str]:
+    """The device of each model. Raises ArgumentError for one that is not there."""
+    if not (opens := arguments.backend != "vllm"):  # a GPU that allows a single process would be lost to the engine
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks the driver alone
+    device = _resolve_device("device", arguments.device, opens)
+    return {"base": device, "guide": _resolve_device("guide_device", arguments.guide_device or device, opens)}
+
+
+def _resolve_device(argument: str, device: str | None, opens: bool) -> str:
+    """The device to load onto; None is the GPU where there is one. Raises ArgumentError for one that is not there."""
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError(f"{argument}='{device}': torch finds no GPU; give cpu, or install a torch with CUDA")
+    try:
+        _ = torch.empty(0, device=device) if opens else torch.device(device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ArgumentError(
+            f"{argument}='{device}': torch {torch.__version__} cannot use it here; give cpu or cuda:0"
+        ) from error
+    return str(device)
+
+
+def parse_dtype(role: str, dtype: str) -> str | torch.dtype:
+    if dtype == "auto":
+        return dtype
+    parsed = getattr(torch, dtype.removeprefix("torch."), None)
+    if not isinstance(parsed, torch.dtype):
+        argument = "guide_dtype" if role == "guide" else "dtype"
+        raise ArgumentError(f"{argument}='{dtype}' is not known; expected auto, float32, bfloat16 or float16")
+    return parsed

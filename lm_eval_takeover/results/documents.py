@@ -75,12 +75,12 @@ class Fields:
 
 def read_document(path: Path, writer: str) -> Fields:
     """Read the object in a file. Errors name `writer`, the command that makes such files. Raises ResultsError."""
-    return Fields(f"'{path}'", _read_json(path, writer))
+    return Fields(f"'{path}'", read_json(path, writer))
 
 
 def read_rows(path: Path, writer: str, hint: Any) -> list[Any]:
     """Read the list in a file, each item checked against a type (`storage.schema`). Raises ResultsError."""
-    content = _read_json(path, writer)
+    content = read_json(path, writer)
     try:
         rows: list[Any] = check(content, list[hint])
     except ValueError as error:
@@ -88,7 +88,8 @@ def read_rows(path: Path, writer: str, hint: Any) -> list[Any]:
     return rows
 
 
-def _read_json(path: Path, writer: str) -> Any:
+def read_json(path: Path, writer: str) -> Any:
+    """The content of a file, unchecked. Raises ResultsError."""
     try:
         return json.loads(read_bounded(path, LARGEST_DOCUMENT))
     except OSError as error:

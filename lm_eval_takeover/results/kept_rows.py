@@ -9,8 +9,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.documents import read_rows
 from lm_eval_takeover.results.files import Run, find_results, join_calls, read_run
 from lm_eval_takeover.runs.layout import ROWS
-from lm_eval_takeover.storage.files import write_text
-from lm_eval_takeover.storage.paths import join_inside
+from lm_eval_takeover.storage.files import join_inside, write_text
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
 

@@ -149,12 +149,10 @@ class ScoresHeader:
 
 
 def column_of(score: str) -> str:
-    """The column that holds this score."""
     return "base_entropy" if score == ENTROPY else score
 
 
 def list_score_columns(scores: Iterable[str]) -> Kinds:
-    """The columns of a text with these scores."""
     floats = dict.fromkeys([*map(column_of, scores), *(name for name in COMPARED if name not in COUNTED)], _FLOAT)
     return {"token_id": _INTEGER} | floats | dict.fromkeys(("token_id", *COUNTED), _INTEGER)
 

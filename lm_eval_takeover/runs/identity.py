@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.arguments import KINDS, ModelArguments
+from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import ROW
 from lm_eval_takeover.storage import digests
@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # these load torch or `answers`, which readers do not need
 LIBRARIES = ("torch", "transformers", "lm_eval")
 COUNTS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passes")
 SCHEMA = 2  # 1 drew by inverse CDF
+# Arguments of vLLM's engine that can change a text.
+_OF_ENGINE = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")
 # Fields of a task file that say how it judges, in results whose task has no digest of its code.
 JUDGING = ("process_results", "filter_list", "metric_list", "doc_to_target", "doc_to_choice")
 # Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
@@ -86,30 +88,34 @@ def read_row(folder: Path) -> dict[str, str]:
     return row if isinstance(row, dict) and all(isinstance(value, str) for value in row.values()) else {}
 
 
-def collect_text_settings(
-    pair: "Pair", policy: "Policy", *, backend: str, seed: int, trust_remote_code: bool
-) -> dict[str, Any]:
+def collect_text_settings(pair: "Pair", policy: "Policy", given: ModelArguments) -> dict[str, Any]:
     """All that texts depend on beside requests, as JSON values. Local folders count by their files."""
+    engine = {name: value for name, value in given.engine_arguments.items() if name in _OF_ENGINE}
     return {
         "schema": SCHEMA,
-        "backend": backend,
+        "backend": f"{given.backend} {json.dumps(engine, sort_keys=True, default=str)}" if engine else given.backend,
         "models": {member.role: describe_member(member, member.role in policy.roles) for member in pair.members},
         "vocabulary": [pair.vocab_size, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
         "ends": sorted(pair.eos_ids),
         "policy": _policy_settings(policy),
-        "seed": seed,
-        "trust_remote_code": trust_remote_code,
+        "seed": given.seed or 0,
+        "trust_remote_code": given.trust_remote_code,
     }
 
 
 def describe_member(member: "Member", is_asked: bool) -> dict[str, Any]:
     """A model by its files, or by its id and commits; its dtype if it is asked, and what else changes it."""
-    from lm_eval_takeover.pair.member import text_settings
-
     settings = {name: value for name, value in text_settings(member.given).items() if name != "peft"}  # its revision says it
     model = member.id.revision if Path(member.path).is_dir() else f"{member.id.id}@{member.id.revision}"
     dtype = member.weights.dtype if is_asked else None
     return {"model": model, "dtype": dtype, **({"loading": settings} if settings else {})}
+
+
+def text_settings(given: ModelArguments) -> dict[str, Any]:
+    """Arguments of a model that can change a text, beyond files and dtype."""
+    others = {"base", "guide", "dtype", *TWINS.values()}
+    names = (name for name, kind in KINDS.items() if kind.key == "models" and name not in others)
+    return {name: value for name in names if (value := getattr(given, name))}
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:
@@ -121,7 +127,6 @@ def _tokenizer_digest(tokenizer: Any) -> str:
 
 
 def _policy_settings(policy: "Policy") -> dict[str, Any]:
-    """The settings that this policy reads."""
     settings: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor, **policy.settings()}
     if policy.scorer is not None:
         settings |= {"score": policy.scorer.name, "score_top_p": getattr(policy, "score_top_p", 1.0)}

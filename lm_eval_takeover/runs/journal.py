@@ -227,7 +227,7 @@ class Journal:
 
     def list_traces(self) -> Iterator[Sample]:
         """All samples with their traces, in the order of their commits. Raises Damaged."""
-        for key, trace in self.read_evidence("trace", self.list_evidence("trace")):
+        for key, trace in self.read_evidence("trace"):
             yield from (replace(sample, trace=trace) for sample in self.find([key]).values())
 
     def __len__(self) -> int:
@@ -240,10 +240,10 @@ class Journal:
         with self._connection:
             self._insert("REPLACE", "evidence", [(kind, key, content) for key, content in contents.items()])
 
-    def read_evidence(self, kind: Kind, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """`(key, content)` of these keys, in their order, where there is one. Raises Damaged."""
+    def read_evidence(self, kind: Kind, keys: Iterable[bytes] | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """`(key, content)` of these keys, in their order, where there is one; of all without `keys`. Raises Damaged."""
         query = f"SELECT {_PACKED} FROM evidence WHERE kind = ? AND key = ? AND length(content) > 0"
-        for key in keys:
+        for key in self.list_evidence(kind) if keys is None else keys:
             for content, digest in self._connection.execute(query, (kind, key)):
                 if row_digest((kind, key, content)) != digest:
                     raise Damaged(f"a {kind} has changed")

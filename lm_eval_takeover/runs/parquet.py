@@ -117,13 +117,14 @@ PROMPT_SCHEMA = pa.schema({
 
 def make_prompt(instance: "Instance", request: Request, doc_id: int) -> Prompt:
     doc, withheld = instance.doc if isinstance(instance.doc, Mapping) else {}, isinstance(instance.args[0], WithheldPrompt)
+    problem, answer = (None if doc.get(name) is None else str(doc[name]) for name in ("problem", "answer"))
     return {
         "task": instance.task_name or "none",
         "doc_id": doc_id,
         "prompt": None if withheld else instance.args[0],
         "prompt_ids": list(request.prompt),
-        "problem": None if withheld else _as_text(doc.get("problem")),
-        "answer": _as_text(doc.get("answer")),
+        "problem": None if withheld else problem,
+        "answer": answer,
     }
 
 
@@ -137,7 +138,3 @@ def write_prompts(folder: Path) -> None:
                 prompts |= {digest: read_prompt(content) for digest, content in journal.prompts().items()}
         rows = sorted(prompts.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
         write_parquet(folder / PROMPTS, pa.Table.from_pylist(rows, schema=PROMPT_SCHEMA))
-
-
-def _as_text(value: Any) -> str | None:
-    return None if value is None else str(value)

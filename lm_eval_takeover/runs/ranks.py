@@ -48,16 +48,12 @@ class Ranks:
             torch.distributed.gather_object(obj=obj, object_gather_list=gathered, dst=dst)
         return gathered
 
-    def all_gather_object(self, value: Any) -> list[Any]:
-        """The values of all ranks, on every rank."""
-        gathered: list[Any] = [value] * self.count
-        if self._accelerator is not None:
-            torch.distributed.all_gather_object(gathered, value)
-        return gathered
-
     def gather_or_raise(self, value: Any, failure: TakeoverError | None) -> list[Any]:
         """The values of all ranks, on every rank. Where a rank failed, every rank raises: its own failure, or the first one."""
-        everyone = self.all_gather_object((value, None if failure is None else str(failure)))
+        own = value, None if failure is None else str(failure)
+        everyone = [own] * self.count
+        if self._accelerator is not None:
+            torch.distributed.all_gather_object(everyone, own)
         if failure is not None:
             raise failure
         for rank, (_, message) in enumerate(everyone):

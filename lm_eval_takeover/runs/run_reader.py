@@ -97,7 +97,6 @@ class RunReader:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that its texts depend on beside requests."""
         return self.facts.get("settings") or {}
 
     @property
@@ -125,12 +124,10 @@ class RunReader:
 
     @property
     def host(self) -> str:
-        """Who writes by default."""
         return "guide" if self.takeover.get("direction") == "reverse" else "base"
 
     @property
     def donor(self) -> str:
-        """Who takes over."""
         return "base" if self.host == "guide" else "guide"
 
     @property

@@ -23,7 +23,7 @@ import pyarrow as pa
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import layout
 from lm_eval_takeover.runs.evidence import read_trace_header, unpack_trace
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Kind, Prompt, Sample, row_digest
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Prompt, Sample, row_digest
 from lm_eval_takeover.runs.parquet import TRACE_SCHEMA, split_parts, tabulate, write_part, write_prompts
 from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of
@@ -75,18 +75,17 @@ class RunWriter:
     ) -> None:
         """Enter the command of this process, what it says of itself, and what it asks for; start its clock."""
         self.command = command
-        with self.writing():
-            self.check_place()
-            self.journal.begin_command(command, dict(facts))
-            self.journal.set_asked(command, asked)
-            self.journal.add_prompts(prompts)
+        with self.writing() as journal:
+            journal.begin_command(command, dict(facts))
+            journal.set_asked(command, asked)
+            journal.add_prompts(prompts)
             if prompts:
                 write_prompts(self.folder)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""
-        with self.writing():
-            samples = self.journal.find(keys)
+        with self.writing() as journal:
+            samples = journal.find(keys)
         for rank in layout.list_ranks(self.folder):
             missing = [key for key in keys if key not in samples]
             if rank == self.rank or not missing:
@@ -110,42 +109,29 @@ class RunWriter:
         if self._left:
             self.journal.add(self._left)
             self._left = []
-            self.check_place()
-
-    def add_evidence(self, kind: Kind, contents: Mapping[bytes, bytes]) -> None:
-        """Commit contents by key, all or none, in the place of those that are here."""
-        with self.writing():
-            self.journal.add_evidence(kind, contents)
-            self.check_place()
-
-    def read_evidence(self, kind: Kind) -> dict[bytes, bytes]:
-        """All contents of a kind by key, in the order of their commits."""
-        with self.writing():
-            return dict(self.journal.read_evidence(kind, self.journal.list_evidence(kind)))
 
     def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         if self._open:  # else `rescore` can judge the texts
-            with self.writing():
-                self.journal.add_verdicts(verdicts)
+            with self.writing() as journal:
+                journal.add_verdicts(verdicts)
 
     def read_attempts(self) -> list[tuple[dict[str, Any], float]]:
         """The facts of each attempt at this command, and the seconds that it generated, until now; the oldest first."""
-        with self.writing():
-            self.journal.update_attempt()
-            return self.journal.attempts(self.command)
+        with self.writing() as journal:
+            journal.update_attempt()
+            return journal.attempts(self.command)
 
     def list_facts(self) -> list[dict[str, Any]]:
         """The facts of the last attempt at each command, the latest command first."""
-        with self.writing():
-            return [self.journal.attempts(command)[-1][0] for command in reversed(self.journal.commands())]
+        with self.writing() as journal:
+            return [journal.attempts(command)[-1][0] for command in reversed(journal.commands())]
 
     def flush(self, *, interrupted: bool = False) -> None:
         """Commit what is left, write the parts of the traces, and stop the clock of the command."""
-        with self.writing():
+        with self.writing() as journal:
             self._commit()
-            self.journal.stop_clock(interrupted=interrupted)
-            self.check_place()
-            _write_parts(self.journal, self.folder, self.rank)
+            journal.stop_clock(interrupted=interrupted)
+            _write_parts(journal, self.folder, self.rank)
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
@@ -183,7 +169,7 @@ class RunWriter:
         """One line for a stopped process: what is kept here."""
         return f"{self.samples_kept:,} samples are kept in run_dir='{self.folder}', and the same command goes on from there"
 
-    def check_place(self) -> None:
+    def _check_place(self) -> None:
         """Raises RunDirError where the folder of this name is another one now. The journal's open file went with the old one."""
         if not self._lock.is_in_place():
             raise RunDirError(
@@ -192,12 +178,14 @@ class RunWriter:
             )
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Raises RunDirError for errors of disk and journal in the `with` block."""
+    def writing(self) -> Iterator[Journal]:
+        """The journal. Raises RunDirError for errors of disk and journal in the `with` block, and for a folder that was moved."""
         if not self._open:
             raise RunDirError(f"run_dir='{self.folder}' was closed; make a new model object to continue")
         with self._translate_errors("writing its journal"):
-            yield
+            self._check_place()
+            yield self.journal
+            self._check_place()
 
     @contextlib.contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:

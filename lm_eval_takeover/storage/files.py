@@ -1,15 +1,36 @@
-"""Files that someone else may have made, read within bounds; files of ours, written whole or not at all; locks."""
+"""Files that someone else may have named or made, read within bounds; files of ours, written whole or not at all; locks."""
 
 import contextlib
 import errno
 import fcntl
 import glob
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
+from os.path import realpath
 from pathlib import Path
 from typing import BinaryIO
+
+_PACKAGE = Path(__file__).parent.parent
+# Folders of data; in a checkout they are links to folders at its top.
+TASK_CONFIGS, CALIBRATIONS = _PACKAGE / "task_configs", _PACKAGE / "data" / "calibration"
+_LONGEST = 200  # bytes of a component; file systems take 255, and suffixes follow
+
+
+def make_component(name: str) -> str:
+    """A name as one component of a path: letters, digits and `._+@=-` stay, all else is a `-`. Never empty, hidden or `..`."""
+    component = re.sub(r"[^\w.+@=-]", "-", name).encode()[:_LONGEST].decode(errors="ignore")
+    return re.sub(r"^\.", "_", component) or "_"
+
+
+def join_inside(root: Path, *components: str) -> Path:
+    """A path below `root`. Raises ValueError where `..`, an absolute name or a link leads out of it."""
+    path = root.joinpath(*components)
+    if not Path(realpath(path)).is_relative_to(realpath(root)) or ".." in path.relative_to(root).parts:
+        raise ValueError(f"'{path}' lies outside of '{root}'")
+    return path
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:

@@ -77,7 +77,6 @@ def join(path: str, name: str) -> str:
 
 
 def describe(hint: Any) -> str:
-    """An annotation in words."""
     kind, inside = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         return " or ".join(describe(option) for option in inside)

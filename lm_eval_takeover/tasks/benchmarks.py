@@ -67,7 +67,6 @@ def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
 
 
 def process_results(doc: Document, results: Sequence[Record]) -> Metrics:
-    """The metrics of one document, which the filter has computed."""
     (record,) = results
     return record.metrics
 
@@ -164,5 +163,4 @@ def load_demo(**_: Any) -> dict[str, datasets.Dataset]:
 
 
 def load_graded_demo(**_: Any) -> dict[str, datasets.Dataset]:
-    """The 100 packaged graded puzzles."""
     return {"test": datasets.Dataset.from_list(demo.problems(demo.GRADED_PROBLEMS))}

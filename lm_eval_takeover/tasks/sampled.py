@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all, score_letters
 from lm_eval_takeover.tasks.context import WithheldPrompt, find_context
 from lm_eval_takeover.tasks.instances import LENGTHS, is_greedy, keep_last_length

@@ -22,8 +22,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.request import CountTokens
 from lm_eval_takeover.pair.ids import locate
-from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, load_pair
 from lm_eval_takeover.runs.identity import collect_text_settings
 from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_path, find_version
 from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text, VllmEngine
@@ -73,9 +72,7 @@ class EngineActor:
 
 def describe(arguments: ModelArguments, pair: Pair, policy: Policy) -> dict[str, Any]:
     """What must be the same on every node, by name: versions, our code, and all that a text depends on."""
-    settings = collect_text_settings(
-        pair, policy, backend=arguments.backend, seed=arguments.seed or 0, trust_remote_code=arguments.trust_remote_code
-    )
+    settings = collect_text_settings(pair, policy, arguments)
     code = digest_of([digest_path(Path(__file__).parents[1] / room) for room in _ROOMS])
     versions = {name: find_version(name) for name in _LIBRARIES} | {"Python": platform.python_version(), PACKAGE: code}
     parameters = {member.role: member.weights.parameters for member in pair.members}

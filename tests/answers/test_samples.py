@@ -23,7 +23,7 @@ from lm_eval_takeover.answers.reading import read_answer
 from lm_eval_takeover.answers.response import HEADERS, find_tags, strip_thinking
 from lm_eval_takeover.answers.samples import Question, judge_samples, run_here
 from lm_eval_takeover.answers.verification import verify
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 
 
 def ask(gold, answers, **options):

@@ -15,10 +15,10 @@ from lm_eval_takeover.arguments import KINDS, ModelArguments, write_words
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._options import LOADING, PAIR, read_loading, read_stored_pair
 from lm_eval_takeover.commands._output import WRITERS, Table
-from lm_eval_takeover.commands.compare import calibration_plan
+from lm_eval_takeover.commands.compare import planning
 from lm_eval_takeover.commands.compare.comparison import read_comparison
+from lm_eval_takeover.commands.compare.planning import read_workload
 from lm_eval_takeover.commands.compare.rows import plan_calls, plan_rows
-from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 from lm_eval_takeover.results.files import MATHEMATICAL
@@ -155,8 +155,8 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, par
     }
     asked = read_comparison(parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items())))
     (row,) = plan_rows(asked)
-    monkeypatch.setattr(calibration_plan, "load_pair", lambda given: loaded.append(given) or demo_pair)
-    plan = calibration_plan.plan_calibration(asked, [row], loads)
+    monkeypatch.setattr(planning, "load_pair", lambda given: loaded.append(given) or demo_pair)
+    plan = planning.plan_calibration(asked, [row], loads)
     check(loaded[0], name, value)
     check(read_loading(parse("calibrate", *write_words(plan.options))), name, value)
     (call,) = plan_calls(asked, row, plan.calibration)

@@ -77,7 +77,8 @@ def score_run(folder, texts, scores=("ce", "entropy")):
     for key, given in texts.items():
         (length,) = {len(values) for values in given.values()}
         packed[key] = pack_scores(header, {name: np.ones(length) for name in list_score_columns(scores)} | given)
-    run.add_evidence("score", packed)
+    with run.writing() as journal:
+        journal.add_evidence("score", packed)
     run.close()
 
 

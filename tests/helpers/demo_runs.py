@@ -9,7 +9,7 @@ def evaluate(model, tasks, arguments=None, limit=None, task_folder=None, metadat
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    from lm_eval_takeover.storage.paths import TASK_CONFIGS
+    from lm_eval_takeover.storage.files import TASK_CONFIGS
 
     manager = TaskManager(include_path=str(task_folder or TASK_CONFIGS), include_defaults=False, metadata=metadata)
     options = {"task_manager": manager, "bootstrap_iters": 0, "metadata": metadata} | options

@@ -19,7 +19,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, VocabularyError
 from lm_eval_takeover.lab.measures.planning import classify_vocabulary
-from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.pair import load_pair
 from lm_eval_takeover.pair.vocabulary import Pieces, Vocabulary, adds_bos, share
 from lm_eval_takeover.runs.run_reader import RunReader
 

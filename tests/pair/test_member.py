@@ -22,9 +22,8 @@ from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair import pair as pairs
 from lm_eval_takeover.pair.ids import find_revision, identify, locate
-from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.member import Member, refuse_unread
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, load_pair
 
 BOTH = {"base": str(DEMO["base"]), "guide": str(DEMO["guide"])}
 
@@ -207,7 +206,7 @@ def test_a_chat_template_that_fails_or_never_ends_is_one_line(folder, monkeypatc
 LITTLE = """
 import sys
 sys.argv = ["lm_eval"]
-from lm_eval_takeover.errors import install_error_hook
+from lm_eval_takeover.stopping import install_error_hook
 install_error_hook()
 bytes(2**60)
 """

@@ -11,11 +11,11 @@ from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.pair.loading import share_pairs
 from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import share_pairs
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.paths import CALIBRATIONS
+from lm_eval_takeover.storage.files import CALIBRATIONS
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
 
 HAND = {"tau": 1.5, "kappa": 2.0}
@@ -97,9 +97,7 @@ def test_arguments_of_one_policy_change_its_keys_and_a_chance_of_1_is_the_gate_a
 
 
 def digest(lm, **changed):
-    own = lm.arguments
-    options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}
-    return digest_of(collect_text_settings(lm.pair, lm.policy, **(options | changed)))
+    return digest_of(collect_text_settings(lm.pair, lm.policy, replace(lm.arguments, **changed)))
 
 
 def test_every_argument_and_setting_is_tried():

@@ -20,8 +20,7 @@ from lm_eval_takeover.storage.digests import digest_of
 
 def identify(**arguments):
     lm = GuidedTakeover(**{"tau": 1.5, "kappa": 0.0} | arguments)
-    options = {"backend": "hf", "seed": 0, "trust_remote_code": lm.arguments.trust_remote_code}
-    return digest_of(collect_text_settings(lm.pair, lm.policy, **options))
+    return digest_of(collect_text_settings(lm.pair, lm.policy, lm.arguments))
 
 
 @pytest.fixture

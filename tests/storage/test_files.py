@@ -16,8 +16,7 @@ from worlds import TASK
 
 from lm_eval_takeover.storage import digests
 from lm_eval_takeover.storage.digests import digest_path
-from lm_eval_takeover.storage.files import Lock, open_input, read_bounded, write_text, write_whole
-from lm_eval_takeover.storage.paths import join_inside, make_component
+from lm_eval_takeover.storage.files import Lock, join_inside, make_component, open_input, read_bounded, write_text, write_whole
 from lm_eval_takeover.storage.schema import Positive, Share, check
 
 

@@ -15,7 +15,7 @@ from helpers.scripted import Scripted
 from lm_eval import evaluator
 
 import lm_eval_takeover
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 from lm_eval_takeover.tasks.sampled import load_named_tasks
 from lm_eval_takeover.tasks.verdicts import list_metrics

@@ -24,7 +24,7 @@ from helpers.vllm_engines import open_with
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.pair import load_pair
 from lm_eval_takeover.vllm.cluster import Engines
 from lm_eval_takeover.vllm.engine import Job
 from lm_eval_takeover.vllm.launch import count_engines

@@ -5,7 +5,7 @@ import json
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,19 +92,16 @@ def read_prompts(
     Of too few rows, at most two fifths are held out. Without a `source` the rows are the documents of `task`, test problems: only
     `diagnostic` allows these. Raises ArgumentError for what cannot be read or is a test problem.
     """
-    rows = _open_rows(source, split, field, task)
-    drawn = _draw_rows(rows, task, chat or str, count + held_out, seed)
+    rows, option, told = _open_rows(source, split, field, task)
+    drawn = _draw_rows(rows, option, told, task, chat or str, count + held_out, seed)
     held_out = min(held_out, max(len(drawn) - count, 2 * (len(drawn) // 5)))
     kept = min(count, len(drawn) - held_out)
     drawn = [*sorted(drawn[:kept]), *sorted(drawn[kept : kept + held_out])]
     indices, raw, texts = zip(*drawn, strict=True)
-    checked, test_sets = _check_problems(rows.option, drawn, task if source else None, diagnostic)
+    checked, test_sets = _check_problems(option, drawn, task if source else None, diagnostic)
     benchmarks = dict.fromkeys([*test_sets, *([task.name] if task and source is None else [])])
     described = {
-        "dataset": rows.name,
-        "split": rows.split,
-        "field": rows.field,
-        "template": rows.template or (task.template if task else None),
+        **told,
         "task": task.name if task else None,
         "chat_template": chat is not None,
         "enable_thinking": enable_thinking if chat else None,
@@ -120,53 +117,45 @@ def read_prompts(
     return Prompts(texts[:kept], texts[kept:], described, tuple(benchmarks))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows to draw from; `option` is what errors call them, `name` what a calibration file does."""
-
+def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm | None) -> tuple[Any, str, dict[str, Any]]:
+    """Rows to draw from, what errors call them, and what a calibration file says of them. Raises ArgumentError for none."""
     rows: Any
-    option: str
-    name: str
-    field: str
-    split: str | None
-    template: str | None
-
-
-def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm | None) -> _Rows:
-    """Raises ArgumentError where there is none."""
+    option, told = (
+        f"--prompts '{source}'",
+        {"dataset": source, "split": None, "field": field, "template": task and task.template},
+    )
     if source is None:
         assert task is not None
-        rows = _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None, None)
+        rows, option = task.documents, f"--task {task.name}"
+        told |= {"dataset": task.name, "field": field or "problem"}
     elif (path := Path(source)).exists():
         # A task's template goes around a problem; without a task a file holds whole prompts.
         names = list_fields(field, task is not None)
-        lines = [{name: line.get(name) for name in line} for line in read_lines(path, "one JSON object per line")]
-        field = next((name for name in names if lines and name in lines[0]), names[0])
-        rows = _Rows(lines, f"--prompts '{source}'", path.name, field, None, None)
+        rows = [{name: line.get(name) for name in line} for line in read_lines(path, "one JSON object per line")]
+        told |= {"dataset": path.name, "field": next((name for name in names if rows and name in rows[0]), names[0])}
     else:
         import datasets
 
         name, _, config = source.partition(":")
         try:
-            dataset = datasets.load_dataset(name, config or None, split=split)
+            rows = datasets.load_dataset(name, config or None, split=split)
         except Exception as error:  # the hub, the network and the loader each raise their own kinds
             raise ArgumentError(
-                f"--prompts '{source}' is not a file, and cannot be loaded as a hub data set 'id[:config]': {first_line(error)}"
+                f"{option} is not a file, and cannot be loaded as a hub data set 'id[:config]': {first_line(error)}"
             ) from error
-        usual = [name for name in (*(["problem"] if task else []), "prompt") if name in dataset.column_names]
-        field = field or (usual or ["question"])[0]
-        template = None if task else MATH_TEMPLATE % field
-        rows = _Rows(dataset, f"--prompts '{source}'", source, field, split, template)
-    if not len(rows.rows):
-        raise ArgumentError(f"{rows.option} holds no prompt; expected one JSON object with '{rows.field}' per line")
-    return rows
+        usual = [name for name in (*(["problem"] if task else []), "prompt") if name in rows.column_names]
+        told |= {"split": split, "field": field or (usual or ["question"])[0]}
+        told["template"] = told["template"] if task else MATH_TEMPLATE % told["field"]
+    if not len(rows):
+        raise ArgumentError(f"{option} holds no prompt; expected one JSON object with '{told['field']}' per line")
+    return rows, option, told
 
 
 def _draw_rows(
-    rows: _Rows, task: TaskForm | None, chat: Callable[[str], str], count: int, seed: int
+    rows: Any, option: str, told: Mapping[str, Any], task: TaskForm | None, chat: Callable[[str], str], count: int, seed: int
 ) -> list[tuple[int, str, str]]:
     """`(number, text, prompt)` of up to `count` rows, in the order of the draw; no two have one prompt."""
-    shuffled = list(range(len(rows.rows)))
+    field, shuffled = told["field"], list(range(len(rows)))
     random.Random(seed).shuffle(shuffled)
     drawn: list[tuple[int, str, str]] = []
     prompts: set[str] = set()
@@ -174,23 +163,23 @@ def _draw_rows(
     for index in shuffled:
         if len(drawn) == count:
             break
-        row = rows.rows[index]
-        text = row.get(rows.field)
+        row = rows[index]
+        text = row.get(field)
         if not isinstance(text, str) or not text.strip():
-            which = f"row {index + 1} has no" if any(each.get(rows.field) for each in rows.rows) else "no row has"
-            fields = f"'{rows.field}' (its fields: {', '.join(map(str, row))})"
-            raise ArgumentError(f"{rows.option}: {which} text in field {fields}; name the field with --field")
+            which = f"row {index + 1} has no" if any(each.get(field) for each in rows) else "no row has"
+            fields = f"'{field}' (its fields: {', '.join(map(str, row))})"
+            raise ArgumentError(f"{option}: {which} text in field {fields}; name the field with --field")
         if task is not None:
             prompt = _render_task(task, row | {"problem": text})
         else:
-            prompt = text if rows.template is None else rows.template.replace(f"{{{{{rows.field}}}}}", text)
+            prompt = text if told["template"] is None else told["template"].replace(f"{{{{{field}}}}}", text)
         if prompt in prompts:  # which would have the same rollout
             repeated += 1
             continue
         prompts.add(prompt)
         drawn.append((index, text, chat(prompt)))
     if repeated:
-        logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, rows.option)
+        logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, option)
     return drawn
 
 

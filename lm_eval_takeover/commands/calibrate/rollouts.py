@@ -41,8 +41,8 @@ from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Generation, Request, Sampling
-from lm_eval_takeover.pair.member import text_settings
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.identity import text_settings
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
@@ -142,9 +142,11 @@ class Rollouts:
         self.done: dict[int, Rollout] = {}
         self.results: dict[str, Any] = {}
         if self.run is not None:
-            rollouts, results = self.run.read_evidence("rollout"), self.run.read_evidence("result")
-            self.done = {int(number): Rollout.unpack(content, scores) for number, content in rollouts.items()}
-            self.results = {name.decode(): json.loads(content) for name, content in results.items()}
+            with self.run.writing() as journal:
+                self.done = {
+                    int(number): Rollout.unpack(content, scores) for number, content in journal.read_evidence("rollout")
+                }
+                self.results = {name.decode(): json.loads(content) for name, content in journal.read_evidence("result")}
 
     def of(self, score: str) -> list[NDArray[np.float32]]:
         """A score of all rollouts, `[tokens]` each."""
@@ -154,12 +156,14 @@ class Rollouts:
         """Keep the rollouts of a group: all of them, or after a kill none, since their sums depend on their batch."""
         self.done |= done
         if self.run is not None:
-            self.run.add_evidence("rollout", {b"%d" % number: one.pack(self.scores) for number, one in done.items()})
+            with self.run.writing() as journal:
+                journal.add_evidence("rollout", {b"%d" % number: one.pack(self.scores) for number, one in done.items()})
 
     def remember(self, name: str, value: Any) -> None:
         self.results[name] = value
         if self.run is not None:
-            self.run.add_evidence("result", {name.encode(): json.dumps(value).encode()})
+            with self.run.writing() as journal:
+                journal.add_evidence("result", {name.encode(): json.dumps(value).encode()})
 
     def close(self, *, keep: bool = True) -> None:
         """Let go of the folder, which stays where something is in it that is still needed."""
@@ -167,10 +171,6 @@ class Rollouts:
             self.run.close()
             if not keep or not (self.done or self.results):
                 shutil.rmtree(self.run.folder, ignore_errors=True)
-
-    def describe_kept(self) -> str:
-        kept = self.done or self.results
-        return "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
 
 
 @contextlib.contextmanager
@@ -190,7 +190,8 @@ def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[
         rollouts = Rollouts(scores, folder)
     except RunDirError as error:
         raise ArgumentError(f"--out '{out}': what is measured cannot be kept beside it: {error}") from error
-    stopping.on_stop(rollouts.describe_kept)
+    going_on = "what was finished is kept, and the same command goes on from there"
+    stopping.on_stop(lambda: going_on if rollouts.done or rollouts.results else "nothing was written")
     with contextlib.closing(rollouts):
         yield rollouts
 

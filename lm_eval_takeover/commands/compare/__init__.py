@@ -1,7 +1,7 @@
 """`lm-eval-takeover compare`: a pair by several methods, in one command that can be interrupted.
 
 Comes in: a pair, tasks, rates, a folder (`comparison`). Goes out: a calibration where none fits, the results of each row
-(`rows`, `worker`), and the tables of `leaderboard` and of costs (`running`). Start reading at `comparison`, then `running`.
+(`rows`, `worker`), and the tables of `leaderboard` and of costs (`running`). `planning`: what that takes. Start at `comparison`.
 
 RUN_DIR/calibration-DIGEST.json    if no packaged one fitted
 RUN_DIR/ROW/samples                the row's run_dir: its journal and traces

@@ -68,6 +68,6 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.commands.compare.comparison import read_comparison
 
     asked = read_comparison(options)
-    from lm_eval_takeover.commands.compare.running import print_estimate, run_comparison
+    from lm_eval_takeover.commands.compare import planning, running
 
-    return print_estimate(asked) if options.dry_run else run_comparison(asked)
+    return planning.print_estimate(asked) if options.dry_run else running.run_comparison(asked)

@@ -1,30 +1,27 @@
-"""`compare` at work: the rows one after the other, those of the pair in this process, then the tables; or what it would take."""
+"""`compare` at work: the rows one after the other, those of the pair in this process, then the tables."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
-
-import torch
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.calibration.files import find_calibration
-from lm_eval_takeover.commands._options import PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table, holding, name_roles, show_figure, write_json
-from lm_eval_takeover.commands.calibrate.rollouts import MOST
-from lm_eval_takeover.commands.compare.calibration_plan import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.comparison import Comparison
-from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_calls, plan_rows
-from lm_eval_takeover.commands.compare.worker import Call, CallFailed, run_apart, run_batch
-from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
+from lm_eval_takeover.commands.compare.planning import (
+    CalibrationPlan,
+    check_rows,
+    find_row_target,
+    plan_calibration,
+    read_workload,
+)
+from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_calls
+from lm_eval_takeover.commands.compare.worker import Call, run_apart, run_batch
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
-from lm_eval_takeover.decoding.costs import count_column_bytes
-from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.method.named import THINKING
-from lm_eval_takeover.method.registry import load_plugins
-from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.results.files import Run, file_date, find_results, join_calls, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
@@ -45,12 +42,13 @@ def run_comparison(asked: Comparison) -> int:
         except (Exception, SystemExit) as error:
             if stopping.find_stop(error) is None and lock.is_in_place():
                 print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
-            if not isinstance(error, CallFailed):
+            if not isinstance(error, CalledProcessError):
                 raise
-            return error.status
+            return error.returncode
     write_kept_rows(run_dir, done)
     board = build_board([run_dir], [], None, ReadOptions(group=asked.group))
-    costs = describe_costs(done)
+    counted = {row: {name: getattr(run.counts, name) for name in COUNTS} for row, run in done.items()}
+    costs = [{"row": row.label, **counts, "seconds": done[row].seconds} for row, counts in counted.items()]
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(run_dir / "leaderboard.json", described)
     sys.stdout.write(described if asked.format == "json" else write_table(board, asked.format, ("intervals", "same_as_guide")))
@@ -61,19 +59,8 @@ def run_comparison(asked: Comparison) -> int:
     return 0
 
 
-def check_rows(asked: Comparison) -> list[PlannedRow]:
-    """The rows. Raises ArgumentError for one that cannot be run, CalibrationError where a given file was not solved for it."""
-    load_plugins(asked.arguments.get("plugins"))
-    rows = plan_rows(asked)
-    if asked.calibration is not None:
-        calibration, _ = find_calibration(asked.calibration)
-        for row in rows:
-            find_row_target(calibration, row, asked)
-    return rows
-
-
 def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> dict[ComparedRow, Run]:
-    """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
+    """Run all calls and read what they left. Rows that follow run last. Raises CalledProcessError."""
     if plan.options:
         run_calls(asked, [plan.call])
     kept = _drop_repeated(asked, rows, plan)
@@ -133,14 +120,8 @@ def _say(asked: Comparison, text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def describe_costs(runs: Mapping[ComparedRow, Run]) -> list[dict[str, Any]]:
-    """By row: tokens, takeovers and passes, null for other model types, and seconds of generation."""
-    counted = {row: {name: getattr(run.counts, name) for name in COUNTS} for row, run in runs.items()}
-    return [{"row": row.label, **counts, "seconds": runs[row].seconds} for row, counts in counted.items()]
-
-
 def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str, host: str) -> str:
-    """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
+    """Tokens, takeovers and passes by row, empty for other model types, and seconds. `followers` are rows that follow guided."""
     numbers = (*COUNTS, "seconds")
     lines = [[row["row"], *(show_figure(row[name], ",.0f") for name in numbers)] for row in costs]
     written = (
@@ -152,55 +133,3 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
     notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []
     columns = ["Row", *(name.capitalize().replace("_", " ") for name in numbers)]
     return WRITERS[format_name](Table(columns, lines, notes))
-
-
-def print_estimate(asked: Comparison) -> int:
-    rows = check_rows(asked)
-    loads = read_workload(asked)
-    plan = plan_calibration(asked, rows, loads)
-    lines = [str(plan.call)] if plan.options else []
-    rates = {load.task: asked.target_rate for load in loads}
-    for row in rows:
-        late = "  # with the rate that the guided row realizes" if row.follows else ""
-        lines += [f"{call}{late}" for call in plan_calls(asked, row, plan.calibration, rates)]
-    tables = [_lay_out_tasks(loads, plan), _lay_out_memory(asked, rows, loads)]
-    sys.stdout.write("\n".join([*map(WRITERS[asked.format], tables), *lines, ""]))
-    return 0
-
-
-def _lay_out_tasks(loads: Sequence[TaskLoad], plan: CalibrationPlan) -> Table:
-    lines = []
-    for load in loads:
-        requests = load.problems * load.samples
-        counts = load.problems, load.samples, requests, requests * load.tokens
-        lines.append([load.task, *(f"{count:,}" for count in counts)])
-    notes = ["Each row does all of these tasks. Tokens at most: every sample at the task's limit."]
-    if plan.options:
-        most = plan.rollouts * plan.options["max_gen_toks"]
-        lines.append(["calibration", "", "", f"{plan.rollouts:,}", f"{most:,}"])
-        notes.append(f"Calibration: all prompts once, and for each rate the held-out ones at most {MOST} times.")
-    return Table(["Task", "Problems", "Samples", "Requests", "Tokens at most"], lines, notes)
-
-
-def _lay_out_memory(asked: Comparison, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Table:
-    """By model parameters, weights, and keys and values of one batch at the longest texts. No weights are read."""
-    pair, tokens = asked.pair, max(load.tokens for load in loads)
-    models = {role: (getattr(pair, role) or str(DEMO[role]), pair.for_role(role)) for role in PAIR}
-    models |= {row.name: (str(row.arguments.guide), row.arguments) for row in rows if row.name == THINKING}
-    is_auto = rows[0].arguments.batch_size == "auto"
-    batch = rows[0].arguments.rows
-    lines = []
-    for role, (name, given) in models.items():
-        member = Member(role, name, given=given)
-        count, dtype = member.weights.parameters, member.given.dtype
-        parsed = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
-        size = (parsed or torch.float32).itemsize
-        cache = count_column_bytes(member.config, size) * tokens
-        sizes = f"{count * size / 1e9:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / 1e9:,.2f} GB"
-        lines.append([role, f"{count / 1e6:,.1f} M", *sizes])
-    notes = [
-        f"Cache: keys and values at {tokens:,} new tokens, without the prompt, in a batch of {batch}"
-        f"{', the most that batch_size=auto takes' if is_auto else ''}. One row runs at a time. "
-        "The rows base and thinking need one model, the others need base and guide. Weights are those before any quantization."
-    ]
-    return Table(["Model", "Parameters", "Weights", "Cache / sample", "Cache / batch"], lines, notes)

@@ -22,7 +22,6 @@ from typing import Any
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import write_words
-from lm_eval_takeover.errors import install_error_hook
 
 LM_EVAL, CALIBRATE = "lm_eval", "lm-eval-takeover calibrate"
 
@@ -42,21 +41,13 @@ class Call:
         return f"{self.command} {shlex.join(write_words(self.options))}"
 
 
-class CallFailed(Exception):
-    """A process ended with this exit status; it has said why."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"exit status {status}")
-        self.status = status
-
-
 def run_apart(call: Call, *, quiet: bool = False) -> None:
-    """Run a call to its end, in a process of its own. Raises CallFailed."""
+    """Run a call to its end, in a process of its own. Raises CalledProcessError."""
     start_worker([__name__], given=pickle.dumps(([call], quiet)))
 
 
 def start_worker(words: Sequence[str], stdout: int = 2, given: bytes | None = None) -> None:
-    """Run `python -m WORDS` to its end, its output to stderr or this descriptor; `given` is its input. Raises CallFailed."""
+    """Run `python -m WORDS` to its end, its output to stderr or `stdout`; `given` is its input. Raises CalledProcessError."""
     # The kernel stops the process if its parent is killed, so that it holds no run_dir (PR_SET_PDEATHSIG).
     first = functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
     source = None if given is None else subprocess.PIPE
@@ -68,11 +59,11 @@ def start_worker(words: Sequence[str], stdout: int = 2, given: bytes | None = No
         process.wait()
         raise
     if status := process.returncode:
-        raise CallFailed(128 - status if status < 0 else status)
+        raise subprocess.CalledProcessError(128 - status if status < 0 else status, words)
 
 
 def main() -> None:
-    install_error_hook()
+    stopping.install_error_hook()
     try:
         calls, quiet = pickle.load(sys.stdin.buffer)
         run_batch(calls, quiet=quiet)
@@ -83,10 +74,9 @@ def main() -> None:
 
 
 def run_batch(calls: Sequence[Call], *, quiet: bool = False) -> None:
-    """Run each call to its end, in this process."""
     import torch
 
-    from lm_eval_takeover.pair.loading import share_pairs
+    from lm_eval_takeover.pair.pair import share_pairs
     from lm_eval_takeover.runs import progress
 
     read_harness_once()

@@ -1,27 +1,22 @@
 """Writes the table for a terminal, and as Markdown, CSV, LaTeX and JSON."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, show_p, write_csv, write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, show_figure, show_p, show_span, write_csv, write_json
 from lm_eval_takeover.commands.leaderboard.contrasts import AVERAGE, BOXED
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
-from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS
+from lm_eval_takeover.results.files import MATHEMATICAL, PAIRS, PREFIX
 from lm_eval_takeover.results.problems import ACC
 from lm_eval_takeover.results.summary import TOO_WIDE, Figure, Summary
 
-# Column names of the paper, for published rows.
+# Column names of the paper, for published rows; behind them stands what a task file adds: `takeover_gsm8k_100` is GSM8K (100).
 _HEADINGS = {
-    "takeover_math500": "Math500", "takeover_gsm8k": "GSM8K", "takeover_amc23": "AMC23",
-    "takeover_olympiadbench": "Olympiad", "takeover_aime24": "AIME24", "takeover_aime25": "AIME25",
-    "takeover_aime26": "AIME26", "takeover_hmmt_feb26": "HMMT26", "takeover_hmmt_nov25": "HMMT Nov 25",
-    "takeover_brumo25": "BRUMO25", "takeover_apex25": "APEX25",
-    "takeover_aime24_32": "AIME24 (32)", "takeover_aime25_32": "AIME25 (32)", "takeover_aime26_32": "AIME26 (32)",
-    "takeover_aime24_sparse": "AIME24 (sparse)", "takeover_aime25_sparse": "AIME25 (sparse)",
-    "takeover_math500_100": "Math500 (100)", "takeover_gsm8k_100": "GSM8K (100)", "takeover_olympiadbench_100": "Olympiad (100)",
-    "takeover_gpqa_diamond": "GPQA", "takeover_gpqa_diamond_50": "GPQA (50)", "takeover_demo": "Demo",
-    "takeover_demo_graded": "Demo (graded)",
-}  # fmt: skip
+    "math500": "Math500", "gsm8k": "GSM8K", "olympiadbench": "Olympiad", "hmmt_feb26": "HMMT26", "hmmt_nov25": "HMMT Nov 25",
+    "gpqa_diamond": "GPQA", "demo": "Demo",
+} | {name: name.upper() for name in ("amc23", "aime24", "aime25", "aime26", "brumo25", "apex25")}  # fmt: skip
+_TASK = re.compile(f"{PREFIX}({'|'.join(_HEADINGS)})(?:_(.+))?")
 # Rates of a cell that `--columns` adds, and what they are called.
 _PARTS = {
     "truncated": {"truncated": "with truncated"},
@@ -133,7 +128,7 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
     """Model, rate, Acc and Pass@k by task, the average of several tasks, Recovery; then what was asked for."""
     rows = board.rows
     shown = dict.fromkeys(_heading(task) for row in rows for task in row.tasks)
-    headings = list(dict.fromkeys([*(_HEADINGS[task] for task in MATHEMATICAL if _HEADINGS[task] in shown), *shown]))
+    headings = list(dict.fromkeys([*(each for each in map(_heading, MATHEMATICAL) if each in shown), *shown]))
     published = any(row.source != MEASURED for row in rows)
     named = [{_heading(task): cell for task, cell in row.tasks.items()} for row in rows]
     cells = {heading: [each.get(heading) for each in named] for heading in headings}
@@ -144,8 +139,8 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
     columns = [("Model", [row.name for row in rows]), ("Rate", [_show_rate(row) for row in rows])]
     columns += [column for each in scored for column in write(each)]
     if "same_as_guide" in extras:
-        same = [row.average.rates.same_as_guide if row.average else None for row in rows]
-        columns.append(("Same as guide", ["" if share is None else f"{share:.1%}" for share in same]))
+        same = [show_figure(row.average.rates.same_as_guide if row.average else None, ".1%") for row in rows]
+        columns.append(("Same as guide", same))
     for name, heading in _COSTS.items() if "cost" in extras else ():
         columns.append((heading, [_show_cost(getattr(row.rates, name)) for row in rows]))
     for heading, column in cells.items():
@@ -153,8 +148,8 @@ def _lay_out(board: Board, extras: Sequence[str], write: Callable[[Cells], Itera
         for label in dict.fromkeys(label for each in more for label in each):
             columns.append((f"{heading} {label}", [each.get(label, "") for each in more]))
     if "reading" in extras:
-        boxed = [row.recovery.get(BOXED, Figure()).value for row in rows]
-        columns.append(("Recovery of boxes alone", ["" if value is None else f"{value:z.0%}" for value in boxed]))
+        boxed = [show_figure(row.recovery.get(BOXED, Figure()).value, "z.0%") for row in rows]
+        columns.append(("Recovery of boxes alone", boxed))
     if published:
         columns.append(("Source", [row.source.removeprefix("published, ") for row in rows]))
     lines = [list(line) for line in zip(*(texts for _, texts in columns), strict=True)]
@@ -252,7 +247,9 @@ def _list_measures(cell: Summary | None) -> list[tuple[str, str]]:
 
 
 def _heading(task: str) -> str:
-    return _HEADINGS.get(task, task)
+    if (found := _TASK.fullmatch(task)) is None:
+        return task
+    return _HEADINGS[found[1]] + (f" ({found[2]})" if found[2] else "")
 
 
 def _show_rate(row: BoardRow) -> str:
@@ -311,12 +308,10 @@ def _lay_out_versus(board: Board) -> Table | None:
     """Differences from the row of `--vs`, in percentage points; None where there is none."""
     lines = []
     for name, each in ((row.name, contrast) for row in board.rows for contrast in row.contrasts):
-        shown, bounds = [each.figure.why or "", "", "", ""], each.figure.interval
-        if bounds is not None:
-            shown = [f"{100 * bounds.value:+.1f}", f"{100 * bounds.low:+.1f} to {100 * bounds.high:+.1f}"]
-            shown += map(show_p, (each.p_value, each.p_holm))
+        figure, tests = each.figure, map(show_p, (each.p_value, each.p_holm))
+        value, span = show_figure(figure.value, "+.1f", 100), show_span(figure.low, figure.high, "+.1f", 100)
         metric = each.metric.replace("acc", "Acc").replace("pass", "Pass")
-        lines.append([name, metric, _heading(each.task), *shown])
+        lines.append([name, metric, _heading(each.task), figure.why or value, span, *tests])
     if not lines:
         return None
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.commands._options import add_shared
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 
 if TYPE_CHECKING:
     from lm_eval_takeover.method.registry import Registry

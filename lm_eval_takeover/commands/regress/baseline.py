@@ -11,7 +11,7 @@ import numpy as np
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.documents import find_differences, read_document
+from lm_eval_takeover.results.documents import find_differences, read_json
 from lm_eval_takeover.results.files import Run, TaskResult, read_runs
 from lm_eval_takeover.results.problems import ACC, Problems, ReadOptions, fill_pass_at_k
 from lm_eval_takeover.results.statistics import as_values, join_clusters
@@ -76,6 +76,8 @@ class _StoredTask(TypedDict):
 
 
 class _Stored(TypedDict):
+    schema: Literal[2]
+    checksum: str
     model: str
     settings: dict[str, Any]
     versions: dict[str, Any]
@@ -108,13 +110,11 @@ def read_baseline(path: Path) -> Run:
     """A baseline that `write_baseline` wrote. Raises ResultsError with file and field."""
     if not path.exists():
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
-    document = read_document(path, WRITER)
-    document.require("schema", Literal[2])
-    content = {name: document.get(name) for name in document}
-    if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
-        document.fail("checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}")
+    content = read_json(path, WRITER)
     try:
         stored: _Stored = check(content, _Stored)
+        if digest_of(content | {"checksum": ""}) != stored["checksum"]:
+            raise ValueError("field 'checksum' does not agree with the content: the file was edited or cut")
         tasks = {task: _unpack(task, side) for task, side in stored["tasks"].items()}
     except ValueError as error:
         raise ResultsError(f"'{path}': {error}; write it again with {WRITER}") from None

@@ -24,22 +24,22 @@ from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
 from lm_eval_takeover.runs.layout import find_run_dir
 from lm_eval_takeover.runs.run_reader import RunReader, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.storage.files import write_text
-from lm_eval_takeover.storage.paths import join_inside, make_component
+from lm_eval_takeover.storage.files import join_inside, make_component, write_text
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.context import RunContext
 from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.sampled import find_tasks
 
+Change = tuple[str, int, int, str, str, str, str]  # task, document, sample, both outcomes, both answers
 Place = tuple[str, int, int, int]  # task, number of the document in the task as it is now, request of the document, repeat
 
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """lm-eval's results, and changed verdicts: task, document, sample, both outcomes, both answers."""
+    """lm-eval's results, and changed verdicts."""
 
     results: dict[str, Any]
-    changes: list[tuple[str, int, int, str, str, str, str]]
+    changes: list[Change]
     compared: int
     left_out: int
 
@@ -164,7 +164,6 @@ def rescore(run: RunReader, tasks: Sequence[str], include: Path | None, verifier
 
 
 def read_given_arguments(run: RunReader) -> dict[str, Any]:
-    """The model arguments of a run that are not the defaults."""
     arguments, defaults = dict(run.arguments), asdict(ModelArguments())
     for collected in ("policy_arguments", "engine_arguments"):
         arguments |= arguments.pop(collected, None) or {}
@@ -218,9 +217,7 @@ def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequenc
     return sorted(matched.items())
 
 
-def _compare_verdicts(
-    run: RunReader, matched: _Matched, samples: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
+def _compare_verdicts(run: RunReader, matched: _Matched, samples: Mapping[str, Any]) -> tuple[list[Change], int]:
     """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
     after = {
         (task, row["doc_id"], repeat): verdict

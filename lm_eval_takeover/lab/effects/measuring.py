@@ -13,7 +13,6 @@ from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.backends import identify_backend
 from lm_eval_takeover.commands._output import Table, replacing, show_figure, write_terminal, writing
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.errors import ArgumentError, run_in_batches
@@ -26,7 +25,7 @@ from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Generation, Request
-from lm_eval_takeover.pair.loading import load_policy, parse_arguments
+from lm_eval_takeover.pair.gate_choice import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample
@@ -96,10 +95,8 @@ class Writer:
 
     def _write(self, policy: Policy, requests: Sequence[Request], kind: str) -> list[tuple[tuple[int, ...], bool]]:
         """New tokens of each request, and whether its limit cut them off: kept from an earlier call, or written."""
-        arguments = self._readers.arguments
-        backend, trusted = identify_backend(arguments), arguments.trust_remote_code
-        settings = collect_text_settings(self._pair, policy, backend=backend, seed=self._seed, trust_remote_code=trusted)
-        digest = digest_of(settings)
+        given = replace(self._readers.arguments, seed=self._seed)
+        digest = digest_of(collect_text_settings(self._pair, policy, given))
         keys = [sample_key(f"ids {digest}", request) for request in requests]
         samples = self.run.find(keys)
         left = [(key, request) for key, request in dict(zip(keys, requests, strict=True)).items() if key not in samples]

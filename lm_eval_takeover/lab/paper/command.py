@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     need_lab_packages("paper")
     from lm_eval_takeover.commands.compare import worker
     from lm_eval_takeover.lab.paper.manifest import plan_commands, read_manifest, write_index
-    from lm_eval_takeover.storage.paths import make_component
+    from lm_eval_takeover.storage.files import make_component
 
     manifest = read_manifest(options.setups)
     chosen = manifest.choose(options.pair, options.items)
@@ -55,10 +56,10 @@ def run(options: argparse.Namespace) -> int:
                     worker.start_worker(["lm_eval_takeover.cli", *words])
                 elif words[0] == "compare":  # the others have nothing to estimate
                     worker.start_worker(["lm_eval_takeover.cli", *words, "--dry_run"], stdout=1)
-            except worker.CallFailed as failure:
-                failed.setdefault(name, []).append(f"not complete: `{command}` ended with exit status {failure.status}")
+            except subprocess.CalledProcessError as failure:
+                failed.setdefault(name, []).append(f"not complete: `{command}` ended with exit status {failure.returncode}")
                 print(f"{name}: {failed[name][-1]}", file=sys.stderr)
-                status = status or failure.status
+                status = status or failure.returncode
                 if words[0] == "compare":
                     break  # the others read what it makes
     if not options.dry_run:

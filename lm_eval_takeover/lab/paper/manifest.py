@@ -32,8 +32,7 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
 from lm_eval_takeover.lab.report.inputs import read_figure
 from lm_eval_takeover.results.published import read_tables
-from lm_eval_takeover.storage.files import read_bounded
-from lm_eval_takeover.storage.paths import make_component
+from lm_eval_takeover.storage.files import make_component, read_bounded
 from lm_eval_takeover.storage.schema import check
 
 Board = Literal["tasks", "average", "recovery"]

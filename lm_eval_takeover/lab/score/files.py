@@ -26,15 +26,14 @@ from lm_eval_takeover.storage.digests import digest_of
 def write_score_files(run: RunWriter, header: ScoresHeader, samples: Mapping[bytes, Sample]) -> None:
     """Write the scores that the journal holds of these samples, and remove other files of such names. Raises RunDirError."""
     folder, written = run.folder / SCORES, []
-    with run.writing():
-        run.check_place()
-        scored = [samples[key] for key in run.journal.list_evidence("score") if key in samples]
+    with run.writing() as journal:
+        scored = [samples[key] for key in journal.list_evidence("score") if key in samples]
         for number, part in enumerate(split_parts(scored, lambda sample: sample.tokens), 1):
-            contents = dict(run.journal.read_evidence("score", [sample.key for sample in part]))
+            contents = dict(journal.read_evidence("score", [sample.key for sample in part]))
             made_of = [row_digest([*samples[key].row[:4], content]) for key, content in contents.items()]
             written.append(path := folder / f"{number:06d}.parquet")
             metadata = {"takeover": json.dumps(asdict(header))}
-            write_part(run.journal, path, digest_of(made_of), partial(_tabulate, header, part, contents), metadata)
+            write_part(journal, path, digest_of(made_of), partial(_tabulate, header, part, contents), metadata)
         for path in [*folder.glob("[0-9]*.parquet"), *folder.glob(".[0-9]*.parquet.*")]:
             if path not in written:
                 path.unlink()

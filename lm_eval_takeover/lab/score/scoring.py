@@ -25,8 +25,7 @@ from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.pair.pair import Pair, load_pair
 from lm_eval_takeover.runs.evidence import ScoresHeader, pack_scores
 from lm_eval_takeover.runs.layout import SCORES
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
@@ -145,8 +144,8 @@ def score_run(run: RunReader, writer: RunWriter, readers: Readers, *, overwrite:
         check_tokenizer(run, pair, texts)
         backend = readers.backend  # nothing can be refused any more
     if overwrite:
-        with writer.writing():
-            writer.journal.drop_evidence("score", [sample.stored.key for sample in samples])
+        with writer.writing() as journal:
+            journal.drop_evidence("score", [sample.stored.key for sample in samples])
     try:
         if texts:
             _add_scores(run, writer, backend, header, texts)
@@ -174,7 +173,8 @@ def _add_scores(
         for batch, values in run_in_batches(compare, texts, most):
             pairs = zip(batch, values, strict=True)
             packed = {one.sample.stored.key: pack_scores(header, {"token_id": one.tokens, **of}) for one, of in pairs}
-            writer.add_evidence("score", packed)
+            with writer.writing() as journal:
+                journal.add_evidence("score", packed)
             scored += len(batch)
             bar.update(sum(len(text.tokens) for text in batch))
 

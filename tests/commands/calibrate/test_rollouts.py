@@ -23,7 +23,7 @@ from lm_eval_takeover.lab.methods import Lossy
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.pair import load_pair
 
 TOKENS = 40
 

@@ -11,13 +11,12 @@ import worlds
 from helpers.stock import parse_stock
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
-from lm_eval_takeover.commands.compare.calibration_plan import plan_calibration
 from lm_eval_takeover.commands.compare.comparison import read_comparison
+from lm_eval_takeover.commands.compare.planning import plan_calibration, read_workload
 from lm_eval_takeover.commands.compare.rows import plan_calls, plan_rows
 from lm_eval_takeover.commands.compare.running import check_rows
-from lm_eval_takeover.commands.compare.workload import read_workload
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.pair.loading import parse_arguments
+from lm_eval_takeover.pair.gate_choice import parse_arguments
 
 
 @pytest.fixture

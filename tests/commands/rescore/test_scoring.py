@@ -16,7 +16,7 @@ from lm_eval_takeover.commands.rescore.scoring import rescore
 from lm_eval_takeover.commands.show.rollout import find_sample, list_scores, mark_takeovers
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_stored_runs
-from lm_eval_takeover.storage.paths import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 LIMIT = 3
