@@ -1,7 +1,4 @@
-"""The keys of samples stay what they were, old journals resume, and runs of one process do not mix."""
-
-import gzip
-from pathlib import Path
+"""The keys of samples stay what they were, and runs of one process do not mix."""
 
 import pytest
 from helpers.demo_runs import run_demo
@@ -9,14 +6,11 @@ from lm_eval.api.instance import Instance
 from transformers import AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO, problems
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.runs.journal import _SCHEMA
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.benchmarks import score_all
 from lm_eval_takeover.tasks.verdicts import score_samples
 
-OLD = Path(__file__).parent / "data" / "journal_of_0.2.0.sqlite.gz"  # of GATED, one problem of the demo, 8 tokens a text
 GATED = {"tau": 1.0, "kappa": 1.0}
 SHORT = {"gen_kwargs": "max_gen_toks=8"}
 DRAWN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": ["\n\n"]}
@@ -69,19 +63,6 @@ def drop_place(takeover):
 
 def without_place(results):
     return drop_place(results["config"]["takeover"]), results["results"], results["samples"]
-
-
-@as_then
-def test_an_old_journal_resumes_or_is_refused_by_its_version_in_a_line(folder, tmp_path, caplog):
-    folder.mkdir()
-    (folder / "journal-000.sqlite").write_bytes(gzip.decompress(OLD.read_bytes()))
-    if _SCHEMA != 8:
-        with pytest.raises(RunDirError, match=r"^'.*' was written by another version of lm-eval-takeover, and .*$"):
-            run_demo(folder, 1, GATED, **SHORT)
-        return
-    resumed = run_demo(folder, 1, GATED, **SHORT)
-    assert f"run_dir='{folder}': 8 of 8 samples are finished already; 0 are left to write" in caplog.text
-    assert without_place(resumed) == without_place(run_demo(tmp_path / "new", 1, GATED, **SHORT))
 
 
 def test_results_are_the_same_with_a_run_dir_and_without(folder):
