@@ -1,10 +1,9 @@
 """A signal ends a process wherever it arrives."""
 
 import signal
-import subprocess
-import sys
 
 import psutil
+from helpers.processes import run_code
 
 # SIGTERM comes within a finaliser, where Python drops exceptions; then the process goes on for a minute.
 SCRIPT = """
@@ -25,7 +24,7 @@ child.kill()
 
 
 def run(name):
-    done = subprocess.run([sys.executable, "-c", SCRIPT.format(name)], capture_output=True, text=True)
+    done = run_code(SCRIPT.format(name))
     child, *more = done.stdout.split(maxsplit=1)
     return done.returncode, more, int(child)
 

@@ -2,8 +2,6 @@
 
 import logging
 import re
-import subprocess
-import sys
 import time
 from functools import cache
 from itertools import permutations
@@ -11,6 +9,7 @@ from itertools import permutations
 import pytest
 import yaml
 from helpers.pairs import ROOT
+from helpers.processes import run_code
 from helpers.tables import read_table
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -238,6 +237,5 @@ print(wrong, any(verdicts), [text for text in compiled if not text.startswith("d
 
 def test_no_text_of_an_answer_reaches_eval_exec_parse_expr_or_sympify():
     """Python itself says what is compiled, so no way to evaluate a text is overlooked, and none that swallows its error."""
-    code = NO_EVALUATION.format(tests=str(ROOT / "tests"))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_code(NO_EVALUATION.format(tests=str(ROOT / "tests")))
     assert done.stdout.strip() == "[] False []", done.stdout[-2000:] + done.stderr[-2000:]
