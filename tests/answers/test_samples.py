@@ -210,14 +210,16 @@ def test_tolerance_is_absolute():
     assert verify(r"\sqrt{2}", "1.4", tolerance=0.1) == "correct"
 
 
-NO_EVALUATION = """
+def test_no_text_of_an_answer_reaches_eval_exec_parse_expr_or_sympify():
+    """Python itself says what is compiled, so no way to evaluate a text is overlooked, and none that swallows its error."""
+    done = run_code(
+        r"""
 import sys
-sys.path.insert(0, {tests!r})
 import sympy, sympy.physics.units, math_verify, latex2sympy2_extended.latex2sympy2  # with what sympy imports late
 from helpers.tables import read_table
 from lm_eval_takeover.answers.verification import verify
 
-verify(r"\\sqrt{{8}}", "2\\sqrt{{2}}")  # imports, which may evaluate code of their own
+verify(r"\sqrt{8}", r"2\sqrt{2}")  # imports, which may evaluate code of their own
 compiled = []
 
 def note(event, given):  # `eval`, `exec`, `parse_expr` and `sympify` compile a text; imports compile files
@@ -226,16 +228,12 @@ def note(event, given):  # `eval`, `exec`, `parse_expr` and `sympify` compile a 
 
 sys.addaudithook(note)
 wrong = [(g, a) for g, a, correct in read_table("verdicts")[::8] if (verify(g, a) == "correct") is not correct]
-hostile = ["__import__('os').getpid()", "\\sqrt{{117}} + getpid()", "2+getpid*0", "\\frac{{getpid}}{{2}}", "exec('x')",
-           "1.5 + 10^{{2}}",
-           "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", "50\\% + 1"]
-verdicts = [verify(r"3\\sqrt{{13}}", answer) == "correct" for answer in hostile]
+hostile = ["__import__('os').getpid()", r"\sqrt{117} + getpid()", "2+getpid*0", r"\frac{getpid}{2}", "exec('x')",
+           "1.5 + 10^{2}", "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", r"50\% + 1"]
+verdicts = [verify(r"3\sqrt{13}", answer) == "correct" for answer in hostile]
 # sympy builds its monomial functions from a template of its own
 print(wrong, any(verdicts), [text for text in compiled if not text.startswith("def monomial_")])
-"""
-
-
-def test_no_text_of_an_answer_reaches_eval_exec_parse_expr_or_sympify():
-    """Python itself says what is compiled, so no way to evaluate a text is overlooked, and none that swallows its error."""
-    done = run_code(NO_EVALUATION.format(tests=str(ROOT / "tests")))
+""",
+        cwd=ROOT / "tests",
+    )
     assert done.stdout.strip() == "[] False []", done.stdout[-2000:] + done.stderr[-2000:]

@@ -13,7 +13,7 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.loading import share_pairs
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
+from lm_eval_takeover.runs.identity import sample_key
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.paths import CALIBRATIONS
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
@@ -96,10 +96,8 @@ def test_arguments_of_one_policy_change_its_keys_and_a_chance_of_1_is_the_gate_a
     assert keys(HAND) == keys(HAND | {"chance": 1.0})
 
 
-def digest(lm, **changed):
-    own = lm.arguments
-    options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}
-    return digest_of(collect_text_settings(lm.pair, lm.policy, **(options | changed)))
+def digest(lm):
+    return digest_of(lm._collect_settings())
 
 
 def test_every_argument_and_setting_is_tried():
@@ -136,9 +134,10 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
 
 
 def test_the_backend_changes_the_key():
-    lm = GuidedTakeover(**HAND)
-    assert digest(lm) != digest(lm, backend="vllm")
-    assert digest(lm) == digest(lm)
+    lm, other = GuidedTakeover(**HAND), GuidedTakeover(**HAND)
+    assert digest(lm) == digest(other)
+    other.arguments = replace(other.arguments, backend="vllm")
+    assert digest(lm) != digest(other)
 
 
 def test_generation_settings_and_prompts_change_the_key():
