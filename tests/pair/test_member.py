@@ -203,17 +203,14 @@ def test_a_chat_template_that_fails_or_never_ends_is_one_line(folder, monkeypatc
         pair.chat_prompt(messages)
 
 
-LITTLE = """
+def test_too_little_memory_is_one_line_under_the_commands():
+    done = run_code("""
 import sys
 sys.argv = ["lm_eval"]
 from lm_eval_takeover.errors import install_error_hook
 install_error_hook()
 bytes(2**60)
-"""
-
-
-def test_too_little_memory_is_one_line_under_the_commands():
-    done = run_code(LITTLE)
+""")
     assert done.returncode == 2 and done.stderr.startswith("error: too little memory (") and done.stderr.count("\n") == 1
 
 
