@@ -16,7 +16,7 @@ import pytest
 import torch
 from helpers.pairs import METHODS, POLICIES, SAMPLED
 from helpers.reference import all_logits
-from helpers.run_dirs import make_sample, open_run
+from helpers.run_dirs import make_sample, write_samples
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import engine
@@ -139,9 +139,7 @@ def test_observations_are_those_of_full_passes(small_pair, prompts, name, direct
 
 def test_a_part_is_read_alike_by_pandas_polars_and_duckdb(tmp_path):
     task = 'it\'s a "task"/../x'
-    run = open_run(tmp_path)
-    run.add(replace(make_sample(1), task=task))
-    run.close()
+    write_samples(tmp_path, replace(make_sample(1), task=task))
     (path,) = (tmp_path / "traces").iterdir()
     table, by_polars = pd.read_parquet(path), pl.read_parquet(path)
     by_duckdb = duckdb.sql(f"SELECT token_id, chosen_from FROM '{path}'").fetchall()
@@ -224,26 +222,25 @@ EVERYWHERE = {name: Disagreement(score=name) for name in ("ce", "rkl", "js", "to
 WHERE_IT_WRITES = {"entropy": Entropy(), **{name: Disagreement(score=name) for name in ("margin", "confidence")}}
 
 
-@pytest.mark.parametrize(
-    ("policy", "text", "changed", "asked"),
-    [
-        *((policy, make_text(), 2, 6) for policy in EVERYWHERE.values()),
-        *((policy, make_text(), 2, 3) for policy in WHERE_IT_WRITES.values()),
-        (Segment(score="ce"), make_text(), 2, 6),
-        (Segment(score="entropy"), make_text(), 2, 3),
-        (Lossy(), make_text(), 2, 6),
-        (Ensemble(), make_text(MIXED), 2, 6),
-        (Random(rate=0.5), make_text(host=UNKNOWN), None, 3),
-        (Early(early_tokens=3), make_text(host=UNKNOWN), None, 3),
-        (Early(rate=0.5), make_text(host=UNKNOWN, donor_answer=7), None, 10),
-        (ALONE["base"](), make_text([False] * 6, TOKENS), 0, 0),
-        (ALONE["guide"](), make_text([True] * 6, [math.nan] * 6), None, 6),
-        (Disagreement(), make_text(traced=False), None, 6),
-        (Disagreement(), make_text(host=HOST[3:]), 1, 6),  # it goes on with three tokens that were given
-    ],
-    ids=[*EVERYWHERE, *WHERE_IT_WRITES, "segment-ce", "segment-entropy", "lossy", "ensemble", "random", "early", "early-rate",
-         "base", "guide", "untraced", "begun"],
-)  # fmt: skip
+# By method: the policy, a text, how many tokens its takeovers changed, and how often the donor was asked.
+COSTS = {name: (policy, make_text(), 2, 6) for name, policy in EVERYWHERE.items()}
+COSTS |= {name: (policy, make_text(), 2, 3) for name, policy in WHERE_IT_WRITES.items()}
+COSTS |= {
+    "segment-ce": (Segment(score="ce"), make_text(), 2, 6),
+    "segment-entropy": (Segment(score="entropy"), make_text(), 2, 3),
+    "lossy": (Lossy(), make_text(), 2, 6),
+    "ensemble": (Ensemble(), make_text(MIXED), 2, 6),
+    "random": (Random(rate=0.5), make_text(host=UNKNOWN), None, 3),
+    "early": (Early(early_tokens=3), make_text(host=UNKNOWN), None, 3),
+    "early-rate": (Early(rate=0.5), make_text(host=UNKNOWN, donor_answer=7), None, 10),
+    "base": (ALONE["base"](), make_text([False] * 6, TOKENS), 0, 0),
+    "guide": (ALONE["guide"](), make_text([True] * 6, [math.nan] * 6), None, 6),
+    "untraced": (Disagreement(), make_text(traced=False), None, 6),
+    "begun": (Disagreement(), make_text(host=HOST[3:]), 1, 6),  # it goes on with three tokens that were given
+}
+
+
+@pytest.mark.parametrize(("policy", "text", "changed", "asked"), COSTS.values(), ids=COSTS)
 def test_changed_and_asked_follow_from_the_method(policy, text, changed, asked):
     assert (count_changed(policy, text), count_asked(policy, text)) == (changed, asked)
 

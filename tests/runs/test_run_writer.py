@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from helpers.run_dirs import kill_run, make_sample, open_run, query, read_rows
+from helpers.run_dirs import kill_run, make_sample, open_run, query, read_rows, write_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,9 +109,7 @@ def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
 @pytest.mark.parametrize("kind", ["another run's", "changed", "unknown"])
 def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path, caplog, kind):
     for place, text in ((folder, "ours"), (tmp_path / "other", "theirs")):
-        run = open_run(place)
-        run.add(make_sample(1, text, tokens=len(text)))
-        run.close()
+        write_samples(place, make_sample(1, text, tokens=len(text)))
     part, theirs = folder / "traces" / "000-000001.parquet", tmp_path / "other" / "traces" / "000-000001.parquet"
     ours = part.read_bytes()
     match kind:
@@ -131,10 +129,7 @@ def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path
 
 
 def test_a_trace_that_is_damaged_is_never_read_and_its_sample_alone_is_written_again(folder, caplog):
-    run = open_run(folder)
-    for number in range(3):
-        run.add(make_sample(number, tokens=1000))
-    run.close()
+    write_samples(folder, *(make_sample(number, tokens=1000) for number in range(3)))
     (first, _), second = query(folder, "SELECT content, digest FROM evidence LIMIT 2")
     query(folder, "UPDATE evidence SET content = ?, digest = ? WHERE rowid = 1", second)
     query(folder, "UPDATE evidence SET content = ? WHERE rowid = 2", (first[:-1] + b"?",))
@@ -177,9 +172,7 @@ def test_traces_of_ranks_that_are_no_more_go_into_parts(folder):
 
 
 def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
-    run = open_run(folder)
-    run.add(make_sample(1))
-    run.close()
+    write_samples(folder, make_sample(1))
     (folder / "journal-000.sqlite").unlink()
     open_run(folder).close()
     assert [path.name for path in (folder / "damaged-1").iterdir()] == ["000-000001.parquet"]

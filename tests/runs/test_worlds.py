@@ -13,6 +13,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, calibration_prompts
 from lm_eval_takeover.errors import CalibrationError, TakeoverError
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
 
 
 def identify(**arguments):
@@ -66,8 +67,6 @@ def test_readers_refuse_weights_that_have_changed(pair, tmp_path, capsys):
 
 
 def test_runs_are_joined_by_document(pair, tmp_path):
-    from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
-
     given = {**pair, "policy": "base"}
     for name, numbers in (("one", [1, 0]), ("other", [3, 2, 3])):
         results = run_demo(tmp_path / name, None, given, samples={"takeover_demo": numbers}, gen_kwargs={"max_gen_toks": 8})

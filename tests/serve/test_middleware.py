@@ -13,6 +13,7 @@ import pytest
 from helpers.browser import CHROMIUM, open_browser
 from helpers.foreign_bodies import ROUTES, post
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
+from prometheus_client import REGISTRY
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.serve import connection, server
@@ -222,8 +223,6 @@ def test_a_sample_that_is_refused_ends_all_with_one_answer():
 
 
 def test_tokens_takeovers_passes_and_requests_are_counted():
-    from prometheus_client import REGISTRY
-
     names, get = ("tokens", "takeovers", "base_passes", "guide_passes"), REGISTRY.get_sample_value
 
     def read():
