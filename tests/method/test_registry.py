@@ -172,6 +172,11 @@ def test_a_policy_that_fails_is_one_line_with_its_file_and_class(answer, said):
 
 PLUGIN = f"""{EVERY}{MARGIN.format(name="test_margin")}
 
+@register_score("test_distance", needs_donor=True)
+def distance(host_logits, donor_logits):
+    return (host_logits.softmax(-1) - donor_logits.softmax(-1)).abs().sum(-1)
+
+
 @register_score("test_doubt", needs_donor=False, needs_token=True)
 def doubt(host_logits, tokens):
     return -host_logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
@@ -201,13 +206,13 @@ def plugin(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["test_margin", "test_every", "test_doubt", "test_mixed"])
+@pytest.mark.parametrize("name", ["test_margin", "test_distance", "test_every", "test_doubt", "test_mixed"])
 def test_all_engines_write_the_same(plugin, demo_pair, prompts, name):
     direction = "reverse" if name == "test_mixed" else "forward"
     if name in ("test_every", "test_mixed"):
         policy = policies.get(name)(direction=direction, period=4)
     else:
-        tau = {"test_margin": 0.6, "test_doubt": 0.3}[name]
+        tau = {"test_margin": 0.6, "test_distance": 0.8, "test_doubt": 0.3}[name]
         policy = Disagreement(score=name, direction=direction, gate=Gate(tau, 1.0))
     requests = [Request(prompt, 0, 24, SAMPLED) for prompt in prompts]
     texts = []
