@@ -85,9 +85,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
             RunWriter(Path(place))
 
 
-# Parts
-
-
 def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
     run = open_run(folder)
     for number in range(50):
