@@ -46,7 +46,7 @@ def list_rows() -> list[Row]:
     rows: list[Row] = [(text.text, text.gold, text.kind, text.tolerance, text.problem) for text in texts]
     for table, kind in (("extracted", "math"), ("letters", "letters")):
         rows += [(response, answer or "none", kind, 0.0, "") for response, answer in read_table(table)]
-    rows += [(response, gold, "math", 0.0, "") for gold, response, _ in read_table("judged_responses")]
+    rows += [(response, gold, "math", 0.0, problem) for gold, response, _, problem in read_table("judged_responses")]
     rows += [(text, gold, "math", 0.0, "") for gold, *pair in read_table("run_on_texts") for text in pair]
     return list(dict.fromkeys(rows))
 

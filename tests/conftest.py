@@ -14,7 +14,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path += [str(Path(__file__).parent.parent / name) for name in ("benchmarks", "scripts")]
+sys.path += [str(Path(__file__).parent.parent / name) for name in ("benchmarks", "scripts", "examples/real-model")]
 
 import psutil
 import pytest

@@ -4,11 +4,10 @@ import ast
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 from helpers.pairs import ROOT
-from helpers.processes import TAKEOVER, environment, run
+from helpers.processes import TAKEOVER, environment, run, run_code
 
 from lm_eval_takeover import cli, commands, stopping
 from lm_eval_takeover.storage.files import write_text
@@ -152,7 +151,7 @@ for code, forbidden in {stages!r}:
     found.append([name for name in forbidden if name in sys.modules])
 print(found)
 """
-    done = run([sys.executable, "-c", script], cwd=ROOT)
+    done = run_code(script, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return ast.literal_eval(done.stdout)
 

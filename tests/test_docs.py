@@ -1,6 +1,5 @@
 """README.md and docs/ say what the code does: tables, links, names of files, and every command in a code block."""
 
-import functools
 import re
 import shlex
 import shutil
@@ -15,7 +14,7 @@ from helpers.pairs import ROOT
 from helpers.results import takeover, write_results
 from helpers.stock import parse_stock
 
-from lm_eval_takeover.cli import build_parser, main
+from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.compare.running import check_rows
 from lm_eval_takeover.pair.gate_choice import parse_arguments
@@ -25,7 +24,6 @@ from lm_eval_takeover.tasks.verdicts import list_metrics
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
-one_parser = functools.cache(build_parser)
 of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 
 
@@ -136,12 +134,12 @@ def test_scripts_make_targets_and_names_in_files_are_there(page):
 
 
 @of_every_page
-def test_options_in_commands_exist_and_runs_ask_as_their_calibration_was_measured(page):
+def test_options_in_commands_exist_and_runs_ask_as_their_calibration_was_measured(page, parse):
     """A file that a page's `calibrate` writes is used for the same pair, form of prompts and rates, on its page or the README."""
-    made, parser = {}, one_parser()
+    made = {}
     for source in dict.fromkeys([README, page]):
         for words in commands(source.read_text(), "lm-eval-takeover"):
-            options = parser.parse_args(words[1:])
+            options = parse(*words[1:])
             if words[1] == "calibrate" and options.out is not None:
                 made[str(options.out)] = options
             if words[1] == "compare" and source == page:

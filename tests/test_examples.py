@@ -1,6 +1,5 @@
 """What runs elsewhere: examples/ in a shell as GitHub runs them, and `scripts/gpu_check.sh` with a Python that stands in."""
 
-import importlib.util
 import itertools
 import json
 import os
@@ -11,13 +10,16 @@ import tarfile
 import time
 from pathlib import Path
 
+import experiment
+import problems as made
 import pytest
 import yaml
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.results import takeover, write_results
+from labels import label_effects, label_token
 
-from lm_eval_takeover.cli import build_parser, main
+from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.calibrate.measurement import read_methods
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.regress.baseline import read_baseline
@@ -74,7 +76,7 @@ def test_the_action_passes_or_fails_and_writes_its_summary(shell, correct, statu
     assert [path.name for path in (shell.folder / "junit").iterdir()] == ["regress.xml"]
 
 
-def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
+def test_the_steps_of_the_workflow_call_commands_that_exist(shell, parse):
     steps = [step for job in WORKFLOW["jobs"].values() for step in job["steps"] if "compare" in step.get("run", "")]
     for step in steps:
         done = shell(step, 'echo "$@" >> called.txt; echo "| the table |"', RUN_DIR=str(shell.folder / "runs"))
@@ -84,7 +86,7 @@ def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
     assert shell.summary.read_text() == "| the table |\n" * 2
     assert "RESULTS=" in (shell.folder / "env").read_text()
     for call in calls:
-        read_comparison(build_parser().parse_args(call.split()))
+        read_comparison(parse(*call.split()))
 
 
 def test_the_workflow_gates_what_the_demo_writes_may_read_only_and_names_its_actions_by_commit():
@@ -176,16 +178,9 @@ def test_a_wrong_call_and_a_python_without_torch_or_a_gpu_are_one_line(tmp_path)
     assert not list((tmp_path / "out").rglob("*.t*"))
 
 
-def load_real_model(name):
-    spec = importlib.util.spec_from_file_location(f"real_model_{name}", EXAMPLES / "real-model" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_no_two_commands_of_the_real_model_are_in_one_folder_at_a_time(tmp_path, monkeypatch):
     """The second pair has one part, which is still written when the first pair's rows are joined."""
-    experiment, held, done = load_real_model("experiment"), set(), []
+    held, done = set(), []
 
     def run(*command, capture=False):
         if "--run_dir" in command:
@@ -205,16 +200,14 @@ def test_no_two_commands_of_the_real_model_are_in_one_folder_at_a_time(tmp_path,
     assert {*experiment.PAIRS["form1"][3]} <= {path.name for path in (tmp_path / "form1").iterdir()}
 
 
-def test_calibrate_takes_the_methods_of_each_pair_of_the_real_model():
-    experiment, parser = load_real_model("experiment"), build_parser()
+def test_calibrate_takes_the_methods_of_each_pair_of_the_real_model(parse):
     for _, _, _, parts in experiment.PAIRS.values():
         words = experiment.list_methods(parts)
-        read = read_methods(parser.parse_args(["calibrate", "--prompts", "any", "--methods", *words]))
+        read = read_methods(parse("calibrate", "--prompts", "any", "--methods", *words))
         assert {"surprise", "ce"} <= {method.policy.score for method, _ in read} and len(read) == len(words)
 
 
 def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_another(tmp_path):
-    made = load_real_model("problems")
     made.main(tmp_path)
     files = [tmp_path / f"{name}.jsonl" for name in made.SIZES]
     rows = {path.stem.rstrip("12"): [] for path in files} | {"test": list(made.load_test()["test"])}
@@ -237,7 +230,6 @@ def test_no_split_of_the_real_model_has_an_equation_a_name_or_a_new_kind_of_anot
 
 
 def test_the_template_says_what_stands_at_each_token_of_an_answer():
-    label = load_real_model("labels").label_token
     answer = "Alice has 11 + 12 = 23 keys. Together they have 11 + 23 = 34 keys. The answer is \\boxed{34}."
     spans = {
         "decision": ("Alice", "11", "+", "12", "Together", "The"),
@@ -248,20 +240,19 @@ def test_the_template_says_what_stands_at_each_token_of_an_answer():
         for part in parts:
             place = answer.index(part)
             token = re.match(r"\d|\W?\w*|\W", part)[0]
-            assert label(answer[:place], token, token) == expected, part
-    assert label("Alice has 11 ", "=", "+") == "decision" and label("Alice has 11 + 12 = 2", "3", "4") == "result"
+            assert label_token(answer[:place], token, token) == expected, part
+    assert label_token("Alice has 11 ", "=", "+") == "decision"
+    assert label_token("Alice has 11 + 12 = 2", "3", "4") == "result"
 
 
 def test_positions_of_a_run_get_the_label_of_their_place_in_the_text(demo_runs, tmp_path):
-    real_model, run = load_real_model("labels"), read_run_folder(demo_runs["guided"])
+    run = read_run_folder(demo_runs["guided"])
     (one, columns), tokenizer = next(iter(run.read_traces(["token_id"]))), run.load_tokenizer()
     tokens, (task, doc_id, sample) = columns["token_id"].tolist(), one.name
     rows = [(task, doc_id, sample, position, token, token) for position, token in enumerate(tokens)]
     names = ("task", "doc_id", "sample", "position", "host_token_id", "donor_token_id")
     (tmp_path / "effects.csv").write_text("\n".join(",".join(map(str, row)) for row in (names, *rows)))
-    found = real_model.label_effects(demo_runs["guided"], tmp_path)["label"]
+    found = label_effects(demo_runs["guided"], tmp_path)["label"]
     texts = [tokenizer.decode(tokens[:place]) for place in range(len(tokens))]
-    assert list(found) == [
-        real_model.label_token(text, tokenizer.decode([token]), "") for text, token in zip(texts, tokens, strict=True)
-    ]
+    assert list(found) == [label_token(text, tokenizer.decode([token]), "") for text, token in zip(texts, tokens, strict=True)]
     assert len(set(found)) > 1

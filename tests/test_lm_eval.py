@@ -3,14 +3,13 @@
 import json
 import logging
 import re
-import subprocess
 import sys
 from argparse import Namespace
 from copy import deepcopy
 
 import pytest
 from helpers.one_line import one_line
-from helpers.processes import environment
+from helpers.processes import run_code
 from lm_eval import simple_evaluate
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.loggers import EvaluationTracker
@@ -108,10 +107,6 @@ def test_only_the_command_without_a_device_option_has_a_default_device():
 
 
 # The command
-
-
-def run_code(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
 
 
 def test_ctrl_c_during_imports_is_one_line():

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 import pytest
 from graded_puzzle import KINDS, UNKNOWN, GradedPuzzle, make_graded
 from helpers.pairs import ROOT
-from helpers.processes import environment
+from helpers.processes import run_code
 from hypothesis import given
 from hypothesis import strategies as st
 from list_process_state import list_state
@@ -107,7 +107,7 @@ for name, words in (("analyze", "{DATA} --out out"), ("effects", "run --out out"
     else:
         raise AssertionError(name)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    done = run_code(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,13 +1,14 @@
 """A signal ends a process wherever it arrives."""
 
 import signal
-import subprocess
-import sys
 
 import psutil
+from helpers.processes import run_code
 
-# SIGTERM comes within a finaliser, where Python drops exceptions; then the process goes on for a minute.
-SCRIPT = """
+
+def run(name):
+    """SIGTERM comes within a finaliser, where Python drops exceptions; then the process goes on for a minute."""
+    done = run_code(f"""
 import os, signal, subprocess, sys, time
 from lm_eval_takeover import stopping
 
@@ -15,17 +16,13 @@ class Finalised:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
-stopping.{0}()
+stopping.{name}()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print(child.pid, flush=True)
 Finalised()
 print("goes on", flush=True)
 child.kill()
-"""
-
-
-def run(name):
-    done = subprocess.run([sys.executable, "-c", SCRIPT.format(name)], capture_output=True, text=True)
+""")
     child, *more = done.stdout.split(maxsplit=1)
     return done.returncode, more, int(child)
 

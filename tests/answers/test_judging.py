@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 
+import psutil
+
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.samples import Question
 
@@ -32,10 +34,10 @@ RESPONSES = ("nested fractions", "one bracket", "NUL", "lone surrogate", "digits
 
 def children():
     """Ids of the live and dead worker processes of this process."""
-    command = ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())]
-    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    listed = [(int(pid), state, words) for pid, state, *words in map(str.split, lines)]
-    return [pid for pid, state, words in listed if "lm_eval_takeover.answers.judging" in words or state.startswith("Z")]
+    mine = psutil.Process().children()
+    return [
+        one.pid for one in mine if one.status() == psutil.STATUS_ZOMBIE or "lm_eval_takeover.answers.judging" in one.cmdline()
+    ]
 
 
 def test_hostile_answers_and_responses_are_incorrect_with_the_same_verdict_and_leave_nothing_behind():

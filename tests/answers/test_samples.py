@@ -2,8 +2,6 @@
 
 import logging
 import re
-import subprocess
-import sys
 import time
 from functools import cache
 from itertools import permutations
@@ -11,6 +9,7 @@ from itertools import permutations
 import pytest
 import yaml
 from helpers.pairs import ROOT
+from helpers.processes import run_code
 from helpers.tables import read_table
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -41,35 +40,14 @@ def majority(answers):
 
 def test_responses_are_read_and_judged():
     """Known ways in which scorers of mathematical answers fail."""
-    for gold, response, outcome in read_table("judged_responses"):
-        assert judge_samples(Question(gold, [response], [False])).samples[0].outcome == outcome, response
+    for gold, response, outcome, problem in read_table("judged_responses"):
+        assert judge_samples(Question(gold, [response], [False], problem=problem)).samples[0].outcome == outcome, response
 
 
-@pytest.mark.parametrize(
-    ("problem", "gold", "answer", "outcome"),
-    [
-        (r"Compute $\sin 60^\circ$.", r"\frac{\sqrt{3}}{2}", r"\sin 60^\circ", "restated"),
-        ("What is 54 * 46?", "2484", r"54\times46", "restated"),
-        ("Factor the expression $ab+5b+2a+10$.", "(a+5)(b+2)", "ab + 5b + 2a + 10", "restated"),
-        (r"Evaluate $x = \dbinom{31}{28}$", "4495", r"\binom{31}{28}", "restated"),
-        ("Each of $8$ boxes holds $0.75$ pounds. How much is in one, as a fraction?", r"\frac{3}{4}", "0.75", "restated"),
-        ("A jug of 0.75 liters. What part of a liter is it?", r"\frac{3}{4}", "0.75", "restated"),
-        (r"Evaluate $2 + 17 \cdot 23 - 2$.", "391", r"17 \times 23", "restated"),
-        ("He saved a 12.5% share.", r"\frac{1}{8}", "12.5%", "restated"),
-        ("Only 20% of them came. How many?", "20", r"20\%", "restated"),
-        ("It was 60% last year. What percentage is it?", "60", r"60\%", "correct"),
-        ("[asy] pen(0.75); [/asy] Which part is grey?", r"\frac{3}{4}", "0.75", "correct"),
-        ("Expand $(x+1)^2$.", "x^2+2x+1", "x^2 + 2x + 1", "correct"),
-        ("Which is larger, $1/2$ or $1/3$?", r"\frac{1}{2}", "1/2", "correct"),
-        ("Where does $y = x + 1$ meet the axis? Give $x^2 + 1$.", "x^2+1", "x^2 + 1", "correct"),
-        ("Simplify $\\sqrt{8}$.", r"2\sqrt{2}", r"2 \cdot \sqrt{2}", "correct"),
-    ],
-)
-def test_an_expression_of_the_problem_is_no_answer_to_it_and_has_no_vote(problem, gold, answer, outcome):
-    question = Question(gold, [rf"\boxed{{{answer}}}"] * 2 + [r"\boxed{7}"], [False] * 3, problem=problem)
-    judged = judge_samples(question, run_here)
-    assert [sample.outcome for sample in judged.samples] == [outcome] * 2 + ["incorrect"]
-    assert judged.majority == (2 if outcome == "restated" else 0)
+def test_an_expression_of_the_problem_has_no_vote():
+    for answer, majority in ((r"17 \times 23", 2), ("390", 0)):
+        question = ask("391", [answer, answer, "7"], problem=r"Evaluate $2 + 17 \cdot 23 - 2$.")
+        assert judge_samples(question, run_here).majority == majority
 
 
 def test_majority_counts_equal_answers_together_and_ties_go_to_the_first():
@@ -232,48 +210,30 @@ def test_tolerance_is_absolute():
     assert verify(r"\sqrt{2}", "1.4", tolerance=0.1) == "correct"
 
 
-NO_EVALUATION = """
-import builtins, sys
-sys.path.insert(0, {tests!r})
+def test_no_text_of_an_answer_reaches_eval_exec_parse_expr_or_sympify():
+    """Python itself says what is compiled, so no way to evaluate a text is overlooked, and none that swallows its error."""
+    done = run_code(
+        r"""
+import sys
 import sympy, sympy.physics.units, math_verify, latex2sympy2_extended.latex2sympy2  # with what sympy imports late
 from helpers.tables import read_table
 from lm_eval_takeover.answers.verification import verify
 
-verify(r"\\\\sqrt{{8}}", "2\\\\sqrt{{2}}")  # imports, which may evaluate code of their own
+verify(r"\sqrt{8}", r"2\sqrt{2}")  # imports, which may evaluate code of their own
+compiled = []
 
-def refuse(*arguments, **_):
-    raise AssertionError(f"evaluated {{arguments[:1]!r}}")
+def note(event, given):  # `eval`, `exec`, `parse_expr` and `sympify` compile a text; imports compile files
+    if event == "compile" and given[0] is not None and str(given[1]).startswith("<"):
+        compiled.append(bytes(given[0]).decode())
 
-plain = sys.modules['sympy.core.sympify'].sympify
-def sympify(value, *rest, **options):
-    return refuse(value) if isinstance(value, str) else plain(value, *rest, **options)
-
-for module in list(sys.modules.values()):
-    if getattr(module, "__name__", "").partition(".")[0] in ("sympy", "math_verify", "latex2sympy2_extended"):
-        for name, value in list(vars(module).items()):
-            if value is plain:
-                setattr(module, name, sympify)
-            elif getattr(value, "__name__", "") in ("parse_expr", "eval_expr", "stringify_expr") and callable(value):
-                setattr(module, name, refuse)
-plain_exec = exec
-def execute(source, *rest, **options):
-    # Imports run code objects, and sympy builds its monomial functions from a template of its own.
-    if isinstance(source, str) and not source.startswith("def monomial_"):
-        refuse(source)
-    return plain_exec(source, *rest, **options)
-builtins.eval, builtins.exec = refuse, execute
-
+sys.addaudithook(note)
 wrong = [(g, a) for g, a, correct in read_table("verdicts")[::8] if (verify(g, a) == "correct") is not correct]
-hostile = ["__import__('os').getpid()", "\\\\sqrt{{117}} + getpid()", "2+getpid*0", "\\\\frac{{getpid}}{{2}}", "exec('x')",
-           "1.5 + 10^{{2}}",
-           "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", "50\\\\% + 1"]
-verdicts = [verify(r"3\\\\sqrt{{13}}", answer) == "correct" for answer in hostile]
-print(wrong, any(verdicts))
-"""
-
-
-def test_no_text_of_an_answer_reaches_eval_exec_parse_expr_or_sympify():
-    """Cases keep their verdicts in an interpreter where these refuse, so nothing depends on them or swallows their error."""
-    code = NO_EVALUATION.format(tests=str(ROOT / "tests"))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[] False", done.stdout[-2000:] + done.stderr[-2000:]
+hostile = ["__import__('os').getpid()", r"\sqrt{117} + getpid()", "2+getpid*0", r"\frac{getpid}{2}", "exec('x')",
+           "1.5 + 10^{2}", "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", r"50\% + 1"]
+verdicts = [verify(r"3\sqrt{13}", answer) == "correct" for answer in hostile]
+# sympy builds its monomial functions from a template of its own
+print(wrong, any(verdicts), [text for text in compiled if not text.startswith("def monomial_")])
+""",
+        cwd=ROOT / "tests",
+    )
+    assert done.stdout.strip() == "[] False []", done.stdout[-2000:] + done.stderr[-2000:]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import save_model
-from helpers import pairs
-from helpers.pairs import SAMPLED, look_before_passes, save_random_model, save_struck_guide, texts
+from helpers.pairs import POLICIES, SAMPLED, look_before_passes, save_random_model, save_struck_guide, texts
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
@@ -18,14 +17,11 @@ from lm_eval_takeover.decoding.engine import cache_bytes, rows_that_fit
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Disagreement, Early, GuideAlone
+from lm_eval_takeover.method.policies import Early, GuideAlone
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-
-POLICIES = pairs.POLICIES | {"never": Disagreement(gate=Gate(1e9)), "always": Disagreement(gate=Gate(0.0))}
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
-EVERY = POLICIES | METHODS | {"never": Disagreement(gate=Gate(1e9)), "always": Disagreement(gate=Gate(0.0))}
+EVERY = POLICIES | METHODS
 ROUGH = {
     "disagreement": Disagreement(gate=Gate(7.6, 0.99)),
     "entropy": Entropy(gate=Gate(5.2, 1.0)),

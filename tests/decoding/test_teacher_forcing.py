@@ -10,7 +10,6 @@ from helpers.reference import all_logits, log_softmax, score_of
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.rows import StopStrings, is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import compare, force, read_aligned
-from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Gated, GuideAlone, Random
 from lm_eval_takeover.method.registry import scores
@@ -20,9 +19,8 @@ GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5)}
 
 
 @pytest.fixture(scope="module")
-def requests(demo_pair):
-    prompts = [tuple(demo_pair.encode(text)) for text in calibration_prompts()[:3]]
-    return [Request(prompt, j, 50, SAMPLED) for prompt in prompts for j in range(2)]
+def requests(prompts):
+    return [Request(prompt, j, 50, SAMPLED) for prompt in prompts[:3] for j in range(2)]
 
 
 @pytest.mark.parametrize(("score", "direction"), [("ce", "forward"), ("rkl", "reverse")])

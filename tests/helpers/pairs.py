@@ -19,6 +19,12 @@ SHARED = ROOT.parent / "shared"
 
 SAMPLED = Sampling(temperature=0.6, top_p=0.95)
 GREEDY = Sampling()
+# Greedy, plain, by top-p, by top-k and by both; then edges, and min-p.
+SAMPLINGS = [
+    Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.3, 1.0, 1), Sampling(2.0, 0.5, 5), Sampling(0.7, 1.0, 5),
+    Sampling(1e-6, 0.9), Sampling(1.0, 0.1), Sampling(1.0, 1e-9), Sampling(2.0, 0.99, 97), Sampling(1.0, 0.9, 5000),
+    Sampling(1.5, min_p=0.1), Sampling(0.8, 0.9, min_p=0.3), Sampling(1.3, 0.95, 20, 0.05), Sampling(1.0, min_p=1.0),
+]  # fmt: skip
 POLICIES = {
     "disagreement": Disagreement(score="ce", gate=Gate(1.5, 2.0)),
     "rkl": Disagreement(score="rkl", gate=Gate(1.0, 3.0, 4)),
@@ -28,6 +34,8 @@ POLICIES = {
     "early": Early(early_tokens=9),
     "base": ALONE["base"](),
     "guide": ALONE["guide"](),
+    "never": Disagreement(gate=Gate(1e9)),
+    "always": Disagreement(gate=Gate(0.0)),
 }
 # Methods of other papers, with budget parameters that let both models of the demo pair write.
 METHODS = {

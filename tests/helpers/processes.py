@@ -23,6 +23,10 @@ def run(command, **options):
     return subprocess.run(command, capture_output=True, text=True, **({"env": environment()} | options))
 
 
+def run_code(code, **options):
+    return run([sys.executable, "-c", code], **options)
+
+
 def wait_until(condition, process=None, seconds=240):
     """Wait until the condition holds, which it has to do before the process ends."""
     deadline = time.monotonic() + seconds

@@ -8,7 +8,7 @@ documented definition of the words and of the race, which is written out again h
 import hashlib
 import math
 import re
-from dataclasses import asdict
+from dataclasses import astuple
 
 import numpy as np
 import torch
@@ -89,70 +89,50 @@ def draw(logits, w, temperature, top_p, top_k, min_p=0.0):
 
 
 def replay_request(pair, policy, request, written, seed=0):
-    """`replay` of what a pair wrote for a request."""
-    gate, sampling = policy.gate, request.sampling
-    names = ("leniency", "residual", "weight", "length", "rate")
-    own = {name: getattr(policy, name) for name in names if hasattr(policy, name)}
-    if own.get("length") == "sentence":
-        ends = lambda token: re.search(r"[.!?]|\n", pair.tokenizer.decode([token])) is not None  # noqa: E731
-        own |= {"length": math.inf, "ends_sentence": ends}
-    if gate is not None:
-        own |= {"tau": gate.tau, "kappa": gate.kappa, "window": gate.window}
-    return replay(
-        {member.role: member.model for member in pair.members}, pair.vocab_size, request.prompt, written,
-        policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base",
-        score=policy.scorer.name if policy.scorer else "ce", early=getattr(policy, "early_tokens", 0),
-        chance_of=getattr(policy, "chance", 1), seed=seed, sample=request.sample, max_new_tokens=request.max_new_tokens,
-        eos=pair.eos_ids, **asdict(sampling), **own,
-    )  # fmt: skip
-
-
-def replay(
-    models, vocab, prompt, written, *, policy, host="base", donor="guide", score="ce", tau=0.0, kappa=0.0, window=10, rate=0.0,
-    early=0, chance_of=1.0, leniency=1.0, residual=False, weight=0.5, length=1, ends_sentence=None,
-    seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, eos=(),
-):  # fmt: skip
-    """(tokens, taken_over, scores) that stand at each position after the tokens that are `written` before it."""
-    if policy in ("base", "guide"):
-        host = donor = policy
-    by_model = {role: all_logits(models[role], prompt, written, vocab) for role in {host, donor}}
+    """(tokens, taken_over, scores) that stand at each position after the tokens that a pair has `written` before it."""
+    name, gate, sampling = policy.name, policy.gate, astuple(request.sampling)
+    score = policy.scorer.name if policy.scorer else "ce"
+    of_request = seed, request.prompt, request.sample
+    roles = (name, name) if name in ("base", "guide") else (policy.host, policy.donor)
+    passes = {role: all_logits(pair.member(role).model, request.prompt, written, pair.vocab_size) for role in {*roles}}
     tokens, taken, scores, left = [], [], [], 0
-    for t, (h, d) in enumerate(zip(by_model[host], by_model[donor], strict=True)):
-        w = word(seed, prompt, sample, t)
-        drafts = score in ("surprise", "log_ratio") or policy == "ensemble"
-        x = draw(h, w, temperature, top_p, top_k, min_p) if drafts else None
+    for t, (h, d) in enumerate(zip(*(passes[role] for role in roles), strict=True)):
+        w = word(*of_request, t)
+        x = draw(h, w, *sampling) if score in ("surprise", "log_ratio") or name == "ensemble" else None
         s = score_of(score, h, d, x)
-        recent = scores[max(0, t - window) :]
-        if policy in ("disagreement", "entropy", "segment"):
-            fire = s > tau and (t == 0 or kappa == 0 or s > kappa * (sum(recent) / len(recent)))
-            fire = fire and (chance_of == 1 or chance(seed, prompt, sample, t) < chance_of)
-            if policy == "segment":  # `left`: tokens that the donor still writes
-                left = left or (length if fire else 0)
+        if gate is not None:
+            recent = scores[max(0, t - gate.window) :]
+            fire = s > gate.tau and (t == 0 or gate.kappa == 0 or s > gate.kappa * (sum(recent) / len(recent)))
+            fire = fire and chance(*of_request, t) < getattr(policy, "chance", 1)
+            if name == "segment":  # `left`: tokens that the donor still writes
+                left = left or ((math.inf if policy.length == "sentence" else policy.length) if fire else 0)
                 fire = left > 0
-        elif policy == "lossy":
-            fire = chance(seed, prompt, sample, t) < 1 - leniency * math.exp(-s)
-            if residual and fire:
+        elif name == "lossy":
+            fire = chance(*of_request, t) < 1 - policy.leniency * math.exp(-s)
+            if policy.residual and fire:
                 with np.errstate(divide="ignore"):
                     d = np.log(np.maximum(np.exp(log_softmax(d)) - np.exp(log_softmax(h)), 0))
-        elif policy == "ensemble":
-            fire, d = True, (1 - weight) * log_softmax(h) + weight * log_softmax(d)
-        elif policy == "random":
-            fire = chance(seed, prompt, sample, t) < rate
-        elif policy == "early":
-            fire = t < early
+        elif name == "ensemble":
+            fire, d = True, (1 - policy.weight) * log_softmax(h) + policy.weight * log_softmax(d)
+        elif name == "random":
+            fire = chance(*of_request, t) < policy.rate
+        elif name == "early":
+            fire = t < policy.early_tokens
         else:
-            fire = policy == "guide"
+            fire = name == "guide"
         if fire and score in ("surprise", "log_ratio"):  # which look at x
             w ^= 0x5851F42D4C957F2D
-        token = draw(d if fire else h, w, temperature, top_p, top_k, min_p)
-        if policy == "ensemble" or residual:
-            fire = fire and token != x
-        left = max(0, left - 1) if ends_sentence is None else left if not ends_sentence(token) else 0
+        token = draw(d if fire else h, w, *sampling)
+        if name == "ensemble":
+            fire = token != x
+        left = max(0, left - 1)
+        if left == math.inf and re.search(r"[.!?]|\n", pair.tokenizer.decode([token])):
+            left = 0
         tokens.append(token)
         taken.append(bool(fire))
         scores.append(s)
-        if token in eos:
+        if token in pair.eos_ids:
             break
     else:
-        assert len(tokens) == max_new_tokens, "the text ends, but neither at an end token nor at its limit"
+        assert len(tokens) == request.max_new_tokens, "the text ends, but neither at an end token nor at its limit"
     return tokens, taken, scores

@@ -33,6 +33,12 @@ def open_run(folder, command="s", **options):
     return run
 
 
+def write_samples(folder, *samples):
+    run = open_run(folder)
+    run.add(*samples)
+    run.close()
+
+
 def kill_run(run):
     """Leave its folder as it is on disk now, as if its process had been killed: nothing is flushed, and nobody holds the lock."""
     run.find([])  # behind the commits of what was added

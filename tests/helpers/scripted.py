@@ -9,7 +9,7 @@ import sys
 from lm_eval.models.dummy import DummyLM
 from lm_eval.utils import handle_non_serializable
 
-from helpers import demo_runs
+from helpers.demo_runs import evaluate
 
 
 class Scripted(DummyLM):
@@ -26,12 +26,8 @@ class Scripted(DummyLM):
         return "I cannot tell" if sample == 3 else f"{request.doc['problem']}\nSo it is $\\boxed{{{gold}}}$."
 
 
-def evaluate(model, tasks, metadata=None, limit=None):
-    return demo_runs.evaluate(model, tasks, limit=limit, metadata=metadata, bootstrap_iters=1000)
-
-
 if __name__ == "__main__":
     metadata, limit = (*map(json.loads, sys.argv[2:]), None, None)[:2]
-    results = evaluate(Scripted(), sys.argv[1].split(","), metadata, limit)
+    results = evaluate(Scripted(), sys.argv[1].split(","), limit=limit, metadata=metadata, bootstrap_iters=1000)
     names = ("results", "groups", "group_subtasks", "n-samples", "versions", "samples")
     print(json.dumps({name: results.get(name) for name in names}, default=handle_non_serializable))

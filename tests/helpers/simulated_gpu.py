@@ -208,11 +208,9 @@ def draw(logits, words, table, truncates, selects, rows):
     asked = flat if rows is None else flat[rows.clamp(min=0)]
     samplings = [Sampling(temperature, top_p, int(top_k), min_p) for temperature, top_p, top_k, min_p in table.tolist()]
     given = asked.float().numpy(), words.numpy().view(np.uint64)
+    each = [given] if len(samplings) == 1 else [[part[i : i + 1] for part in given] for i in range(len(asked))]
     with drawing():
-        if len(samplings) == 1:
-            drawn = [draw_on_cpu(*given, samplings[0])]
-        else:
-            drawn = [draw_on_cpu(*(part[i : i + 1] for part in given), how) for i, how in enumerate(samplings)]
+        drawn = [draw_on_cpu(*one, how) for one, how in zip(each, samplings, strict=True)]
     return tuple(torch.from_numpy(np.concatenate(part)) for part in zip(*drawn, strict=True))
 
 

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parent / "data"
-
 
 def read_table(name: str) -> list[tuple[Any, ...]]:
     """The rows of `data/NAME.jsonl`, each as its values in the order in which they are written."""
-    with open(_FOLDER / f"{name}.jsonl", encoding="utf-8") as lines:
+    with open(Path(__file__).parent / "data" / f"{name}.jsonl", encoding="utf-8") as lines:
         return [tuple(json.loads(line).values()) for line in lines]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import simulated_gpu as plain
 from helpers.interpreter import interpret_operations
+from helpers.pairs import SAMPLINGS
 from torch.nn.functional import scaled_dot_product_attention
 from triton.runtime import interpreter
 
@@ -17,7 +18,6 @@ from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.reading import PairReading, compare, observe
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw_on_cpu, drawing, request_digest, stream_key, words
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of weights that are 0 or NaN
 NAMES = [score.name for score in scores if score.source.digest is None]
@@ -145,28 +145,19 @@ def test_a_layer_is_that_of_torch(rows, new, dim, normed, dtype):
 
 
 CPU = torch.device("cpu")
-SETTINGS = [
-    Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.3, 1.0, 1), Sampling(2.0, 0.5, 5), Sampling(0.7, 1.0, 5),
-    Sampling(1e-6, 0.9), Sampling(1.0, 0.1), Sampling(1.0, 1e-9), Sampling(2.0, 0.99, 97), Sampling(1.0, 0.9, 5000),
-    Sampling(1.5, min_p=0.1), Sampling(0.8, 0.9, min_p=0.3), Sampling(1.3, 0.95, 20, 0.05), Sampling(1.0, min_p=1.0),
-]  # fmt: skip
 
 
 def place_rules(*samplings):
     return Rules.of([astuple(one) for one in samplings], CPU)
 
 
-def at_random(count, seed=0):
-    return np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
+def at_random(count):
+    return torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63, count))
 
 
-def as_tensor(at):
-    return torch.from_numpy(at.view(np.int64))
-
-
-def rough_logits(rows, vocab, seed=1):
+def rough_logits(rows, vocab):
     """Of all kinds: flat, sharp and certain rows, equal tokens, tokens that are ruled out, a nucleus of one token."""
-    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
+    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(1))
     logits *= torch.tensor([0.0, 0.5, 3.0, 12.0]).repeat(rows)[:rows, None]
     logits[:, 0] = logits[:, -1]
     logits[::5, vocab // 3] = -torch.inf
@@ -176,72 +167,46 @@ def rough_logits(rows, vocab, seed=1):
 
 
 def test_the_words_of_a_device_are_those_of_numpys_philox():
-    keys, positions, expected = [], [], []
-    for sample in range(3):
-        for t in (0, 1, 2, 3, 4, 7, 1000, 40_001):
-            keys.append(stream_key(5, request_digest((1, 2)), sample).view(np.int64))
-            positions.append(t)
-            expected.append(words(5, request_digest((1, 2)), sample, t + 1)[t])
-    found = draws.compute_words(torch.tensor(np.array(keys)), torch.tensor(positions))
-    assert found.numpy().view(np.uint64).tolist() == expected
+    positions = torch.tensor([0, 1, 2, 3, 4, 7, 1000, 40_001]).repeat(3)
+    keys = at_random(2 * len(positions)).view(-1, 2)
+    assert torch.equal(draws.compute_words(keys, positions), plain.compute_words(keys, positions))
 
 
-@pytest.mark.parametrize(
-    ("how", "dtype"), [*((how, torch.float32) for how in SETTINGS), *((how, torch.bfloat16) for how in SETTINGS[:5])], ids=str
-)
-def test_every_draw_is_that_of_the_cpu(how, dtype):
-    logits, at = rough_logits(320, 97).to(dtype), at_random(320)
-    with drawing():
-        expected, masses = draw_on_cpu(logits.float().numpy(), at, how)
-    tokens, found = draws.draw(logits[:, None], as_tensor(at), *place_rules(how), None, rows=512, tile=64)
+# Settings, dtype, rows, vocabulary, and how a launch is cut up.
+DRAWS = [(how, torch.float32, 320, 97, {}) for how in SAMPLINGS] + [(how, torch.bfloat16, 320, 97, {}) for how in SAMPLINGS[:5]]
+DRAWS += [(Sampling(0.9, 0.8, k), torch.float32, 16, vocab, {}) for vocab in (1, 2, 63, 64, 65) for k in (0, 9)]
+DRAWS += [(Sampling(0.9, 0.8, k), torch.float32, 16, 1000, {"tile": 256}) for k in (0, 9)]
+# A small nucleus refuses many winners: the passes decide some of the races, the last program the rest.
+DRAWS += [(Sampling(1.5, 0.02), torch.float32, 200, 150, {"judged": judged}) for judged in (1, 3)]
+
+
+@pytest.mark.parametrize(("how", "dtype", "rows", "vocab", "cut"), DRAWS, ids=str)
+def test_every_draw_is_that_of_the_cpu(how, dtype, rows, vocab, cut):
+    logits, at = rough_logits(rows, vocab).to(dtype), at_random(rows)
+    given = logits[:, None], at, *place_rules(how), None
+    tokens, masses = draws.draw(*given, **{"rows": 512, "tile": 64} | cut)
+    expected, known = plain.draw(*given)
     assert tokens.tolist() == expected.tolist()
-    np.testing.assert_allclose(found, masses, rtol=1e-6)
-
-
-@pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 1000])
-def test_vocabularies_of_any_size(vocab):
-    for how in (Sampling(0.9, 0.8), Sampling(0.9, 0.8, 9)):
-        logits, at = rough_logits(16, vocab), at_random(16, seed=vocab)
-        with drawing():
-            expected = draw_on_cpu(logits.numpy(), at, how)[0]
-        tokens, _ = draws.draw(
-            logits[:, None], as_tensor(at), *place_rules(how), None, rows=16, tile=64 if vocab < 999 else 256
-        )
-        assert tokens.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("judged", [1, 3])
-def test_a_race_goes_on_until_its_winner_is_kept(judged):
-    """A small nucleus refuses many winners: the passes decide some of them, the last program the rest."""
-    logits, at = rough_logits(200, 150), at_random(200, seed=3)
-    with drawing():
-        expected = draw_on_cpu(logits.numpy(), at, Sampling(1.5, 0.02))[0]
-    rules = place_rules(Sampling(1.5, 0.02))
-    tokens, _ = draws.draw(logits[:, None], as_tensor(at), *rules, None, rows=256, tile=64, judged=judged)
-    assert tokens.tolist() == expected.tolist()
+    np.testing.assert_allclose(masses, known, rtol=1e-6)
 
 
 def test_each_row_has_its_own_rule_and_row_of_logits():
     """Rows of a padded vocabulary are picked out without a copy, some twice, some never; who asks for nothing gets 0."""
     logits, at = rough_logits(40, 120)[:, :97], at_random(33)
-    hows = [SETTINGS[i % len(SETTINGS)] for i in range(33)]
+    hows = [SAMPLINGS[i % len(SAMPLINGS)] for i in range(33)]
     asked = torch.arange(33) * 7 % 40
     asked[5] = asked[20] = -1
-    tokens, masses = draws.draw(logits[:, None], as_tensor(at), *place_rules(*hows), asked, rows=16, tile=32)
-    for i, how in enumerate(hows):
-        if asked[i] < 0:
-            assert (tokens[i], masses[i]) == (0, 1)
-            continue
-        with drawing():
-            assert tokens[i] == draw_on_cpu(logits[asked[i]][None].numpy(), at[i : i + 1], how)[0][0]
+    given = logits[:, None], at, *place_rules(*hows), asked
+    tokens, masses = draws.draw(*given, rows=16, tile=32)
+    assert torch.equal(tokens, torch.where(asked < 0, 0, plain.draw(*given)[0]))
+    assert masses[[5, 20]].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("how", SETTINGS[:6], ids=str)  # greedy, plain, by top-p, by top-k, and by both
+@pytest.mark.parametrize("how", SAMPLINGS[:6], ids=str)  # greedy, plain, by top-p, by top-k, and by both
 def test_logits_that_are_no_distribution_end_in_some_token_and_are_told(how):
     logits = torch.zeros(4, 97)
     logits[0, 5], logits[1, 5], logits[2] = torch.nan, torch.inf, -torch.inf
-    tokens, masses = draws.draw(logits[:, None], as_tensor(at_random(4)), *place_rules(how), None, rows=4, tile=32)
+    given = logits[:, None], at_random(4), *place_rules(how), None
+    tokens, masses = draws.draw(*given, rows=4, tile=32)
     assert ((tokens >= 0) & (tokens < 97)).all()
-    assert masses.isnan().tolist() == [True, True, True, False]  # as on a CPU
-    with drawing():
-        assert np.isnan(draw_on_cpu(logits.numpy(), at_random(4), how)[1]).tolist() == [True, True, True, False]
+    assert masses.isnan().tolist() == plain.draw(*given)[1].isnan().tolist() == [True, True, True, False]

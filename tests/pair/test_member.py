@@ -3,14 +3,13 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
 import torch
 from helpers.one_line import one_line
 from helpers.pairs import GREEDY, edit, save_adapter, save_random_model
-from helpers.processes import environment
+from helpers.processes import run_code
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -203,17 +202,14 @@ def test_a_chat_template_that_fails_or_never_ends_is_one_line(folder, monkeypatc
         pair.chat_prompt(messages)
 
 
-LITTLE = """
+def test_too_little_memory_is_one_line_under_the_commands():
+    done = run_code("""
 import sys
 sys.argv = ["lm_eval"]
 from lm_eval_takeover.stopping import install_error_hook
 install_error_hook()
 bytes(2**60)
-"""
-
-
-def test_too_little_memory_is_one_line_under_the_commands():
-    done = subprocess.run([sys.executable, "-c", LITTLE], capture_output=True, text=True, env=environment())
+""")
     assert done.returncode == 2 and done.stderr.startswith("error: too little memory (") and done.stderr.count("\n") == 1
 
 

@@ -1,34 +1,24 @@
-"""The keys of samples stay what they were, old journals resume, and runs of one process do not mix."""
-
-import gzip
-from pathlib import Path
+"""The keys of samples stay what they were, and runs of one process do not mix."""
 
 import pytest
-from helpers.demo_runs import run_demo
 from lm_eval.api.instance import Instance
 from transformers import AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO, problems
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.runs.journal import _SCHEMA
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.benchmarks import score_all
 from lm_eval_takeover.tasks.verdicts import score_samples
 
-OLD = Path(__file__).parent / "data" / "journal_of_0.2.0.sqlite.gz"  # of GATED, one problem of the demo, 8 tokens a text
-GATED = {"tau": 1.0, "kappa": 1.0}
-SHORT = {"gen_kwargs": "max_gen_toks=8"}
 DRAWN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": ["\n\n"]}
 
 written = AutoTokenizer.from_pretrained(DEMO["guide"]).backend_tokenizer.to_str()
-as_then = pytest.mark.skipif(
+
+
+@pytest.mark.skipif(
     digest_of_text(written).hex() != "0fc89c1a1d6b6ccd49ac30d2955e183e",
     reason="this version of tokenizers writes the demo's tokenizer in another form, which is in every key",
 )
-
-
-@as_then
 @pytest.mark.parametrize(("arguments", "settings", "identity", "of_task", "keys"), [
     (
         {"tau": 1.5, "kappa": 2.0, "seed": 7}, DRAWN,
@@ -52,42 +42,14 @@ def test_fixed_requests_have_the_keys_that_they_always_had(folder, arguments, se
     asked, made = [Instance("generate_until", document, prompt, 0, metadata=("t", 0, 2))] * 2, []
     for is_loaded in (True, False):
         lm = GuidedTakeover(run_dir=str(folder), **arguments)
-        made.append((lm.generate_until(asked, disable_tqdm=True), drop_place(lm.get_model_info()["takeover"])))
+        texts, told = lm.generate_until(asked, disable_tqdm=True), lm.get_model_info()["takeover"]
+        made.append((texts, {name: value for name, value in told.items() if name not in ("seconds", "attempts")}))
         assert (lm.pair.guide.loaded_dtype is not None) == is_loaded
         rows = lm.run.journal.asked(lm.run.command)
         lm.close()
     assert made[0] == made[1]
-    told = made[0][1]
     assert (told["identity"], told["per_task"]["t"]["identity"]) == (identity, of_task)
     assert [row.key.hex() for row in rows] == keys
-
-
-def drop_place(takeover):
-    """What a run says of itself, but for its folder and its times."""
-    return {name: value for name, value in takeover.items() if name not in ("run_dir", "seconds", "attempts")}
-
-
-def without_place(results):
-    return drop_place(results["config"]["takeover"]), results["results"], results["samples"]
-
-
-@as_then
-def test_an_old_journal_resumes_or_is_refused_by_its_version_in_a_line(folder, tmp_path, caplog):
-    folder.mkdir()
-    (folder / "journal-000.sqlite").write_bytes(gzip.decompress(OLD.read_bytes()))
-    if _SCHEMA != 8:
-        with pytest.raises(RunDirError, match=r"^'.*' was written by another version of lm-eval-takeover, and .*$"):
-            run_demo(folder, 1, GATED, **SHORT)
-        return
-    resumed = run_demo(folder, 1, GATED, **SHORT)
-    assert f"run_dir='{folder}': 8 of 8 samples are finished already; 0 are left to write" in caplog.text
-    assert without_place(resumed) == without_place(run_demo(tmp_path / "new", 1, GATED, **SHORT))
-
-
-def test_results_are_the_same_with_a_run_dir_and_without(folder):
-    kept = run_demo(folder, 2, GATED, **SHORT)
-    assert without_place(kept) == without_place(run_demo(None, 2, GATED, **SHORT))
-    assert kept["config"]["takeover"]["changed"] > 0
 
 
 def test_models_of_one_process_that_take_turns_keep_their_texts_and_verdicts_apart(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from helpers.run_dirs import kill_run, make_sample, open_run, query, read_rows
+from helpers.run_dirs import kill_run, make_sample, open_run, query, read_rows, write_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,9 +85,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
             RunWriter(Path(place))
 
 
-# Parts
-
-
 def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
     run = open_run(folder)
     for number in range(50):
@@ -109,9 +106,7 @@ def test_the_journal_holds_all_traces_and_parts_are_copies(folder):
 @pytest.mark.parametrize("kind", ["another run's", "changed", "unknown"])
 def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path, caplog, kind):
     for place, text in ((folder, "ours"), (tmp_path / "other", "theirs")):
-        run = open_run(place)
-        run.add(make_sample(1, text, tokens=len(text)))
-        run.close()
+        write_samples(place, make_sample(1, text, tokens=len(text)))
     part, theirs = folder / "traces" / "000-000001.parquet", tmp_path / "other" / "traces" / "000-000001.parquet"
     ours = part.read_bytes()
     match kind:
@@ -131,10 +126,7 @@ def test_parts_that_the_journal_did_not_write_are_written_again(folder, tmp_path
 
 
 def test_a_trace_that_is_damaged_is_never_read_and_its_sample_alone_is_written_again(folder, caplog):
-    run = open_run(folder)
-    for number in range(3):
-        run.add(make_sample(number, tokens=1000))
-    run.close()
+    write_samples(folder, *(make_sample(number, tokens=1000) for number in range(3)))
     (first, _), second = query(folder, "SELECT content, digest FROM evidence LIMIT 2")
     query(folder, "UPDATE evidence SET content = ?, digest = ? WHERE rowid = 1", second)
     query(folder, "UPDATE evidence SET content = ? WHERE rowid = 2", (first[:-1] + b"?",))
@@ -177,9 +169,7 @@ def test_traces_of_ranks_that_are_no_more_go_into_parts(folder):
 
 
 def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
-    run = open_run(folder)
-    run.add(make_sample(1))
-    run.close()
+    write_samples(folder, make_sample(1))
     (folder / "journal-000.sqlite").unlink()
     open_run(folder).close()
     assert [path.name for path in (folder / "damaged-1").iterdir()] == ["000-000001.parquet"]
@@ -275,7 +265,8 @@ def test_tables_that_are_not_ours_are_refused_before_a_row_is_read(tmp_path, sta
 
 def test_a_journal_of_another_version_is_left_alone(folder):
     open_run(folder).close()
-    query(folder, "PRAGMA user_version=99")
+    query(folder, "PRAGMA user_version=8")
+    query(folder, "ALTER TABLE samples DROP COLUMN text")  # nor are its tables ours
     for use in (open_run, read_run_folder):
         with pytest.raises(RunDirError, match=rf"was written by another version of .*, and this is {__version__}, which"):
             use(folder)

@@ -1,6 +1,5 @@
 """Worlds that differ in one thing behind a name, a file or a function: no two of them share what says that they are the same."""
 
-import json
 import shutil
 
 import pytest
@@ -11,16 +10,14 @@ from lm_eval.api.instance import Instance
 from safetensors.torch import load_file, save_file
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, calibration_prompts
 from lm_eval_takeover.errors import CalibrationError, TakeoverError
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.runs.identity import collect_text_settings
-from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
 
 
 def identify(**arguments):
-    lm = GuidedTakeover(**{"tau": 1.5, "kappa": 0.0} | arguments)
-    return digest_of(collect_text_settings(lm.pair, lm.policy, lm.arguments))
+    return GuidedTakeover(tau=1.5, kappa=0.0, **arguments).get_model_info()["takeover"]["identity"]
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def test_a_calibration_of_an_adapter_is_none_of_the_one_in_its_place(pair, tmp_p
     save_adapter(pair["guide"], tmp_path / "ad", 0)
     words = ["--base", pair["base"], "--guide", pair["guide"], "--model_args", f"guide_peft={tmp_path / 'ad'}"]
     words += ["--num_prompts", "4", "--num_held_out", "2", "--max_gen_toks", "8", "--out", str(tmp_path / "own.json")]
-    assert main(["calibrate", "--prompts", str(DEMO["base"].parent / "calibration_prompts.jsonl"), *words]) == 0
+    assert main(["calibrate", "--prompts", str(CALIBRATION_PROMPTS), *words]) == 0
     given = {**pair, "guide_peft": str(tmp_path / "ad"), "calibration": str(tmp_path / "own.json"), "spike_ratio": 0.1}
     GuidedTakeover(**given).close()
     shutil.rmtree(tmp_path / "ad")
@@ -70,8 +67,6 @@ def test_readers_refuse_weights_that_have_changed(pair, tmp_path, capsys):
 
 
 def test_runs_are_joined_by_document(pair, tmp_path):
-    from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
-
     given = {**pair, "policy": "base"}
     for name, numbers in (("one", [1, 0]), ("other", [3, 2, 3])):
         results = run_demo(tmp_path / name, None, given, samples={"takeover_demo": numbers}, gen_kwargs={"max_gen_toks": 8})
@@ -86,10 +81,9 @@ def test_runs_are_joined_by_document(pair, tmp_path):
 
 def test_rolling_log_likelihoods_refuse_the_problems_of_a_calibration(monkeypatch):
     lm = GuidedTakeover()
-    problem = json.loads((DEMO["base"].parent / "calibration_prompts.jsonl").read_text().splitlines()[0])
-    document = {"problem": problem["prompt"], "answer": "1"}
-    for kind, given in (("loglikelihood", (problem["prompt"], " 7")), ("loglikelihood_rolling", (problem["prompt"],))):
-        instance = Instance(kind, document, given, 0, metadata=("t", 0, 1))
+    problem = calibration_prompts()[0]
+    for kind, given in (("loglikelihood", (problem, " 7")), ("loglikelihood_rolling", (problem,))):
+        instance = Instance(kind, {"problem": problem, "answer": "1"}, given, 0, metadata=("t", 0, 1))
         with pytest.raises(CalibrationError, match="was measured on the problem"):
             getattr(lm, kind)([instance], disable_tqdm=True)
 

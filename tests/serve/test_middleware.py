@@ -13,16 +13,14 @@ import pytest
 from helpers.browser import CHROMIUM, open_browser
 from helpers.foreign_bodies import ROUTES, post
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
+from prometheus_client import REGISTRY
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.serve import connection, server
 from lm_eval_takeover.serve.client_request import MOST_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
-PATHS = ("/v1/completions", "/v1/chat/completions")
 TRACED = {"vllm_xargs": {"takeover_trace": 1}}
-HOSTS = [{"id": 7, "text": " London"}, {"id": 8, "text": " a"}]
-CHAT = {"messages": [{"role": "user", "content": "2"}]}
 
 
 def ask_for(app, path, body, headers=()):
@@ -112,10 +110,10 @@ def test_a_server_without_a_key_answers_to_no_foreign_name(host, key, status):
 
 
 @pytest.mark.parametrize("field", ["best_of", "lora", "length_penalty", "max_token"])
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_a_field_that_nothing_reads_is_refused(field, path):
     app = ScriptedVllm()
-    asked = CHAT if "chat" in path else {"prompt": "one"}
+    asked = {"messages": [{"role": "user", "content": "2"}]} if "chat" in path else {"prompt": "one"}
     assert (ask_for(app, path, asked | {field: 5}), app.bodies) == (400, [])
     for stream in (True, False):  # vLLM itself would begin a stream
         status, data = asyncio.run(talk(app, asked | {"min_tokens": 3, "stream": stream}, path=path))
@@ -184,7 +182,8 @@ def test_each_chunk_of_a_traced_stream_tells_of_its_tokens(chunks):
     events, told = read_events({"prompt": "one"} | TRACED, ScriptedVllm(chunks))
     parts = [event["takeover"] for event in events]
     assert [part["start"] for part in parts] == [sum(part["tokens"] for part in parts[:i]) for i in range(len(parts))]
-    for name, expected in (("positions", [0, 2]), ("host_tokens", HOSTS)):
+    hosts = [{"id": 7, "text": " London"}, {"id": 8, "text": " a"}]
+    for name, expected in (("positions", [0, 2]), ("host_tokens", hosts)):
         assert [one for part in parts for one in part[name]] == told[name] == expected
     assert all(part["start"] <= at < part["start"] + part["tokens"] for part in parts for at in part["positions"])
     text = "".join(event["choices"][0]["text"] for event in events)
@@ -224,8 +223,6 @@ def test_a_sample_that_is_refused_ends_all_with_one_answer():
 
 
 def test_tokens_takeovers_passes_and_requests_are_counted():
-    from prometheus_client import REGISTRY
-
     names, get = ("tokens", "takeovers", "base_passes", "guide_passes"), REGISTRY.get_sample_value
 
     def read():

@@ -78,10 +78,7 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
         open_input(tmp_path / "link")
 
 
-HOSTILE = st.text() | st.text(alphabet="./\\~\0\n:-a", max_size=20)
-
-
-@given(HOSTILE)
+@given(st.text() | st.text(alphabet="./\\~\0\n:-a", max_size=20))
 def test_a_component_is_one_component(tmp_path_factory, name):
     component = make_component(name)
     root = tmp_path_factory.getbasetemp()

@@ -64,11 +64,11 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub,
     """With tasks of unequal accuracy the two means differ, which equal ones could not show."""
     script = tmp_path / "unequal.py"
     script.write_text(
-        "import sys; sys.path.insert(0, 'tests'); import json; from helpers import scripted\n"
+        "import sys; sys.path.insert(0, 'tests'); import json; from helpers import demo_runs, scripted\n"
         "class Model(scripted.Scripted):\n"
         "    def _reply(self, request):\n"
         "        return super()._reply(request) if len(request.doc['problem']) % 2 else 'none'\n"
-        "r = scripted.evaluate(Model(), ['takeover_math'], limit=0.1)\n"
+        "r = demo_runs.evaluate(Model(), ['takeover_math'], limit=0.1, bootstrap_iters=1000)\n"
         "rows = {k: [v['acc,all'], v['acc_stderr,all'], v['sample_len']] for k, v in r['results'].items()}\n"
         "print(json.dumps([rows, r['versions']]))"
     )
@@ -129,17 +129,6 @@ def test_every_gold_verifies_in_every_form_and_no_near_miss_does(forked_at_hub):
         assert (int(failed), int(accepted)) == (0, 0), f"{name}: {done.stdout}"
         assert int(forms) >= 5 * int(golds)
         assert int(misses) >= int(golds)
-
-
-TASKS = sorted(path.stem for path in TASK_CONFIGS.glob("*.yaml"))
-
-
-def test_lm_eval_validates_every_task_and_group(forked):
-    groups = {"takeover_math", "takeover_all", "takeover_paper", "takeover_paper_all"}
-    assert groups | {"takeover_demo", *COUNTS} <= set(TASKS)
-    done = forked.run("lm_eval", "validate", "--tasks", ",".join(TASKS))
-    assert done.returncode == 0, done.stderr
-    assert "All tasks found and valid" in done.stdout
 
 
 def test_gpqa_questions_are_withheld_from_logged_samples_on_request(forked_at_hub, everything):
@@ -223,11 +212,10 @@ def test_a_made_up_problem_in_the_columns_of_the_data_set_is_scored(name, monkey
 
 
 def test_every_task_is_in_the_readme_and_its_version_in_its_own_changelog():
-    folder = TASK_CONFIGS
-    for name in TASKS:
-        config = yaml.safe_load((folder / f"{name}.yaml").read_text().replace("!function", ""))
-        assert f"`{name}`" in (folder / "README.md").read_text()
-        if (own := folder / name.removeprefix("takeover_") / "README.md").exists():
+    for path in TASK_CONFIGS.glob("*.yaml"):
+        config, name = yaml.safe_load(path.read_text().replace("!function", "")), path.stem
+        assert f"`{name}`" in (TASK_CONFIGS / "README.md").read_text()
+        if (own := TASK_CONFIGS / name.removeprefix("takeover_") / "README.md").exists():
             assert str(config["metadata"]["version"]) in own.read_text().partition("### Changelog")[2], name
 
 

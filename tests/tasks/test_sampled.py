@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from itertools import combinations, product
 
 import datasets
@@ -10,7 +9,7 @@ import pytest
 from helpers.demo_runs import write_task
 from helpers.one_line import one_line
 from helpers.pairs import ROOT
-from helpers.processes import run
+from helpers.processes import run_code
 from helpers.scripted import Scripted
 from lm_eval.evaluator import evaluate
 
@@ -205,22 +204,20 @@ def test_pass_at_k_equals_enumeration():
 
 
 def test_the_metrics_of_one_problem():
-    responses = [r"\boxed{4}"] * 3 + [r"\boxed{5}"] * 3 + ["no idea", r"<think> \boxed{\frac{1}{}"]
+    responses = [r"\boxed{4}"] * 3 + [r"\boxed{5}"] * 2 + ["no idea", r"\boxed{\frac{}{}}", r"<think> \boxed{\frac{1}{}"]
     samples, metrics = score_samples("4", responses)
-    assert [sample.answer for sample in samples] == ["4"] * 3 + ["5"] * 3 + [None] * 2
-    assert [sample.outcome for sample in samples] == ["correct"] * 3 + ["incorrect"] * 3 + ["no_answer"] * 2
+    assert [sample.answer for sample in samples] == ["4"] * 3 + ["5"] * 2 + [None, r"\frac{}{}", None]
+    assert [sample.outcome for sample in samples] == ["correct"] * 3 + ["incorrect"] * 2 + [
+        "no_answer",
+        "unparsed",
+        "no_answer",
+    ]
     assert metrics == {
         "acc": 3 / 8, "acc_boxed": 3 / 8, "acc_completed": (3, 7), "unboxed": 0.0, "truncated": 0.125,
         "pass@1": pytest.approx(3 / 8), "pass@2": pytest.approx(1 - 10 / 28),
         "pass@4": pytest.approx(1 - 5 / 70), "pass@8": 1.0, "maj@8": 1.0,
-        "no_answer": 0.25, "restated": 0.0, "unparsed": 0.0, "timed_out": 0.0, "unclosed_think": 0.125,
+        "no_answer": 0.25, "restated": 0.0, "unparsed": 0.125, "timed_out": 0.0, "unclosed_think": 0.125,
     }  # fmt: skip
-
-
-def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
-    _, metrics = score_samples("4", ["no idea"] * 6 + [r"\boxed{4}", r"\boxed{\frac{}{}}"])
-    assert (metrics["maj@8"], metrics["no_answer"], metrics["unparsed"]) == (1.0, 0.75, 0.125)
-    assert score_samples("4", ["no idea"] * 8)[1]["maj@8"] == 0.0
 
 
 def test_thinking_ends_at_the_token_of_its_model():
@@ -324,7 +321,7 @@ def test_packaged_digests_are_those_of_the_open_benchmarks(hub, tmp_path):
     from serve_hub import environment
 
     script = "import sys, json; sys.path.insert(0, 'scripts'); import digest_test_problems as d; print(json.dumps(d.digests()))"
-    done = run([sys.executable, "-c", script], env=environment(hub.url, str(tmp_path / "hf-home")), cwd=ROOT)
+    done = run_code(script, env=environment(hub.url, str(tmp_path / "hf-home")), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == json.loads(DIGESTS.read_text())
