@@ -124,14 +124,15 @@ def is_our_command() -> bool:
     return Path(sys.argv[0]).stem in ("lm_eval", "lm-eval", "lm-eval-takeover")
 
 
-def _prepare_streams() -> None:
-    """Let a stream that was closed at the start go nowhere, and write letters that its encoding lacks as codes.
-
-    Where the C locale makes names of files ASCII, this process starts again with UTF-8, which its children inherit.
-    """
+def _use_utf8() -> None:
+    """Start this process again with UTF-8, which its children inherit, where the C locale makes names of files ASCII."""
     if sys.getfilesystemencoding() == "ascii":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
+def _prepare_streams() -> None:
+    """Let a stream that was closed at the start go nowhere, and write letters that its encoding lacks as codes."""
     while (handle := os.open(os.devnull, os.O_RDWR)) < 3:  # no other file gets the number of a closed stream
         os.set_inheritable(handle, True)
     os.close(handle)
@@ -146,6 +147,7 @@ def install_error_hook() -> None:
     """Let errors of a user and signals end this process with one line, if it is one of the two commands."""
     if not is_our_command() or getattr(sys.excepthook, "takeover", False):
         return
+    _use_utf8()
     _prepare_streams()
     catch_sigterm()
     previous = sys.excepthook

@@ -42,12 +42,13 @@ _DENIED_BEHIND = re.compile(
     r"(?i)[)\]}\s*_$]*+(?:\?|ではない|は間違|(?:[选選][项項]|项)?(?:不|是?错)|가 아니|는 오답|\(?(?:incorrect|wrong|false)\b"
     r"|(?:is|are|was|seems)(?:n['’]t|\s++(?:not|incorrect|wrong|false|ruled out|impossible))\b)"
 )
+_FULL_WIDTH = re.compile("[！-～]+")
 _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 
 
 def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -> ExtractedAnswer:
     """The letter that a response answers with; None if it gives none, or more than one."""
-    text = normalize("NFKC", strip_thinking(response))
+    text = _FULL_WIDTH.sub(lambda match: normalize("NFKC", match[0]), strip_thinking(response))
     unclosed, tagged = bool(find_tags(text)), find_tagged(text)
     text = tagged or text
     boxes, _ = find_boxes(text)

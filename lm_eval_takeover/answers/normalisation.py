@@ -145,11 +145,12 @@ _MEANT = re.compile(
     r"n['’]t\b|\bcannot\b|[十百千万亿半多余不非]|\b(?:(?:hundred|thousand|[a-z]*illion(?:th)?|ten|dozen|score|gross|lakh|crore|third|quarter|"
     r"(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand)th|fail|root)s?|hal(?:f|ves)|over|"
     r"more|less|fewer|greater|larger|smaller|least|most|below|above|short|shy|failed|negative|fold|am|pm|th|"
-    r"(?<![a-z] )(?:squared|cubed)|factorial|times(?! (?:per|a) [a-z]++$)|plus|"
+    r"squared|cubed|factorial|times(?! (?:per|a) [a-z]++$)|plus|"
     r"minus|divided|by|to|mod|modulo|choose|pi|sqrt|not|if|too|wrong|incorrect|error|invalid|impossible|"
     r"false|maybe|perhaps|base|and|or|(?-i:e|i|x|y|n|k)|d[rtuxyz])\b",
     re.IGNORECASE,
 )
+_SQUARED = re.compile(r"\s*+[a-z]+(?: per [a-z]+)? (?:squared|cubed)")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -211,11 +212,11 @@ def split_unit(answer: str) -> tuple[str, str]:
     """A tidied answer as `(value, unit)`: `15\\mbox{ cm}^2`, `864 square inches`, `18 eggs`; an empty unit if there is none."""
     for words in _TEXT_UNIT.finditer(answer):
         value, unit = answer[: words.start()].strip(), unwrap_text(words[0]).strip()
-        if words.end() == len(answer) and value and unit and not (_AND.search(words[0]) or _MEANT.search(unit)):
+        if words.end() == len(answer) and value and unit and not _AND.search(words[0]) and _is_unit(unit):
             value, more = split_unit(value)
             return value, f"{more} {unit}".strip()
     text = unwrap_text(answer)
-    if (counted := _COUNTED.fullmatch(text)) and not _MEANT.search(counted[2]):
+    if (counted := _COUNTED.fullmatch(text)) and _is_unit(counted[2]):
         return counted[1], counted[2].strip()
     last = _TRAILING.fullmatch(text)
     if last and last[1].count("{") == last[1].count("}") and all(map(find_name, re.findall("[A-Za-z]+", last[2]))):
@@ -223,6 +224,10 @@ def split_unit(answer: str) -> tuple[str, str]:
     if answer.endswith(("°", "%")):
         return answer[:-1].strip(), answer[-1]
     return answer, ""
+
+
+def _is_unit(words: str) -> bool:
+    return not _MEANT.search(words) or _SQUARED.fullmatch(words) is not None
 
 
 def split_top(text: str, separators: str) -> list[str]:

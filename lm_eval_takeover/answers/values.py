@@ -119,9 +119,8 @@ def read_value(text: str) -> Value:
     if amount := _read_compound(text):
         return amount
     items = split_elements(text)
-    if is_set(text):  # one tuple or matrix in braces is itself
-        one = read_value(items[0]) if len(items) == 1 else None
-        return one if isinstance(one, Group) and one.brackets not in ("", "{}") else Group(items, "{}")
+    if is_set(text):  # one matrix in braces is itself
+        return read_value(items[0]) if len(items) == 1 and parse_matrix(items[0]) else Group(items, "{}")
     if len(items) > 1:
         return _read_named(items)
     if group := split_brackets(text):

@@ -248,11 +248,15 @@ class _Comparison:
         return (left.kind, left.value) == (right.kind, right.value)
 
     def _compare_expressions(self, gold: str, answer: str) -> bool:
+        """By value, as written and in lower case: lowered, `DR` is a differential to the parser."""
         if r"\ldots" in gold or r"\ldots" in answer:
             return False  # math_verify drops an ellipsis; such answers match as text or not at all
-        left, right = parse_expressions(*lower_letters(gold, answer))
-        self.unparsed |= right is None
-        return left is not None and right is not None and is_same_value(left, right, self.tolerance)
+        for texts in dict.fromkeys([(gold, answer), lower_letters(gold, answer)]):
+            left, right = parse_expressions(*texts)
+            self.unparsed |= right is None
+            if left is not None and right is not None and is_same_value(left, right, self.tolerance):
+                return True
+        return False
 
 
 def _multiply(number: str, factor: Fraction) -> str:

@@ -83,6 +83,7 @@ class Blocks:
         if not self._pays:
             if self.drafter in self.pool.passes:
                 self.pool.drop(self.drafter)
+                self._verified = self._logits = None
             return self.steps.advance()
         with drawing():
             draft = self._draft()

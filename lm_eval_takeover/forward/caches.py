@@ -77,7 +77,7 @@ class Plan:
     @cached_property
     def positions(self) -> Tensor:
         """The columns of the new tokens, which are their positions in the text: `[rows, new]`."""
-        return torch.tensor(self._lengths, device=self.device)[:, None] + torch.arange(self.new, device=self.device)
+        return upload(torch.tensor(self._lengths)[:, None], self.device) + torch.arange(self.new, device=self.device)
 
     @cached_property
     def slots(self) -> Tensor:

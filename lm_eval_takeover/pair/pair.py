@@ -226,6 +226,7 @@ def _resolve_device(argument: str, device: str | None, opens: bool) -> str:
 
 
 def parse_dtype(role: str, dtype: str) -> str | torch.dtype:
+    """The dtype of this name, or `auto`. Raises ArgumentError for a name that torch does not know."""
     if dtype == "auto":
         return dtype
     parsed = getattr(torch, dtype.removeprefix("torch."), None)

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Any
 
 from lm_eval_takeover import stopping
@@ -19,7 +18,7 @@ from lm_eval_takeover.commands.compare.planning import (
     read_workload,
 )
 from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_calls
-from lm_eval_takeover.commands.compare.worker import Call, run_apart, run_batch
+from lm_eval_takeover.commands.compare.worker import Call, CallFailed, run_apart, run_batch
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.results.files import Run, file_date, find_results, join_calls, read_run
@@ -42,7 +41,7 @@ def run_comparison(asked: Comparison) -> int:
         except (Exception, SystemExit) as error:
             if stopping.find_stop(error) is None and lock.is_in_place():
                 print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
-            if not isinstance(error, CalledProcessError):
+            if not isinstance(error, CallFailed):
                 raise
             return error.returncode
     write_kept_rows(run_dir, done)
@@ -60,7 +59,7 @@ def run_comparison(asked: Comparison) -> int:
 
 
 def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> dict[ComparedRow, Run]:
-    """Run all calls and read what they left. Rows that follow run last. Raises CalledProcessError."""
+    """Run all calls and read what they left. Rows that follow run last. Raises CallFailed."""
     if plan.options:
         run_calls(asked, [plan.call])
     kept = _drop_repeated(asked, rows, plan)

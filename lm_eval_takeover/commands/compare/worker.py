@@ -41,13 +41,17 @@ class Call:
         return f"{self.command} {shlex.join(write_words(self.options))}"
 
 
+class CallFailed(subprocess.CalledProcessError):
+    """A process ended with this exit status; it has said why."""
+
+
 def run_apart(call: Call, *, quiet: bool = False) -> None:
-    """Run a call to its end, in a process of its own. Raises CalledProcessError."""
+    """Run a call to its end, in a process of its own. Raises CallFailed."""
     start_worker([__name__], given=pickle.dumps(([call], quiet)))
 
 
 def start_worker(words: Sequence[str], stdout: int = 2, given: bytes | None = None) -> None:
-    """Run `python -m WORDS` to its end, its output to stderr or `stdout`; `given` is its input. Raises CalledProcessError."""
+    """Run `python -m WORDS` to its end, its output to stderr or `stdout`; `given` is its input. Raises CallFailed."""
     # The kernel stops the process if its parent is killed, so that it holds no run_dir (PR_SET_PDEATHSIG).
     first = functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
     source = None if given is None else subprocess.PIPE
@@ -59,7 +63,7 @@ def start_worker(words: Sequence[str], stdout: int = 2, given: bytes | None = No
         process.wait()
         raise
     if status := process.returncode:
-        raise subprocess.CalledProcessError(128 - status if status < 0 else status, words)
+        raise CallFailed(128 - status if status < 0 else status, words)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
                     worker.start_worker(["lm_eval_takeover.cli", *words])
                 elif words[0] == "compare":  # the others have nothing to estimate
                     worker.start_worker(["lm_eval_takeover.cli", *words, "--dry_run"], stdout=1)
-            except subprocess.CalledProcessError as failure:
+            except worker.CallFailed as failure:
                 failed.setdefault(name, []).append(f"not complete: `{command}` ended with exit status {failure.returncode}")
                 print(f"{name}: {failed[name][-1]}", file=sys.stderr)
                 status = status or failure.returncode

@@ -215,7 +215,7 @@ def test_two_comparisons_in_one_folder_and_one_that_is_moved_are_refused(harness
         with pytest.raises(ArgumentError, match="is in use by process"):
             main([*WORDS, "--run_dir", str(run_dir)])
         run_dir.rename(tmp_path / "moved")
-        raise subprocess.CalledProcessError(2, [])  # as a row does that finds its own folder gone
+        raise worker.CallFailed(2, [])  # as a row does that finds its own folder gone
 
     harness.faults[1] = second
     with pytest.raises(ArgumentError, match="was moved or removed; give the same command with its new place"):

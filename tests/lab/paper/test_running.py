@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -165,7 +164,7 @@ def test_a_dry_run_prints_commands_and_memory(tmp_path, capsys):
 
 def test_a_set_up_that_cannot_be_loaded_is_one_line_of_the_index(tmp_path, monkeypatch, capsys):
     def fail(words):
-        raise subprocess.CalledProcessError(2, words)
+        raise worker.CallFailed(2, words)
 
     monkeypatch.setattr(worker, "start_worker", fail)
     assert main(["paper", "--items", "T12,F3", "--run_dir", str(tmp_path)]) == 2
