@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -151,6 +151,23 @@ def test_a_thinking_budget_forces_the_end_tag_in_every_engine(demo_pair, prompts
         made = dict(engine.generate(demo_pair, policy, requests, batch_size=3, block_size=block_size, traced=True))
         for i, one in made.items():
             assert (one.tokens, one.thought_cut) == (expected[i].tokens, expected[i].thought_cut), (block_size, i)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hurried(Disagreement):
+    thinking_budget: int | None = 6
+
+
+def test_behind_a_forced_tag_a_gate_sees_the_scores_of_what_stands(demo_pair, prompts):
+    """A plug-in's policy may have a gate and a budget. Scores of a draft behind the tag that cuts it short do not count."""
+    opens = demo_pair.tokenizer.convert_tokens_to_ids("<think>")
+    requests = [Request((*prompt, opens), j, 30, SAMPLED) for prompt in prompts for j in range(4)]
+    policy = Hurried(gate=Gate(0.1, 2.0))
+    expected = dict(lockstep.generate(demo_pair, policy, requests, batch_size=16))
+    made = dict(blockwise.generate(demo_pair, policy, requests, batch_size=16, block_size=8))
+    assert sum(one.thought_cut for one in expected.values()) > 8
+    for i, one in made.items():
+        assert (one.tokens, one.taken_over) == (expected[i].tokens, expected[i].taken_over), i
 
 
 @pytest.mark.parametrize(("tags", "budget", "told"), [(["<think>"], 5, "the guide has no tokens <think> and </think>; leave"),
