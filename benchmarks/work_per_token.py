@@ -74,8 +74,9 @@ def measure(batches: list[int], tokens: int) -> None:
 
 
 def read(checkout: Path, batches: list[int], tokens: int) -> dict[tuple[str, int], tuple[float, float]]:
-    """The counts of a checkout by engine and batch: opcodes and operations a token."""
-    call = [sys.executable, __file__, "--count", "--batch", *map(str, batches), "--tokens", str(tokens)]
+    """The counts of a checkout, by its own script, by engine and batch: opcodes and operations a token."""
+    script = checkout / "benchmarks" / Path(__file__).name
+    call = [sys.executable, str(script), "--count", "--batch", *map(str, batches), "--tokens", str(tokens)]
     environment = os.environ | {"PYTHONPATH": str(checkout), "PYTHONHASHSEED": "0"}
     printed = subprocess.run(call, env=environment, check=True, capture_output=True, text=True).stdout
     lines = [line.split()[1:] for line in printed.splitlines() if line.startswith("counted ")]
