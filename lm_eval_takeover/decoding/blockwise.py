@@ -87,7 +87,8 @@ class Blocks:
             return self.steps.advance()
         with drawing():
             draft = self._draft()
-        self._emit(draft, self._verify(draft))
+        drafted_counts = draft.lengths
+        self._emit(draft, drafted_counts, self._verify(draft, drafted_counts))
 
     # Draft
 
@@ -164,16 +165,16 @@ class Blocks:
 
     # Verify
 
-    def _verify(self, draft: Draft) -> list[Tensor]:
+    def _verify(self, draft: Draft, drafted_counts: Sequence[int]) -> list[Tensor]:
         """Decide each row up to the first token that differs from the draft, by one pass of the donor. The only wait.
 
         On the host: tokens `[rows, k]`, their records, the numbers `[rows]` that stand, and whether the last one ended the draft.
-        On the device: the scores before and of these tokens `[rows, window + k]`. k is one more than was drafted with a bonus.
+        On the device: the scores before and of these tokens `[rows, window + k]`. With a bonus, k is one more than was drafted.
         """
-        pool, rows, new = self.pool, self.pool.slots, max(draft.lengths) + self.bonus
+        pool, rows, new = self.pool, self.pool.slots, max(drafted_counts) + self.bonus
         donor = pool.readers[pool.donor].read(range(len(rows)), draft.tokens[:, :new])[:, :new].to(pool.device)
         drafted, windows = draft.tokens[:, 1 : new + 1], stack_windows(rows)
-        lengths = upload(torch.tensor(draft.lengths), pool.device)
+        lengths = upload(torch.tensor(drafted_counts), pool.device)
         places = torch.arange(new, device=pool.device)
         host = draft.logits[:, :new] if self.policy.host else None
         rules = place_rules(pool.sampling, pool.device)
@@ -207,12 +208,12 @@ class Blocks:
 
     # Emit
 
-    def _emit(self, draft: Draft, verdict: Sequence[Tensor]) -> None:
+    def _emit(self, draft: Draft, drafted_counts: Sequence[int], verdict: Sequence[Tensor]) -> None:
         pool, (tokens, records, counts, ended, windows) = self.pool, verdict
         observed = records[..., REST : REST + len(OBSERVED)].numpy() if pool.traced else [None] * len(pool.slots)
         lists = (tokens, records[..., TAKEN].bool(), records[..., SCORE])
         stand: list[int] = counts.tolist()
-        rows = zip(pool.slots, draft.lengths, stand, windows, *(column.tolist() for column in lists), observed, strict=True)
+        rows = zip(pool.slots, drafted_counts, stand, windows, *(column.tolist() for column in lists), observed, strict=True)
         for slot, (row, drafted, count, window, written_tokens, taken, values, seen) in enumerate(rows):
             written, _ = pool.emit(slot, written_tokens[:count], taken[:count], values[:count], seen)
             row.window = window[written : written + self.policy.window]

@@ -202,14 +202,15 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
                 self._firsts = SpeculatorCudaGraphManager(*made, self.num_speculative_steps + 2)
 
     def capture(self) -> None:
+        if self._others is None:
+            return
         self.idx_mapping.fill_(-1)
         self.last_token_indices.zero_()
         given = (self.model_state, self.input_buffers, self.block_tables, self.attn_groups, self.kv_cache_config)
         if self._firsts is not None:
             self._firsts.capture(self._draft_first, *given, "Capturing first tokens of drafts")
-        if self._others is not None:
-            by_length = self.speculative_config.uses_dynamic_speculative_decoding()
-            self._others.capture(self._draft_others, *given, "Capturing other tokens of drafts", by_length)
+        by_length = self.speculative_config.uses_dynamic_speculative_decoding()
+        self._others.capture(self._draft_others, *given, "Capturing other tokens of drafts", by_length)
 
     def _draft_first(self, rows: int, tokens: int, *attention: Any) -> None:
         """Captured: the first token of each row, which reads what the target has read."""
