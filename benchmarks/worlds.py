@@ -197,21 +197,23 @@ def run_traced(folder: Path, arguments: str) -> None:
 
 def find_undigested(folder: Path, files: list[str], variables: list[str]) -> list[str]:
     """What is opened or asked for, and neither in a digest nor named above, once this process has identified the world."""
-    from lm_eval_takeover.storage import digests
+    from lm_eval_takeover.storage import code_reach
 
     loaded = ("*.json", "*.jinja", "*.txt", "*.safetensors", "shards/*")
     covered = {str(file) for role in ("base", "guide") for pattern in loaded for file in (folder / role).glob(pattern)}
     roots = [str(folder / "plugin.py"), str(folder / "tasks" / "judging.py")]
-    covered |= {*digests.list_files(roots), str(folder / "tasks" / "of_world.yaml"), str(folder / "documents.jsonl")}
+    covered |= {*code_reach.list_files(roots), str(folder / "tasks" / "of_world.yaml"), str(folder / "documents.jsonl")}
     own = (
         str(folder / "run"),
         str(folder / "out"),
-        str(Path(digests.__file__).parents[2]),
+        str(Path(code_reach.__file__).parents[2]),
         str(Path(__file__).resolve().parents[1]),
     )
     files = [file for file in files if not file.endswith(".pyc")]  # their sources are there, too
-    left = [file for file in files if file not in covered and not file.startswith(own) and not digests.is_elsewhere(file, "")]
-    asked = [f"${name}" for name in variables if not name.startswith(VARIABLES) and name not in {*digests.PLACES, *ASKED}]
+    left = [
+        file for file in files if file not in covered and not file.startswith(own) and not code_reach.is_elsewhere(file, "")
+    ]
+    asked = [f"${name}" for name in variables if not name.startswith(VARIABLES) and name not in {*code_reach.PLACES, *ASKED}]
     return left + [name for name in asked if name[1:] in os.environ]
 
 

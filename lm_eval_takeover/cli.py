@@ -21,7 +21,7 @@ from types import ModuleType
 from lm_eval_takeover import __version__, commands, lab, stopping
 from lm_eval_takeover.errors import nearest
 from lm_eval_takeover.escaping import for_terminal, make_notices_visible
-from lm_eval_takeover.storage.digests import find_version
+from lm_eval_takeover.storage.code_reach import find_version
 from lm_eval_takeover.storage.files import describe_written, written
 
 

@@ -32,7 +32,7 @@ from lm_eval_takeover.errors import ArgumentError, first_line, nearest
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.identity import digest_task_code, find_missed_rate
 from lm_eval_takeover.stopping import install_error_hook, is_our_command
-from lm_eval_takeover.storage.digests import watch
+from lm_eval_takeover.storage.code_reach import watch
 from lm_eval_takeover.storage.files import TASK_CONFIGS, make_component
 from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
 

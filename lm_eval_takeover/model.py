@@ -31,7 +31,7 @@ from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Plan, Recorder, is_changed_traced
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.storage.digests import digest_code
+from lm_eval_takeover.storage.code_reach import digest_code
 from lm_eval_takeover.tasks.context import Evaluation, RunContext
 from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks

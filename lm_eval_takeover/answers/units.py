@@ -6,7 +6,7 @@ The table has the units of school mathematics and physics. A word that is not in
 import re
 from collections import Counter
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 # What is measured, the size of one, and the names; `*` before a name allows prefixes: `*m` is also `km` and `cm`. `1`: nothing.
@@ -49,6 +49,7 @@ class Unit(NamedTuple):
     is_given: bool = False
 
 
+@cache
 def _read_table() -> dict[str, tuple[Measured, Fraction]]:
     known: dict[str, tuple[Measured, Fraction]] = {}
     for row in _TABLE.strip().replace("\n", ";").split(";"):
@@ -62,14 +63,11 @@ def _read_table() -> dict[str, tuple[Measured, Fraction]]:
     return known
 
 
-_KNOWN = _read_table()
-
-
 def find_name(word: str) -> str:
     """The name in the table under which a word is known; empty if it is none."""
-    lower = word.lower()
+    known, lower = _read_table(), word.lower()
     names = (word, lower, lower.removesuffix("s"), lower.removesuffix("es"))
-    return next((name for name in names if name in _KNOWN and (name == word or len(name) > 1)), "")
+    return next((name for name in names if name in known and (name == word or len(name) > 1)), "")
 
 
 @lru_cache(maxsize=1024)
@@ -81,7 +79,7 @@ def read_unit(text: str) -> Unit:
         sign = -1 if per or (sign < 0 and "(" in text) else 1
         noun = word.lower().removesuffix("s")
         if name := find_name(word):
-            meaning, one = _KNOWN[name]
+            meaning, one = _read_table()[name]
             power = sign * int(exponent or _POWERS.get((before or after).lower(), 1))
             measured.update({what: power * number for what, number in meaning})
             size *= one**power

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lm_eval_takeover.arguments import split_plugins
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory, nearest
-from lm_eval_takeover.storage import digests
-from lm_eval_takeover.storage.digests import PACKAGE as PACKAGE
+from lm_eval_takeover.storage import code_reach
+from lm_eval_takeover.storage.code_reach import PACKAGE as PACKAGE
 from lm_eval_takeover.storage.digests import digest_of, digest_path
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _is_ours(module: str) -> bool:
 
 @functools.cache
 def _digest_once(_: str, files: tuple[str, ...]) -> str:
-    return digests.digest_code(files)
+    return code_reach.digest_code(files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,14 +274,14 @@ def register_score(
 
 def load_plugins(names: str | None) -> None:
     """Run the files or modules of `plugins`, joined by `+`. Raises ArgumentError for a missing, PluginError for a broken one."""
-    digests.watch()
+    code_reach.watch()
     for name, file, is_module in _find_plugins(names):
         call_plugin(f"plugins='{name}'", *((importlib.import_module, name) if is_module else (_run_file, file)))
 
 
 def digest_plugins(names: str | None) -> str:
     """Of these files or modules and of all that they reach. Raises ArgumentError for a missing one."""
-    return digests.digest_code(str(file) for _, file, _ in _find_plugins(names))
+    return code_reach.digest_code(str(file) for _, file, _ in _find_plugins(names))
 
 
 def _find_plugins(names: str | None) -> Iterator[tuple[str, Path, bool]]:
@@ -307,7 +307,7 @@ def _run_file(path: Path) -> None:
         return
     for helper in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) in before.keys() - {file}]:
         del sys.modules[helper]
-    name = f"takeover_plugin_{path.stem}_{digest_of([file, digests.digest_code([file])])[:16]}"
+    name = f"takeover_plugin_{path.stem}_{digest_of([file, code_reach.digest_code([file])])[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -316,4 +316,4 @@ def _run_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-    _loaded[file] = {reached: digest_path(Path(reached)) for reached in digests.list_files([file])}
+    _loaded[file] = {reached: digest_path(Path(reached)) for reached in code_reach.list_files([file])}

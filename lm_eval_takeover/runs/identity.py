@@ -33,8 +33,9 @@ from lm_eval_takeover import __version__
 from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.layout import ROW
-from lm_eval_takeover.storage import digests
-from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_of_text
+from lm_eval_takeover.storage import code_reach
+from lm_eval_takeover.storage.code_reach import PACKAGE
+from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.schema import check
 
 if TYPE_CHECKING:  # these load torch or `answers`, which readers do not need
@@ -157,10 +158,12 @@ def digest_task_code(task: Any, verifier: "Verifier" = "takeover") -> str:
     _name_functions(task.config.to_dict(keep_callable=True), named)
     files: dict[str, Any] = dict.fromkeys(_list_named_files(task))
     files |= {file: each for each in named if (file := _find_source(each))}
-    libraries = {each.__module__.partition(".")[0] for file, each in files.items() if digests.is_installed(file)}
-    found = digests.describe_code(file for file in files if not digests.is_installed(file) and not digests.is_ours(file))
-    found += [(name, digests.find_version(name) or "") for name in sorted(libraries)]
-    if any(map(digests.is_ours, files)) or (PACKAGE, "") in found:
+    libraries = {each.__module__.partition(".")[0] for file, each in files.items() if code_reach.is_installed(file)}
+    found = code_reach.describe_code(
+        file for file in files if not code_reach.is_installed(file) and not code_reach.is_ours(file)
+    )
+    found += [(name, code_reach.find_version(name) or "") for name in sorted(libraries)]
+    if any(map(code_reach.is_ours, files)) or (PACKAGE, "") in found:
         found.append((PACKAGE, identify_scorer(verifier)))
     return digest_of(found)
 

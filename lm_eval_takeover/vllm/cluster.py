@@ -24,7 +24,8 @@ from lm_eval_takeover.method.request import CountTokens
 from lm_eval_takeover.pair.ids import locate
 from lm_eval_takeover.pair.pair import Pair, load_pair
 from lm_eval_takeover.runs.identity import collect_text_settings
-from lm_eval_takeover.storage.digests import PACKAGE, digest_of, digest_path, find_version
+from lm_eval_takeover.storage.code_reach import PACKAGE, find_version
+from lm_eval_takeover.storage.digests import digest_of, digest_path
 from lm_eval_takeover.vllm.engine import EngineFacts, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.launch import count_engines
 from lm_eval_takeover.vllm.settings import build_policy, describe_policy

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import TASK
 
-from lm_eval_takeover.storage import digests
+from lm_eval_takeover.storage import code_reach
 from lm_eval_takeover.storage.digests import digest_path
 from lm_eval_takeover.storage.files import Lock, join_inside, make_component, open_input, read_bounded, write_text, write_whole
 from lm_eval_takeover.storage.schema import Positive, Share, check
@@ -205,7 +205,7 @@ def world(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    digests.watch()
+    code_reach.watch()
     importlib.import_module("main")
     yield tmp_path
     for name in ("main", "aside", "other", "vendored"):
@@ -215,7 +215,7 @@ def world(tmp_path, monkeypatch):
 
 def test_a_digest_changes_with_all_that_is_reached_and_with_nothing_else(world, monkeypatch):
     def digest():
-        return digests.digest_code([str(world / "main.py")])
+        return code_reach.digest_code([str(world / "main.py")])
 
     before = digest()
     for name in BESIDE:
@@ -226,17 +226,17 @@ def test_a_digest_changes_with_all_that_is_reached_and_with_nothing_else(world, 
         assert digest() != before, name
         (world / name).write_text(text)
         assert digest() == before, name
-    monkeypatch.setattr(digests, "find_version", lambda name: "0" if name == "yaml" else "1")
+    monkeypatch.setattr(code_reach, "find_version", lambda name: "0" if name == "yaml" else "1")
     assert digest() != before
-    assert ("lm_eval_takeover", "") in digests.describe_code([str(world / "main.py")])  # by its schema, not by its bytes
+    assert ("lm_eval_takeover", "") in code_reach.describe_code([str(world / "main.py")])  # by its schema, not by its bytes
 
 
 def test_what_code_opens_by_a_name_that_it_makes_counts_once_it_is_open(world):
     (world / "extra.txt").write_text("x")
-    before = digests.digest_code([str(world / "main.py")])
+    before = code_reach.digest_code([str(world / "main.py")])
     exec(compile("open(chr(101) + 'xtra.txt').close()", str(world / "main.py"), "exec"))
-    assert str(world / "extra.txt") in digests.list_files([str(world / "main.py")])
-    assert digests.digest_code([str(world / "main.py")]) != before
+    assert str(world / "extra.txt") in code_reach.list_files([str(world / "main.py")])
+    assert code_reach.digest_code([str(world / "main.py")]) != before
 
 
 ASKING = {
@@ -264,15 +264,15 @@ def test_a_variable_counts_if_code_asks_for_it(tmp_path, monkeypatch, code):
     name = "TEMP" if code == "by a library" else "ASKED"
     monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    digests.watch()
+    code_reach.watch()
     importlib.import_module("asking")
     for module in ("asking", "child"):
         sys.modules.pop(module, None)
-    before = digests.digest_code([str(tmp_path / "asking.py")])
+    before = code_reach.digest_code([str(tmp_path / "asking.py")])
     monkeypatch.setenv(name, "another")
-    assert (digests.digest_code([str(tmp_path / "asking.py")]) != before) == (code in ASKING)
+    assert (code_reach.digest_code([str(tmp_path / "asking.py")]) != before) == (code in ASKING)
     monkeypatch.setenv(name, str(tmp_path))
-    assert digests.digest_code([str(tmp_path / "asking.py")]) == before
+    assert code_reach.digest_code([str(tmp_path / "asking.py")]) == before
 
 
 def test_what_a_killed_process_left_of_a_file_goes_when_the_file_is_written_again(tmp_path):
@@ -308,11 +308,11 @@ def test_a_library_outside_of_site_packages_is_one_entry_by_its_bytes(tmp_path, 
     (library / "__init__.py").write_text("from large_library import module_7\n")
     (task := tmp_path / "task.py").write_text("from large_library.module_1 import x\n")
     monkeypatch.syspath_prepend(library.parent)
-    before = digests.describe_code([str(task)])
+    before = code_reach.describe_code([str(task)])
     assert [name for name, _ in before] == ["large_library", "task.py"]
     (library / "module_299.py").write_text("changed = True\n")
-    digests._digest_library.cache_clear()  # which another process computes anew
-    assert digests.describe_code([str(task)])[0][1] != before[0][1]
+    code_reach._digest_library.cache_clear()  # which another process computes anew
+    assert code_reach.describe_code([str(task)])[0][1] != before[0][1]
 
 
 def test_a_large_file_is_read_once_until_its_size_times_or_inode_change(tmp_path, monkeypatch):
