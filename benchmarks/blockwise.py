@@ -44,8 +44,8 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.method.policies import ALONE, BaseAlone, GuideAlone
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Generation, Request, Sampling
-from lm_eval_takeover.pair.gate_choice import load_policy
 from lm_eval_takeover.pair.pair import Pair, load_pair
+from lm_eval_takeover.pair.policy_choice import load_policy
 
 OURS = "guided, blockwise"
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from regression_alarms import CONFIDENCE, ROW, RUNS, SAMPLES, draw_chances, find_p_values
 from scipy import stats
 
-from lm_eval_takeover.commands.regress.verdicts import judge_fixed, lower
+from lm_eval_takeover.commands.regress.planning import lower
+from lm_eval_takeover.commands.regress.verdicts import judge_fixed
 from lm_eval_takeover.results.statistics import Values, as_values
 
 TASKS = {"AIME24": 30, "AMC23": 40, "Math500": 100, "GSM8K": 500}

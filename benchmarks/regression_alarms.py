@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from difficulties import Beta, table3
 
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, Design, draw_scores, lower, plan, weigh
+from lm_eval_takeover.commands.regress.planning import Design, draw_scores, lower, plan
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, weigh
 from lm_eval_takeover.results.files import Run, TaskResult
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.statistics import Values, as_values, average_differences, holm

@@ -158,8 +158,8 @@ def open_ours(options: argparse.Namespace) -> Write:
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.backends import open_backend
     from lm_eval_takeover.method.request import Request, Sampling
-    from lm_eval_takeover.pair.gate_choice import load_policy
     from lm_eval_takeover.pair.pair import load_pair
+    from lm_eval_takeover.pair.policy_choice import load_policy
 
     values: dict[str, Any] = {"base": options.base, "guide": options.guide, "tau": options.tau, "kappa": options.kappa}
     if options.contender == "hf":

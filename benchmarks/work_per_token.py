@@ -25,8 +25,8 @@ from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.gate_choice import load_policy
 from lm_eval_takeover.pair.pair import load_pair
+from lm_eval_takeover.pair.policy_choice import load_policy
 
 ENGINES = ("blocks", "lockstep", "base")
 

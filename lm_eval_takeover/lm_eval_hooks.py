@@ -258,7 +258,7 @@ def check_options(options: Namespace) -> None:
     for name in ("base", "guide"):
         if isinstance(values.get(name), str) and values[name]:
             check_source(name, values[name])
-    from lm_eval_takeover.pair.gate_choice import check_arguments
+    from lm_eval_takeover.pair.policy_choice import check_arguments
 
     check_arguments(values, RunTask(next(iter(tasks), None), read("include_path")))
 

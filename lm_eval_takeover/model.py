@@ -23,8 +23,8 @@ from lm_eval_takeover.decoding.rows import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.gate_choice import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, load_pair
+from lm_eval_takeover.pair.policy_choice import load_policy, parse_arguments
 from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress

@@ -17,7 +17,7 @@ from helpers.stock import parse_stock
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.comparison import read_comparison
 from lm_eval_takeover.commands.compare.running import check_rows
-from lm_eval_takeover.pair.gate_choice import parse_arguments
+from lm_eval_takeover.pair.policy_choice import parse_arguments
 from lm_eval_takeover.runs.parquet import TRACE_SCHEMA
 from lm_eval_takeover.storage.files import CALIBRATIONS, TASK_CONFIGS
 from lm_eval_takeover.tasks.verdicts import list_metrics

@@ -42,9 +42,9 @@ if TYPE_CHECKING:  # these load torch or `answers`, which readers do not need
     from lm_eval_takeover.answers.samples import Verifier
     from lm_eval_takeover.method.policy import Policy
     from lm_eval_takeover.method.request import Request
-    from lm_eval_takeover.pair.gate_choice import GateOrigin
     from lm_eval_takeover.pair.member import Member
     from lm_eval_takeover.pair.pair import Pair
+    from lm_eval_takeover.pair.policy_choice import GateOrigin
 
 LIBRARIES = ("torch", "transformers", "lm_eval")
 COUNTS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passes")

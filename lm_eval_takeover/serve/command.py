@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     end_at_once()  # nothing is kept
     check_address(options.host, options.port)
     values = read_arguments(options.model_args)
-    from lm_eval_takeover.pair.gate_choice import load_policy, parse_arguments
     from lm_eval_takeover.pair.pair import load_pair
+    from lm_eval_takeover.pair.policy_choice import load_policy, parse_arguments
     from lm_eval_takeover.vllm.launch import check_version, count_engines, list_engine_arguments, list_words, plan_drafts
 
     arguments = parse_arguments({**values, "backend": "vllm"})

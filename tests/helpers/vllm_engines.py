@@ -12,8 +12,8 @@ from helpers.pairs import ROOT
 from helpers.processes import HELPERS
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import TransformersBackend
-from lm_eval_takeover.pair.gate_choice import load_policy
 from lm_eval_takeover.pair.pair import load_pair
+from lm_eval_takeover.pair.policy_choice import load_policy
 
 _found = find_spec("vllm")  # a folder of tests, where vLLM is not
 HAS_VLLM = bool(_found is not None and _found.origin)

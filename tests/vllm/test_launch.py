@@ -15,8 +15,8 @@ from transformers import AutoConfig
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.pair.gate_choice import load_policy
 from lm_eval_takeover.pair.pair import load_pair
+from lm_eval_takeover.pair.policy_choice import load_policy
 from lm_eval_takeover.serve import server
 from lm_eval_takeover.vllm.block_rule import describe_costs
 from lm_eval_takeover.vllm.launch import RUNNER, check_version, list_engine_arguments, plan_drafts, start_engine

@@ -18,8 +18,8 @@ from helpers.pairs import METHODS, POLICIES
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.gate_choice import load_policy
 from lm_eval_takeover.pair.pair import load_pair
+from lm_eval_takeover.pair.policy_choice import load_policy
 from lm_eval_takeover.vllm import engine, launch
 from lm_eval_takeover.vllm.backend import VllmBackend
 from lm_eval_takeover.vllm.block_rule import Choice

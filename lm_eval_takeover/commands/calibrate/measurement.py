@@ -46,8 +46,8 @@ from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
-from lm_eval_takeover.pair.gate_choice import keep_read, open_method, parse_arguments
 from lm_eval_takeover.pair.pair import load_pair
+from lm_eval_takeover.pair.policy_choice import keep_read, open_method, parse_arguments
 
 logger = logging.getLogger(__name__)
 

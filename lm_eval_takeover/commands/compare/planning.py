@@ -30,9 +30,9 @@ from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.method.registry import digest_plugins, load_plugins
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.pair.gate_choice import CalibrationFit, make_command
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair, load_pair, parse_dtype
+from lm_eval_takeover.pair.policy_choice import CalibrationFit, make_command
 from lm_eval_takeover.results.problems import ReadOptions, choose_accuracy
 from lm_eval_takeover.runs.identity import describe_member, digest_task
 from lm_eval_takeover.storage.digests import digest_of, digest_path

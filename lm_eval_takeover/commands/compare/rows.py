@@ -13,7 +13,7 @@ from lm_eval_takeover.commands.compare.worker import LM_EVAL, Call
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, find_policy
 from lm_eval_takeover.method.policy import policies
-from lm_eval_takeover.pair.gate_choice import keep_read, open_method, parse_arguments
+from lm_eval_takeover.pair.policy_choice import keep_read, open_method, parse_arguments
 from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow
 from lm_eval_takeover.storage.files import make_component
 

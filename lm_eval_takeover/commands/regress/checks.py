@@ -19,7 +19,9 @@ import yaml  # type: ignore[import-untyped]
 from lm_eval_takeover.commands._output import WRITERS, Table, check_replaceable, show_p, write_file, write_json
 from lm_eval_takeover.commands.regress import verdicts
 from lm_eval_takeover.commands.regress.baseline import read_baseline, read_single_run, write_baseline
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, MOST_PROBLEMS, Design, Power, TaskVerdict
+from lm_eval_takeover.commands.regress.matching import align_runs, check_settings
+from lm_eval_takeover.commands.regress.planning import MOST_PROBLEMS, Design, Power, plan
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, TaskVerdict
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.results.files import Run
@@ -99,7 +101,7 @@ def _update(options: argparse.Namespace, new: Run) -> int:
         print(note, file=sys.stderr)
     print(for_terminal(f"'{path}' is the baseline now: {new.label}, {counts}"))
     drops = [drop for drop in options.drop if drop > options.max_drop] or options.drop
-    rows = verdicts.plan(new, Design(options.max_drop, options.confidence), drops, tasks=False)
+    rows = plan(new, Design(options.max_drop, options.confidence), drops, tasks=False)
     sys.stdout.write(WRITERS["table"](_lay_out_plan(rows, options.max_drop)))
     return 0
 
@@ -144,7 +146,7 @@ def _plan(options: argparse.Namespace, chosen: Run) -> int:
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     design = Design(options.max_drop, options.confidence, options.samples)
-    rows = verdicts.plan(chosen, design, options.drop)
+    rows = plan(chosen, design, options.drop)
     if options.format == "json":
         sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
     else:
@@ -155,8 +157,8 @@ def _plan(options: argparse.Namespace, chosen: Run) -> int:
 def _compare(options: argparse.Namespace, old: Run, new: Run) -> int:
     limits = _find_limits(options, old, new)
     notes = [*old.notes, *new.notes]
-    old, new = verdicts.align_runs(old, new, options.max_missing)
-    allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
+    old, new = align_runs(old, new, options.max_missing)
+    allowed = check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
     checks = [Check(each, most, verdicts.compare(old, new, each, most, options.confidence)) for each, most in limits.items()]
     if options.max_changed is None:
         told = {task: verdicts.find_changed(old, new, task) for task in old.tasks}

@@ -1,8 +1,6 @@
 """Judges a run: `regressed` or `pass` if an interval says so, else `inconclusive`. The average is judged as a task is.
 
 Where both runs draw with the same random numbers, `find_changed` counts the answers that changed their verdict, and tests them.
-Before a run, `plan` says which drops a baseline can find by these intervals. It simulates: problems' chances are drawn given what
-the baseline scored, then a baseline and new runs with them.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,14 +8,14 @@ from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 import numpy as np
-from scipy.special import bdtrc, betaincinv, expit, logit, ndtri
+from scipy.special import bdtrc, betaincinv
 
 from lm_eval_takeover.commands._output import show_p
-from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
+from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results import statistics
-from lm_eval_takeover.results.documents import Settings, find_differences
+from lm_eval_takeover.results.documents import Settings
 from lm_eval_takeover.results.files import Run, TaskResult
-from lm_eval_takeover.results.problems import ACC, Problems, align
+from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.statistics import Difference, Interval, Values
 from lm_eval_takeover.results.summary import choose_averaged
 
@@ -30,9 +28,6 @@ SAME = "no sample differs"
 CHANGED = "changed answers"  # the name of this check among metrics
 AVERAGE = "average"  # its name among the verdicts by task
 POWER = 0.8  # at which a number of problems counts as enough
-MOST_PROBLEMS = 100_000  # a plan names no larger number
-_HALVINGS = 26  # of 60 log-odds: to a millionth
-_EDGE = 1e-9  # probabilities are kept that far from 0 and 1
 
 
 def find_metric(settings: Settings, name: str) -> str:
@@ -180,55 +175,6 @@ def judge_fixed(
     return TaskVerdict(name, *figures, verdict, note)
 
 
-def check_settings(old: Run, new: Run, allowed: Sequence[str], where: str) -> list[str]:
-    """List what differs, all of it allowed, in runs of the same problems. Raises ArgumentError that lists all else."""
-    pairs = {task: (side, new.tasks[task]) for task, side in sorted(old.tasks.items())}
-    sides = [("", old.settings, new.settings)]
-    sides += [(f"{task} ", one.settings, other.settings) for task, (one, other) in pairs.items()]
-    names = {"prompts", *(name for _, *both in sides for settings in both for name in settings)}
-    found = dict[str, str]()  # by line the name of the setting
-    for place, before, now in sides:
-        found |= {f"{place}{line}": name for name, line in find_differences(before, now).items()}
-    for task, (one, other) in pairs.items():
-        prompts = [dict(zip(side.problems.ids, side.problems.prompts, strict=False)) for side in (one, other)]
-        if all(prompts) and prompts[0] != prompts[1] and one.settings == other.settings:
-            found[f"{task} prompts: others, though all settings are the same; other examples?"] = "prompts"
-    for name in allowed:
-        if name not in names:
-            differing = f"; they differ in {', '.join(sorted({*found.values()}))}" if found else ""
-            raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, names)}{differing}")
-    again = ", judge the older run again with `rescore`" if "scorer" in found.values() else ""
-    if refused := [line for line, name in found.items() if name not in allowed]:
-        raise ArgumentError(
-            f"settings differ from {where}: {'; '.join(refused)}; run with the baseline's settings{again}, accept these with "
-            f"`--allow {' '.join(sorted({*allowed, *found.values()}))}`, or take this run as the new baseline with --update"
-        )
-    return list(found)
-
-
-def align_runs(old: Run, new: Run, max_missing: float) -> tuple[Run, Run]:
-    """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
-    for ours, theirs, where in ((old, new, "the run"), (new, old, "the baseline")):
-        if missing := sorted(ours.tasks.keys() - theirs.tasks.keys()):
-            raise ResultsError(f"{', '.join(missing)}: missing in {where}; choose common tasks with --tasks, or --update")
-    kept = [dict[str, TaskResult](), dict[str, TaskResult]()]
-    for task, results in {task: (old.tasks[task], new.tasks[task]) for task in old.tasks}.items():
-        before, now = (result.problems for result in results)
-        if (sides := align([before, now], max_missing)) is None:
-            lost = {"the run": {*before.ids} - {*now.ids}, "the baseline": {*now.ids} - {*before.ids}}
-            where = max(lost, key=lambda name: len(lost[name]))
-            raise ResultsError(
-                f"{task}: the baseline has {len(before)} problems, the run {len(now)}; {len(lost[where])} are missing in "
-                f"{where}, and at most a share of {max_missing:g} may be (--max_missing); use the same --limit, or write a new "
-                "baseline with --update"
-            )
-        if before.samples != now.samples:
-            raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
-        for tasks, result, problems in zip(kept, results, sides, strict=True):
-            tasks[task] = replace(result, problems=problems)
-    return replace(old, tasks=kept[0]), replace(new, tasks=kept[1])
-
-
 def _align(task: str, old: TaskResult, new: TaskResult, metric: str, limit: float) -> TaskPair:
     metric = find_metric(new.settings, metric)
     before, now = _values(old.problems, metric), _values(new.problems, metric)
@@ -281,112 +227,3 @@ def _values(problems: Problems, metric: str) -> Values | None:
     tokens, spent = values["tokens"], values[_RATIOS[metric]]
     ratio = spent.sum() / tokens.sum()
     return np.asarray(ratio + (spent - ratio * tokens) / tokens.mean())
-
-
-@dataclass(frozen=True)
-class Design:
-    """The rule of a simulation, and the samples of each problem (None: as many as the baseline has)."""
-
-    limit: float
-    confidence: float
-    samples: int | None = None
-    simulations: int = 2000
-    part: float = 1.0  # of the error rate: of several tasks each has its part, by Holm's correction
-
-    @property
-    def level(self) -> float:
-        """The one-sided p-value from which a drop counts as one."""
-        return self.part * (1 - self.confidence) / 2
-
-    @property
-    def reach(self) -> float:
-        """How many standard errors a drop must be beyond the limit, so that 80 % of runs find it."""
-        return float(ndtri(POWER) - ndtri(self.level))
-
-
-@dataclass(frozen=True)
-class Power:
-    """The chance to find a drop, None where a task's Acc is below it."""
-
-    task: str
-    problems: int
-    samples: int
-    drop: float
-    power: float | None  # if it shifts all problems' log-odds alike
-    power_whole: float | None  # if whole problems are lost
-    problems_for_80: int | None  # for `power` of 80 %; None where it is too large
-
-
-def plan(baseline: Run, design: Design, drops: Sequence[float], tasks: bool = True) -> list[Power]:
-    """Plan by task and drop, and for the average over tasks, if there is one; without `tasks` for this alone."""
-    averaged = choose_averaged(baseline.tasks)
-    groups = {task: [side] for task, side in baseline.tasks.items()}
-    groups |= {AVERAGE: [baseline.tasks[task] for task in averaged]} if len(averaged) > 1 else {}
-    # One task falls at a time, so it must be found at the first step of Holm's correction over all that `compare` judges.
-    weights = dict(zip(groups, weigh(groups), strict=True))
-    designs = {name: replace(design, part=weight / sum(weights.values())) for name, weight in weights.items()}
-    planned = [name for name in groups if tasks or name == AVERAGE or AVERAGE not in groups]
-    return [_plan_drop(name, groups[name], designs[name], drop) for name in planned for drop in drops]
-
-
-def _plan_drop(name: str, sides: Sequence[TaskResult], design: Design, drop: float) -> Power:
-    count = sum(len(side.problems) for side in sides)
-    samples = design.samples or sides[0].problems.samples
-    if drop >= min(float(side.problems.values[ACC].mean()) for side in sides):
-        return Power(name, count, samples, drop, None, None, None)
-    shifted, lost = (_simulate(sides, design, drop, whole) for whole in (False, True))
-    power, whole = (round(_measure_power(margins, design), 4) for margins in (shifted, lost))
-    return Power(name, count, samples, drop, power, whole, _count_needed(shifted, design, count))
-
-
-def _simulate(sides: Sequence[TaskResult], design: Design, drop: float, whole: bool) -> list[Difference]:
-    """How far runs with this drop are inside the limit, as differences from a baseline that is drawn, too."""
-    generator, parts = np.random.default_rng(0), []
-    for side in sides:
-        samples, kept = design.samples or side.problems.samples, side.problems.samples
-        shares = np.clip(statistics.by_cluster(side.problems.values["acc"], side.problems.clusters), 0, 1)
-        before = generator.beta(*statistics.fit_chances(shares, kept), (design.simulations, len(shares)))
-        before = generator.permuted(np.clip(before, _EDGE, 1 - _EDGE), axis=1)  # which problems are lost is random
-        old = draw_scores(generator, before, max(samples, kept))  # a baseline with fewer samples is made anew
-        after = _lose(generator, before, drop) if whole else lower(before, drop)
-        parts.append(draw_scores(generator, after, samples) - old + design.limit)
-    return [statistics.average_differences(values) for values in zip(*parts, strict=True)]
-
-
-def _measure_power(margins: Sequence[Difference], design: Design) -> float:
-    return float(np.mean([margin.p_below() <= design.level for margin in margins]))
-
-
-def _count_needed(margins: Sequence[Difference], design: Design, count: int) -> int | None:
-    """The problems for which 80 % of runs find the drop: by how many standard errors it is beyond the limit with `count`."""
-    power = _measure_power(margins, design)
-    beyond = -float(np.mean([margin.value for margin in margins]))
-    errors = max(beyond, 1e-9) / float(np.sqrt(np.mean([margin.error**2 for margin in margins])))
-    if power > 0.2:  # what nearly all runs find may need far fewer problems, and never more
-        errors = max(errors * (power > 0.99), float(ndtri(min(power, 0.99)) - ndtri(design.level)))
-    needed = count * (design.reach / errors) ** 2 if errors > 0 else np.inf
-    return ceil(needed) if needed <= MOST_PROBLEMS else None
-
-
-def lower(probabilities: Values, drop: float) -> Values:
-    """Shift all log-odds of a row by the one amount that lowers its mean by `drop`."""
-    odds = logit(probabilities)
-    target = probabilities.mean(axis=1) - drop
-    low, high = np.full(len(odds), -60.0), np.zeros(len(odds))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        above = expit(odds + middle[:, np.newaxis]).mean(axis=1) > target
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.asarray(expit(odds + low[:, np.newaxis]))
-
-
-def _lose(generator: np.random.Generator, probabilities: Values, drop: float) -> Values:
-    """Set the first probabilities of a row to 0, so many that its mean falls by `drop`."""
-    worth = probabilities / probabilities.shape[1]
-    # The last problem that is lost is so with the chance that makes the drop exact.
-    share = (drop - (worth.cumsum(axis=1) - worth)) / worth
-    return np.where(generator.random(worth.shape) < share, _EDGE, probabilities)
-
-
-def draw_scores(generator: np.random.Generator, chances: Values, samples: int) -> Values:
-    return generator.binomial(samples, chances) / samples

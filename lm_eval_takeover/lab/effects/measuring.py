@@ -25,8 +25,8 @@ from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Generation, Request
-from lm_eval_takeover.pair.gate_choice import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
+from lm_eval_takeover.pair.policy_choice import load_policy, parse_arguments
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_reader import RunReader

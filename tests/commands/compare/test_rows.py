@@ -16,7 +16,7 @@ from lm_eval_takeover.commands.compare.planning import plan_calibration, read_wo
 from lm_eval_takeover.commands.compare.rows import plan_calls, plan_rows
 from lm_eval_takeover.commands.compare.running import check_rows
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.pair.gate_choice import parse_arguments
+from lm_eval_takeover.pair.policy_choice import parse_arguments
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from scipy import stats
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import read_baseline
-from lm_eval_takeover.commands.regress.verdicts import Design, compare, plan
+from lm_eval_takeover.commands.regress.planning import Design, plan
+from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.problems import Problems
 

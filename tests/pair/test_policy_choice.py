@@ -17,8 +17,8 @@ from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.pair.gate_choice import OF_METHODS, check_arguments, load_policy, refuse_unread
 from lm_eval_takeover.pair.pair import load_pair
+from lm_eval_takeover.pair.policy_choice import OF_METHODS, check_arguments, load_policy, refuse_unread
 
 PROMPT = calibration_prompts()[0]
 CHAT = f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
