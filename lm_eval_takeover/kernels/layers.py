@@ -1,7 +1,7 @@
 """What a decoder's layer computes between its products, in Triton: a norm, queries and keys, and the gated activation.
 
 A layer of a small model takes longer to start its kernels than to compute. Each kernel here does the work of two to seven of
-torch's, and rounds to the dtype of its input where they do.
+torch's, and rounds to the dtype of its input where transformers' modules do.
 Shapes: `D` head_dim, `S` size of a norm, rounded up, `T` columns of a tile.
 """
 
@@ -41,8 +41,7 @@ def _rotate(
     qkv, weight, cosines, sines, slots, positions, queries, key_cache, value_cache, eps, heads, kv_heads, new,
     position_row, slot, head_stride, column, NORMED: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    dims = tl.arange(0, D)
+    token, head, dims = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, D)
     partners = (dims + D // 2) % D
     begin = qkv + (token * (heads + 2 * kv_heads) + head) * D
     read = tl.load(begin + dims)
@@ -53,8 +52,9 @@ def _rotate(
             scale = tl.rsqrt(tl.sum(here * here, 0) / D + eps)
             here = _round(_round(here * scale, qkv) * tl.load(weight + head * D + dims).to(tl.float32), qkv)
             there = _round(_round(there * scale, qkv) * tl.load(weight + head * D + partners).to(tl.float32), qkv)
-        turned = _round(here * tl.load(cosines + position * D + dims).to(tl.float32), qkv)
-        read = (turned + there * tl.load(sines + position * D + dims).to(tl.float32)).to(read.dtype)
+        here = _round(here * tl.load(cosines + position * D + dims).to(tl.float32), qkv)
+        there = _round(there * tl.load(sines + position * D + dims).to(tl.float32), qkv)
+        read = (here + there).to(read.dtype)
     at = tl.load(slots + token // new) * slot + (head - heads) % kv_heads * head_stride + position * column + dims
     if head < heads:
         tl.store(queries + (token * heads + head) * D + dims, read)

@@ -1,8 +1,11 @@
 """Triton's interpreter on a CPU, in processes with `TRITON_INTERPRET=1`."""
 
+import numpy as np
+import triton.language as tl
 from triton.runtime import interpreter
 
 _patch, _patched = interpreter._patch_lang, set()
+_convert, _dot = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
 
 
 class _Kept:
@@ -19,7 +22,22 @@ def _patch_once(function):
     return _Kept()
 
 
-interpreter._patch_lang = _patch_once
+def _round(values, given, made, mode):
+    """float32 becomes bfloat16 as on a GPU (`cvt.rn.bf16.f32`): the nearest, of two the even one. Triton's cuts digits off."""
+    if (given, made) != (tl.float32, tl.bfloat16):
+        return _convert(values, given, made, mode)
+    bits = values.view(np.uint32)
+    return np.where(np.isnan(values), 0x7FFF, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def _multiply(builder, left, right, *rest):
+    """bfloat16 is multiplied as float32, which is exact. Triton's multiplies the bits as integers."""
+    parts = (builder.cast_impl(part, tl.float32) if part.dtype.scalar == tl.bfloat16 else part for part in (left, right))
+    return _dot(builder, *parts, *rest)
+
+
+interpreter._patch_lang, interpreter._convert_float = _patch_once, _round
+interpreter.InterpreterBuilder.create_dot = _multiply
 
 
 def interpret_operations(monkeypatch):

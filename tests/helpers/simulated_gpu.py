@@ -13,9 +13,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention, silu
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 from lm_eval_takeover.forward.forward_pass import CudaGraphs
 from lm_eval_takeover.forward.self_check import check_kernels
@@ -239,16 +240,18 @@ def attend(queries, keys, values, mask, scale):
 
 
 def normalise(x, weight, eps):
-    return rms_norm(x, (x.shape[-1],), None, eps) * weight
+    return Qwen3RMSNorm.forward(SimpleNamespace(weight=weight, variance_epsilon=eps), x)
 
 
 def rotate(qkv, weight, cosines, sines, slots, positions, keys, values, eps):
     heads = qkv.shape[2] - 2 * keys.shape[2]
     qk, written = qkv[:, :, : heads + keys.shape[2]], qkv[:, :, heads + keys.shape[2] :]
     qk = qk if weight is None else normalise(qk, weight, eps)
-    qk = torch.addcmul(qk * cosines[positions], qk.roll(qk.shape[-1] // 2, -1), sines[positions])
-    keys[slots[:, None], positions], values[slots[:, None], positions] = qk[:, :, heads:], written
-    return qk[:, :, :heads].contiguous()
+    left, right = sines[positions, 0].chunk(2, -1)
+    cos, sin = cosines[positions, 0], torch.cat([-left, right], -1)
+    queries, rotated = apply_rotary_pos_emb(qk[:, :, :heads], qk[:, :, heads:], cos, sin, unsqueeze_dim=2)
+    keys[slots[:, None], positions], values[slots[:, None], positions] = rotated, written
+    return queries.contiguous()
 
 
 def activate(gate_up):

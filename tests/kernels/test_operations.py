@@ -6,6 +6,8 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from helpers import simulated_gpu as plain
 from helpers.interpreter import interpret_operations
 from helpers.pairs import SAMPLINGS
@@ -92,13 +94,10 @@ def test_what_is_fused_does_not_depend_on_triton_s_default(monkeypatch):
 
 
 SHAPES = [(1, 1, 256, 64), (2, 12, 700, 64), (3, 5, 90, 16), (1, 40, 513, 32), (5, 3, 64, 16)]  # rows, new, columns, dim
-HALF = (
-    torch.bfloat16 if torch.cuda.is_available() else torch.float16
-)  # the interpreter multiplies bfloat16 as integers and rounds down to it
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("window", "dtype"), [(None, torch.float32), (30, torch.float32), (30, HALF)], ids=str)
+@pytest.mark.parametrize(("window", "dtype"), [(None, torch.float32), (30, torch.float32), (30, torch.bfloat16)], ids=str)
 def test_it_is_that_of_sdpa(shape, window, dtype):
     """Rows of their own lengths; the keys of a row are a part of a wider buffer, and the queries of a fused projection."""
     rows, new, columns, dim = shape
@@ -122,10 +121,27 @@ def test_it_is_that_of_sdpa(shape, window, dtype):
     torch.testing.assert_close(made.double(), expected.transpose(1, 2), **close)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+@triton.jit
+def _cast(x, made, T: tl.constexpr):
+    lanes = tl.program_id(0) * T + tl.arange(0, T)
+    tl.store(made + lanes, tl.load(x + lanes).to(tl.bfloat16))
+
+
+def test_a_kernel_rounds_to_bfloat16_as_torch_does():
+    """Each bfloat16, infinities and subnormals too, and behind it a tie, the tie's neighbours and values at random."""
+    low = torch.randint(0, 2**16, (2**16, 8), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    low[:, :4] = torch.tensor([0, 2**15 - 1, 2**15, 2**15 + 1])
+    x = (torch.arange(-(2**15), 2**15, dtype=torch.int32)[:, None] * 2**16 + low).flatten().view(torch.float32)
+    x = x.cuda() if torch.cuda.is_available() else x
+    made, nan = torch.empty_like(x, dtype=torch.bfloat16), x.isnan()
+    _cast[len(x) // 4096,](x, made, T=4096)
+    assert made[nan].isnan().all() and torch.equal(made[~nan].view(torch.int16), x[~nan].bfloat16().view(torch.int16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("rows", "new", "dim", "normed"), [(1, 1, 64, True), (3, 5, 16, True), (2, 12, 128, False)])
-def test_a_layer_is_that_of_torch(rows, new, dim, normed, dtype):
-    """Rows in slots of their own, at columns of their own; halves are rounded where torch rounds them."""
+def test_a_layer_is_that_of_transformers(rows, new, dim, normed, dtype):
+    """Rows in slots of their own, at columns of their own; halves are rounded where transformers rounds them."""
     heads, kv_heads, generator = 4, 2, torch.Generator().manual_seed(dim)
     make = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
     slots = torch.randperm(rows + 2, generator=generator)[:rows]
@@ -138,10 +154,10 @@ def test_a_layer_is_that_of_torch(rows, new, dim, normed, dtype):
         written = buffers.clone()
         made.append(module.rotate(qkv, weight, *rotations, slots, positions, *written, 1e-6))
         made += [written, module.normalise(x, size_weight, 1e-5), module.activate(gate_up)]
-    close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 1e-3, "rtol": 2.0 * torch.finfo(dtype).eps}
+    near = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, **close)
-        assert dtype == torch.float32 or (ours == theirs).float().mean() > 0.98
+        torch.testing.assert_close(ours, theirs, atol=near, rtol=near)
+        assert dtype == torch.float32 or (ours == theirs).float().mean() > 0.995  # sums are added up in another order
 
 
 CPU = torch.device("cpu")
