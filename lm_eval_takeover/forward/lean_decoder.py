@@ -242,7 +242,7 @@ def _rotate(
     qk, values = split_with_sizes(qkv, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
     if layer.head_norm is not None:
         qk = layer.head_norm(qk)
-    qk = torch.addcmul(qk * rotations[0], qk.roll(layer.head_dim // 2, -1), rotations[1])
+    qk = (qk * rotations[0]).add_(qk.roll(layer.head_dim // 2, -1) * rotations[1])  # rounds each product, as transformers does
     queries, keys = split_with_sizes(qk, (layer.heads, layer.kv_heads), 2)
     return queries, *cached.write(keys, values, plan)
 
@@ -250,7 +250,7 @@ def _rotate(
 def _rotate_by_kernel(
     qkv: Tensor, layer: LeanLayer, rotations: tuple[Tensor, Tensor], cached: RaggedLayer, plan: Plan
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_rotate`, in one kernel that rounds each product, as transformers does; rotations by position, of all columns."""
+    """As `_rotate`, in one kernel; rotations by position, of all columns."""
     buffers = cached.reserve(plan.columns, split_with_sizes(qkv, (layer.heads, layer.kv_heads, layer.kv_heads), 2)[1:])
     weight, eps = (None, 0.0) if layer.head_norm is None else (layer.head_norm.weight, layer.head_norm.eps)
     queries = kernels.rotate(qkv, weight, rotations, (plan.slots, plan.positions), buffers, eps)
