@@ -30,8 +30,8 @@ from lm_eval_takeover.answers.sentences import (
 
 _MARKER = re.compile(
     r"[aA#](?=[nN][sS]|##)(?:(?<=\b[aA])(?i:(?<!if the .)(?<!suppose the .)ns(?:wers?)?\b"
-    r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)[\s*_]*+"
-    r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
+    r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)(?>\s\([^()\n]{1,40}\)|)[\s*_]*+"
+    r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n|(?=\$|\\\())"
     r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|))"
     r"|(?<=#)###)[\s*_:}]*+"
 )
@@ -99,8 +99,9 @@ def list_sentences(text: str, truncated: bool, problem: str) -> Iterator[Sentenc
         return
     yield Sentence(tail, 0, len(tail), problem, whole=True)
     for start, end in zip([*ends[-2::-1], -1], reversed(ends), strict=True):
-        if tail[end : end + 1] != "?" and end - start > 1:
-            yield Sentence(tail, start + 1, end, problem)
+        sentence = Sentence(tail, start + 1, end, problem)
+        if tail[end : end + 1] != "?" and end - start > 1 and not sentence.is_copied:
+            yield sentence
 
 
 def _find_marked(text: str, ends: list[int]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from lm_eval_takeover.answers.response import PICTURE
 
 MAX_LOOSE = 300  # characters of an answer without a box
 
-_STOP = r"(?<!\\.)(?<!approx.)(?<!\bca.)(?<!i\.e.)(?<!\b[MD][rs].)(?<!\bMrs.)(?=[\s*\"'”)]|$)"
+_STOP = r"(?<!(?m:^)\d.)(?<!(?m:^)\d\d.)(?<!\\.)(?<!approx.)(?<!\bca.)(?<!i\.e.)(?<!\b[MD][rs].)(?<!\bMrs.)(?=[\s*\"'”)`]|$)"
 _SENTENCE_END = re.compile(rf"\.{_STOP}|\?{_STOP}|。{_STOP}|!(?!\s*+[-+=*/^<>×·]){_STOP}|\n")  # by first characters: fast
 MATHEMATICAL = re.compile(r"[\d$\\]")
 WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
@@ -63,12 +63,14 @@ _DENIED = re.compile(
     r"|does not work|cannot be)\b"
     rf"|{_VALUE}{DOUBTED.pattern}"
 )
+_SUPPOSED = re.compile(r"\A\s*+(?:If|Since|Because|When|While|After|As|For)\b[^,\n]*+,\s(?=.*\d)")
 _NAMES = re.compile(r"(?<![\\A-Za-z])(?!pi)[A-Za-z]{1,3}")
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")
 _NO_VALUE = re.compile(r"(?s)(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+")
 
 
 _PLACE = re.compile(r"\A\s*+(?:(?:step\s)?\d++\s?[:.)]|[-*•])\s++(?=[^\W\d_]|[*$\\(])", re.IGNORECASE)  # of a step or an item
+_COPIED = 20  # characters of a sentence that nobody writes by chance as the problem does
 _WRITTEN = re.compile(r"\s|\\(?:left|right)(?![A-Za-z])")
 
 
@@ -90,7 +92,7 @@ def mask_maths(text: str) -> str:
 
 def after_equals(maths: str) -> str:
     """The last side of an equation, the exact one where an approximate one follows; `x - y = 0` and `x = 1, y = 2` stay."""
-    if sum("=" in part for part in split_top(maths, ",")) > 1:
+    if sum("=" in part for part in split_top(maths, ",")) > 1 and r"\\" not in maths:  # of several lines the last one counts
         return maths
     sides = [_NO_VALUE.sub("", side).strip(" \n&") for side in _EQUALS.split(maths)]
     if len(sides) > 1 and _NAMES.fullmatch(sides[-1]) and not _NAMES.search(sides[-2]):  # 5 = x
@@ -126,7 +128,7 @@ class Sentence:
     def __init__(self, text: str, start: int, end: int, problem: str, marked: bool = False, whole: bool = False):
         self.source, self.start, self.problem, self.marked, self.whole = text, start, problem, marked, whole
         self.written = text[start:end].strip()
-        said = _DENIED.sub("", _FOR_ALL.sub("", "" if whole else text[start:end]))
+        said = _SUPPOSED.sub("", _DENIED.sub("", _FOR_ALL.sub("", "" if whole else text[start:end])))
         bold = [content for content in _BOLD.findall(said) if MATHEMATICAL.search(content)]
         self.text = _PLACE.sub("", bold[-1] if bold else said)
 
@@ -147,6 +149,11 @@ class Sentence:
         if text in numbers or (len(text) > 2 and not text.isdigit() and text in words):
             return True
         return ", " in value and all(map(self.is_given, value.split(", ")))
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the problem has this sentence, word by word."""
+        return len(self.written) > _COPIED and _WRITTEN.sub("", self.written) in read_given(self.problem)[1]
 
     @cached_property
     def new(self) -> list[Span]:

@@ -18,6 +18,12 @@ def test_the_closing_sentence_gives_the_answer():
     assert not [row for row in read if row[1] is None or verify(row[2], row[1]) != "correct"]
 
 
+def test_a_text_that_repeats_its_problem_gives_no_answer():
+    problem = "Ann buys 3 pens for 2 dollars each, and a book of 20 dollars. How many dollars does she spend on the pens?"
+    assert read_answer(problem, problem=problem).answer is None
+    assert read_answer(f"{problem}\nThe pens cost 6 dollars.\n{problem}", problem=problem).answer == "6"
+
+
 def test_each_rule_reads_what_no_other_rule_reads(monkeypatch):
     def read_all(rules):
         monkeypatch.setattr(reading, "RULES", rules)
