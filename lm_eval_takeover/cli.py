@@ -11,6 +11,7 @@ import itertools
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -118,11 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except (KeyboardInterrupt, stopping.Terminated) as stop:
-        print(for_terminal(stopping.last_words()), file=sys.stderr)
-        return stopping.status(stop)
+        return stopping.say_stopped(stop)
     except OSError as error:
         if error.filename is not None or not _is_output_closed():
             raise
+        if isinstance(error, BrokenPipeError):  # as of `| head`, which has read enough
+            return 128 + signal.SIGPIPE
         print(f"error: standard output cannot be written: {error.strerror}; make room or choose another", file=sys.stderr)
         return 2
 

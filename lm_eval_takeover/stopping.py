@@ -94,8 +94,12 @@ def on_stop_in(folder: Path) -> None:
     on_stop(lambda: going_on if any(folder.glob("*/*")) else "nothing was written")
 
 
-def last_words() -> str:
-    return f"stopped; {_kept.get()()}"
+def say_stopped(stop: BaseException) -> int:
+    """Say what was kept, in one line. Returns the exit status; at a second signal one of our commands ends without a word."""
+    print(for_terminal(f"stopped; {_kept.get()()}"), file=sys.stderr)
+    if is_our_command():
+        end_at_once()
+    return status(stop)
 
 
 def find_stop(error: BaseException | None) -> BaseException | None:
@@ -158,9 +162,7 @@ def install_error_hook() -> None:
             # SystemExit in the hook sets the status; exit handlers still run.
             raise SystemExit(2)
         if (stop := find_stop(error)) is not None:
-            print(for_terminal(last_words()), file=sys.stderr)
-            end_at_once()
-            raise SystemExit(status(stop))
+            raise SystemExit(say_stopped(stop))
         previous(kind, error, trace)
 
     hook.takeover = True  # type: ignore[attr-defined]

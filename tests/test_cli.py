@@ -92,6 +92,11 @@ def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2():
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("error: standard output cannot be written: No space left on device")
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| true`
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, env=env)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
     env["PYTHONIOENCODING"] = "ascii"  # letters that it lacks are codes
     done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, preexec_fn=lambda: os.close(1))
     assert (done.returncode, done.stderr) == (0, b"")  # as `>&-`

@@ -142,18 +142,20 @@ def task_settings(document: Fields, task: str) -> Settings:
     config = document.inside_or_empty("configs").inside_or_empty(task)
     arguments = parse_model_args(document.inside("config").get("model_args"))
     decoding = config.inside_or_empty("generation_kwargs")
+    counts = document.inside_or_empty("n-samples").inside_or_empty(task)
     settings: Settings = {name: decoding.get(name) for name in decoding if name != "seed"}
     settings |= {
         "task_version": document.inside_or_empty("versions").get(task),
         "samples": config.require("repeats", Positive, None),
-        "limit": document.inside("config").get("limit"),
+        "limit": count if (count := counts.get("effective")) != counts.get("original") else None,
         "prompt": config.get("doc_to_text"),
         "num_fewshot": document.inside_or_empty("n-shot").get(task),
         "system_instruction": document.get("system_instruction_sha"),
         "chat_template": document.get("chat_template_sha"),
         "thinking": arguments.get("enable_thinking"),
-        "end_tokens": document.get("eot_token_id"),
     }
+    if not document.inside("config").inside_or_empty("takeover"):  # whose own settings have all ends
+        settings["end_tokens"] = document.get("eot_token_id")
     metadata = config.inside_or_empty("metadata")
     scorer = json.dumps([metadata.get("scorer"), *(config.get(name) for name in JUDGING)], sort_keys=True, default=str)
     settings["scorer"] = digest_of_text(_ADDRESS.sub("", scorer)).hex()

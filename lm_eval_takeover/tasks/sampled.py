@@ -283,7 +283,7 @@ def find_tasks(
             raise ArgumentError(f"task '{name}' of the run {place}; give --include_path, the folder of its task file")
         if name not in manager.all_tasks:
             raise ArgumentError(
-                f"{option} '{name}' is not known; {nearest(name, near)}{'' if own else ', or give --include_path'}"
+                f"{option} '{name}' is not known; {nearest(name, near)}{'' if own else '; tasks of yours need --include_path'}"
             )
     return manager
 

@@ -60,12 +60,15 @@ def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys,
 
     with pytest.raises(ArgumentError, match="give 'runs/mine/base', 'runs/mine/guided', 'runs/mine/guide'"):
         call("regress", run_dir, "--baseline", "baseline.json", "--update")
+    call("rescore", run_dir / "guided", *own, "--verifier", "math_verify")
     check = ["regress", run_dir / "guided", "--baseline", "baseline.json"]
     metrics = ["--metric", "acc", "pass@3", "unparsed"]
     assert "is the baseline now: guided, " in call(*check, "--update")
     found = json.loads(call(*check, *metrics, "--format", "json"))
     assert found["verdict"] == "pass" and found["tasks"][task]["now"] == pytest.approx(cells["guided"]["acc"])
     check_numbers(call(*check, *metrics), found)
+    again = ["regress", run_dir / "guided/samples/rescored", "--baseline", "baseline.json", "--format", "json"]
+    assert json.loads(call(*again))["verdict"] == "pass"  # by the settings of the run itself
 
     assert "12 samples scored" in call("score", run_dir)
     assert "takeovers (" in call("show", run_dir)

@@ -123,8 +123,9 @@ def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], fo
     """Tokens, takeovers and passes by row, empty for other model types, and seconds. `followers` are rows that follow guided."""
     numbers = (*COUNTS, "seconds")
     lines = [[row["row"], *(show_figure(row[name], ",.0f") for name in numbers)] for row in costs]
+    changed = "Changed: tokens that differ from the base's draw; empty if that is not known. "
     written = (
-        "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
+        f"Takeovers: tokens that the guide wrote. {changed * any(row['changed'] is not None for row in costs)}"
         "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
         "Seconds are those of generation; an attempt that was interrupted counts until its last finished sample."
     )

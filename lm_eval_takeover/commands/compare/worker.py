@@ -74,6 +74,7 @@ def main() -> None:
     except BaseException as error:
         if (stop := stopping.find_stop(error)) is None:
             raise
+        stopping.end_at_once()
         raise SystemExit(stopping.status(stop)) from None  # `compare` says what is kept
 
 

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.problems import ReadOptions
 
     reading = ReadOptions(options.filter, options.max_missing, options.group)
-    named = {row.name: row for folder in options.results for row in folder.glob("*/")}
+    named = {row.name: row for folder in options.results for row in folder.glob("*/") if (row / "results").is_dir()}
     versus = named.get(str(options.vs), options.vs)  # a row of a folder of `compare` first, whatever else has its name
     if versus is not None and not versus.exists():
         raise ArgumentError(f"--vs '{options.vs}' is neither a folder nor a row of compare; {nearest(str(options.vs), named)}")

@@ -189,7 +189,7 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     notes += [f"Recovery is measured against {name}." for name in _unique(row.reference for row in rows)]
     guides = [row.average.rates.same_as_guide for row in rows if row.kind == "guide" and row.average]
     if "same_as_guide" in extras and guides == [None]:
-        notes.append("Same as guide is empty: two samples of the guide never have the same text, or there is one a problem.")
+        notes.append("No column Same as guide: two samples of the guide never have the same text, or there is one a problem.")
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.source == MEASURED and row.kind in PAIRS:

@@ -28,6 +28,8 @@ _Counts = list[Annotated[float, Between(0, 2**53)]]  # of a metric with grades b
 def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Run:
     """The one run of a results folder, with its samples and what they cost. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results], reading)
+    # Before what `rescore` wrote into the run_dir of this run.
+    runs = [run for run in runs if not (run.takeover or {}).get("rescored")] or runs
     if len(runs) != 1:
         reasons = [_tell_apart(results, runs)] if runs else notes
         raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
@@ -52,8 +54,11 @@ def _tell_apart(results: Path, runs: Sequence[Run]) -> str:
         names = ", ".join(f"'{folder.parent}'" for folder in folders)
         raise ArgumentError(f"'{results}' holds the rows of compare, and regress takes one of them: give {names}")
     sources = ", ".join(f"'{run.source}'" for run in runs)
-    differences = "; ".join(find_differences(runs[0].settings, runs[1].settings).values()) or "the seed"
-    return f"give one of {sources}; they differ in {differences}"
+    one, other = runs[:2]
+    pairs = [(one.settings, other.settings)]
+    pairs += [(one.tasks[task].settings, other.tasks[task].settings) for task in one.tasks if task in other.tasks]
+    differences = dict.fromkeys(line for pair in pairs for line in find_differences(*pair).values())
+    return f"give one of {sources}; they differ in {'; '.join(differences) or 'the seed'}"
 
 
 # The file. Counts are sums over the samples of each problem.

@@ -50,6 +50,10 @@ def regress(options: argparse.Namespace) -> int:
     if options.baseline is not None and options.baseline.suffix in ENDINGS and not options.update:
         return _use_fixed_values(options, reading)
     if options.plan:
+        if options.results and options.baseline:
+            raise ArgumentError(
+                f"--plan is of '{options.results}' or of --baseline '{options.baseline}'; leave one of them out"
+            )
         if options.group and not options.results:
             raise ArgumentError("--group: a baseline holds no documents; plan with RESULTS, the run that it was written from")
         read = read_single_run(options.results, reading) if options.results else _read_baseline(options.baseline, reading)

@@ -22,11 +22,18 @@ _BESIDE = {"rescued": "base", "missed": "guide"}  # whose row says which problem
 TAKEOVER, REPLACED = "bold reverse", "dim strike"
 
 
+class _Console(Console):
+    """One that leaves a closed pipe to the command, as other commands do."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # what rich has caught as it calls this
+
+
 def show(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises ArgumentError for a sample that the run does not have."""
     runs = read_run_folders([options.run_dir])
     run = next((run for run in runs if run.takeover.get("window") is not None), runs[0])  # of a comparison the guided row
-    console = Console(highlight=False, soft_wrap=True)
+    console = _Console(highlight=False, soft_wrap=True)
     if options.kind is None:
         _print_answer(console, run, find_sample(run, options.task, options.doc or 0, options.sample or 0), options)
         return 0

@@ -207,7 +207,12 @@ def describe_cost(
         few = "fewer than 0.1" if expected < 0.1 else f"about {expected:.1f}"
         differ = few if 0 < expected < 1 else f"{expected:,.0f}"
         among = differ if known else "an unknown number"
-        words.append(f"{'' if known else 'up to '}{numbers[kind]:,} of {among} {kind}s among {len(rows):,} tokens")
+        chosen = (
+            f"{'' if known else 'up to '}{numbers[kind]:,} of {among} {kind}s"
+            if numbers[kind]
+            else f"no {kind} ({differ} expected)"
+        )
+        words.append(f"{chosen} among {len(rows):,} tokens")
     left = {kind: float(of.rows["left"].mean()) if len(of.rows) else 0.0 for kind, of in candidates.items()}
     tokens = sum(2 * count * number * left[kind] for kind, number in numbers.items())
     written = sum(sample.tokens for sample in stored)

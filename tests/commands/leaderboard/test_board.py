@@ -82,7 +82,7 @@ def test_where_no_two_samples_of_the_guide_are_equal_the_column_is_empty_and_say
         write_results(tmp_path / name, {"takeover_amc23": [1, 0]}, samples=1, run=takeover(name))
     rows, _ = board(tmp_path)
     assert {row["average"]["same_as_guide"] for row in rows.values()} == {None}
-    assert "Same as guide is empty: two samples of the guide never have" in printed(tmp_path, "--columns", "same_as_guide")
+    assert "No column Same as guide: two samples of the guide never have" in printed(tmp_path, "--columns", "same_as_guide")
 
 
 def test_rows_that_write_the_guides_text_are_as_often_the_same_whatever_random_numbers_they_draw_with(tmp_path, board):

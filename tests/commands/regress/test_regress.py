@@ -89,7 +89,8 @@ def check(tmp_path, made, regress):
         (["results"], "regress needs --baseline FILE"),
         (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
         (["results", "--baseline", "b", "--samples", "0"], "--samples 0 is not at least 1"),
-        (["no/results", "--baseline", "none.json", "--plan"], "'no/results' does not exist"),
+        (["no/results", "--plan"], "'no/results' does not exist"),
+        (["results", "--baseline", "none.json", "--plan"], "leave one of them out"),
     ],
 )
 def test_wrong_calls_are_one_line(words, text):
