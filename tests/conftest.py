@@ -4,6 +4,7 @@ The pairs are the bundled one, and random weights with the same tokenizer.
 """
 
 import gc
+import json
 import os
 import shutil
 import sys
@@ -68,6 +69,31 @@ def _process_is_given_back(tmp_path_factory):
 def parse():
     parser = build_parser()
     return lambda *words: parser.parse_args([*words])  # the words of a call
+
+
+@pytest.fixture
+def printed(capsys):
+    """Calls a command, which ends with this status, and returns what it printed."""
+
+    def call(*words, status=0):
+        capsys.readouterr()
+        assert main([*map(str, words)]) == status
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def answered(capsys):
+    """Calls a command for JSON, which ends with one of these statuses: `(status, document)`."""
+
+    def call(*words, statuses=(0,)):
+        capsys.readouterr()
+        status = main([*map(str, words), "--format", "json"])
+        assert status in statuses
+        return status, json.loads(capsys.readouterr().out)
+
+    return call
 
 
 @pytest.fixture

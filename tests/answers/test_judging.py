@@ -34,10 +34,8 @@ RESPONSES = ("nested fractions", "one bracket", "NUL", "lone surrogate", "digits
 
 def children():
     """Ids of the live and dead worker processes of this process."""
-    mine = psutil.Process().children()
-    return [
-        one.pid for one in mine if one.status() == psutil.STATUS_ZOMBIE or "lm_eval_takeover.answers.judging" in one.cmdline()
-    ]
+    mine, ours = psutil.Process().children(), "lm_eval_takeover.answers.judging"
+    return [one.pid for one in mine if one.status() == psutil.STATUS_ZOMBIE or ours in one.cmdline()]
 
 
 def test_hostile_answers_and_responses_are_incorrect_with_the_same_verdict_and_leave_nothing_behind():
@@ -100,13 +98,11 @@ def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog,
     texts = ["die", r"\boxed{5}", "raise", "hang", "memory", r"\boxed{5.0}"]
     with Judge(1, time_limit=0.5) as judge:
         judged = judge.judge_samples(Question("5", texts, [False] * len(texts)))
-    assert [sample.outcome for sample in judged.samples] == [
-        "unparsed", "correct", "unparsed", "timed_out", "unparsed", "correct"
-    ]  # fmt: skip
+    outcomes = ["unparsed", "correct", "unparsed", "timed_out", "unparsed", "correct"]
+    assert [sample.outcome for sample in judged.samples] == outcomes
     assert judged.majority == 1
-    assert [record.getMessage().partition(" while")[0] for record in caplog.records] == [
-        "exit status 7", "Timeout", "MemoryError"
-    ]  # fmt: skip
+    told = [record.getMessage().partition(" while")[0] for record in caplog.records]
+    assert told == ["exit status 7", "Timeout", "MemoryError"]
 
 
 def test_limits_and_letters_reach_a_worker_which_loads_no_mathematics_for_numbers_and_equal_text():

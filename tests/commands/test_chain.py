@@ -28,7 +28,7 @@ def rows_here(monkeypatch):
         yield
 
 
-def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys, monkeypatch):
+def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, printed, answered, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     task, run_dir, own = "my_puzzles", Path("runs/mine"), ["--include_path", "tasks"]
@@ -37,43 +37,39 @@ def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, capsys,
     asked["generation_kwargs"] = {"until": ["\nProblem:"], "max_gen_toks": 320}
     write_task(tmp_path / "tasks", task, rows, **asked)
 
-    def call(*words, status=0):
-        assert main([str(word) for word in words]) == status
-        return capsys.readouterr().out
-
     compare = ["compare", "--tasks", task, *own, "--target_rate", "0.05", "--limit", "4", "--batch_size", "48",
                "--rows", "base,guided,guide", "--run_dir", run_dir]  # fmt: skip
-    check_numbers(call(*compare, "--quiet"), json.loads((run_dir / "leaderboard.json").read_text()))
-    before = json.loads(call("leaderboard", run_dir, "--format", "json"))
-    grouped = json.loads(call(*compare, "--quiet", "--group", "family", "--format", "json"))
-    assert grouped["rows"] == json.loads(call("leaderboard", run_dir, "--group", "family", "--format", "json"))["rows"]
+    check_numbers(printed(*compare, "--quiet"), json.loads((run_dir / "leaderboard.json").read_text()))
+    _, before = answered("leaderboard", run_dir)
+    _, grouped = answered(*compare, "--quiet", "--group", "family")
+    assert grouped["rows"] == answered("leaderboard", run_dir, "--group", "family")[1]["rows"]
     spans = [row["average"]["acc_high"] - row["average"]["acc_low"] for board in (before, grouped) for row in board["rows"][:1]]
     assert spans[1] != spans[0]
 
-    call("rescore", run_dir / "guided", *own)
-    board = json.loads(call("leaderboard", run_dir, "--format", "json"))
+    printed("rescore", run_dir / "guided", *own)
+    _, board = answered("leaderboard", run_dir)
     assert [row["tasks"] for row in board["rows"]] == [row["tasks"] for row in before["rows"]]
     assert sum("the verdicts are those of `rescore`" in line for line in board["warnings"]) == 1
-    check_numbers(call("leaderboard", run_dir, "--columns", "intervals", "cost"), board)
+    check_numbers(printed("leaderboard", run_dir, "--columns", "intervals", "cost"), board)
     cells = {row["kind"]: row["tasks"][task] for row in board["rows"]}
     assert all((cell["samples"], cell["k"]) == (3, 3) for cell in cells.values())
 
     with pytest.raises(ArgumentError, match="give 'runs/mine/base', 'runs/mine/guided', 'runs/mine/guide'"):
-        call("regress", run_dir, "--baseline", "baseline.json", "--update")
-    call("rescore", run_dir / "guided", *own, "--verifier", "math_verify")
+        printed("regress", run_dir, "--baseline", "baseline.json", "--update")
+    printed("rescore", run_dir / "guided", *own, "--verifier", "math_verify")
     check = ["regress", run_dir / "guided", "--baseline", "baseline.json"]
     metrics = ["--metric", "acc", "pass@3", "unparsed"]
-    assert "is the baseline now: guided, " in call(*check, "--update")
-    found = json.loads(call(*check, *metrics, "--format", "json"))
+    assert "is the baseline now: guided, " in printed(*check, "--update")
+    _, found = answered(*check, *metrics)
     assert found["verdict"] == "pass" and found["tasks"][task]["now"] == pytest.approx(cells["guided"]["acc"])
-    check_numbers(call(*check, *metrics), found)
-    again = ["regress", run_dir / "guided/samples/rescored", "--baseline", "baseline.json", "--format", "json"]
-    assert json.loads(call(*again))["verdict"] == "pass"  # by the settings of the run itself
+    check_numbers(printed(*check, *metrics), found)
+    _, again = answered("regress", run_dir / "guided/samples/rescored", "--baseline", "baseline.json")
+    assert again["verdict"] == "pass"  # by the settings of the run itself
 
-    assert "12 samples scored" in call("score", run_dir)
-    assert "takeovers (" in call("show", run_dir)
-    call("analyze", run_dir, "--out", "analysis", "--only", "budget")  # all of them: see `report`
-    call("report", run_dir, "--out", "report.html")
+    assert "12 samples scored" in printed("score", run_dir)
+    assert "takeovers (" in printed("show", run_dir)
+    printed("analyze", run_dir, "--out", "analysis", "--only", "budget")  # all of them: see `report`
+    printed("report", run_dir, "--out", "report.html")
     page = Path("report.html").read_text()
     for cell in cells.values():
         assert f"{cell['acc']:.1%}" in page and f"[{cell['acc_low']:.1%}, {cell['acc_high']:.1%}]" in page

@@ -51,18 +51,15 @@ def runs(tmp_path_factory):
     ],
     ids=["all-columns", "versus", "published", "regress", "plan"],
 )  # fmt: skip
-def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypatch, words):
+def test_every_number_of_a_table_is_whole_and_of_the_json(runs, printed, answered, monkeypatch, words):
     words = [word.format(runs=runs) for word in words]
-    capsys.readouterr()
-    assert main([*words, "--format", "json"]) in (0, 1)  # not stopped by a signal, which prints nothing
-    document = json.loads(capsys.readouterr().out)
+    status, document = answered(*words, statuses=(0, 1))
     for width in (60, 160):
         monkeypatch.setenv("COLUMNS", str(width))
-        assert main(words) in (0, 1)
-        printed = capsys.readouterr().out
+        shown = printed(*words, status=status)
         # A path of the machine has no place to be folded.
-        assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= width
-        check_numbers(printed, document, least=6)
+        assert max(len(line) for line in shown.splitlines() if "/" not in line.replace(" / ", "")) <= width
+        check_numbers(shown, document, least=6)
 
 
 SPECIAL = "\x1b\x9b\r\n\x85\u2028\u202e\\{}%$&#_^~<>|[]()!`=+-@a1 "
@@ -150,10 +147,8 @@ def test_an_argument_of_compare_reaches_its_rows_and_their_calibration(name, par
     value, loaded = choose_value(name), []
     words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), "--rows", "guided", "--target_rate", "0.07"]
     words += ["--base", str(DEMO["base"]), "--guide", str(DEMO["guide"])]
-    given = {
-        each: json.dumps(value) if isinstance(value, dict) else value for each, value in {name: choose_value(name)}.items()
-    }
-    asked = read_comparison(parse(*words, "--model_args", *(f"{each}={value}" for each, value in given.items())))
+    written = json.dumps(value) if isinstance(value, dict) else value
+    asked = read_comparison(parse(*words, "--model_args", f"{name}={written}"))
     (row,) = plan_rows(asked)
     monkeypatch.setattr(planning, "load_pair", lambda given: loaded.append(given) or demo_pair)
     plan = planning.plan_calibration(asked, [row], loads)

@@ -144,9 +144,8 @@ def test_a_thinking_budget_forces_the_end_tag_in_every_engine(demo_pair, prompts
         assert one.tokens[7] == ends if place else ends not in one.tokens
         assert [token for t, token in enumerate(one.tokens) if t != place] == [d for t, d in enumerate(drawn) if t != place]
         assert one.thought_cut == (place is not None) and all(one.taken_over)
-        assert math.isnan(np.reshape(one.observed, (20, -1))[7, 2]) == (
-            place is not None
-        )  # no log-probability of a forced token
+        log_probability = np.reshape(one.observed, (20, -1))[7, 2]  # a forced token has none
+        assert math.isnan(log_probability) == (place is not None)
     for block_size in (3, "auto"):
         made = dict(engine.generate(demo_pair, policy, requests, batch_size=3, block_size=block_size, traced=True))
         for i, one in made.items():

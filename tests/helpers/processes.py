@@ -19,8 +19,11 @@ def environment(**extra):
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | extra
 
 
-def run(command, **options):
-    return subprocess.run(command, capture_output=True, text=True, **({"env": environment()} | options))
+def run(command, status=None, **options):
+    """A process that has ended, with this status where one is given."""
+    done = subprocess.run(command, capture_output=True, text=True, **({"env": environment()} | options))
+    assert status in (None, done.returncode), done.stderr
+    return done
 
 
 def run_code(code, **options):
@@ -79,10 +82,10 @@ class ForkServer:
         print(json.dumps(asked | files), file=self._server.stdin, flush=True)
         return Forked(int(self._server.stdout.readline()), files)
 
-    def run(self, program, *arguments, **options):
-        """As `subprocess.run` of a program with these arguments; options as of `start`."""
+    def run(self, program, *arguments, status=0, **options):
+        """As `run` of a program with these arguments; options as of `start`."""
         process = self.start(program, *arguments, **options)
-        status = process.wait()
+        assert process.wait() == status, process.stderr
         return subprocess.CompletedProcess([program, *arguments], status, process.stdout, process.stderr)
 
     def close(self):

@@ -39,13 +39,8 @@ class ScriptedVllm:
         tokenizer = TableTokenizer(WORDS)
         tokenizer.all_special_ids = [ENDS]
         engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
-        config = SimpleNamespace(
-            hf_overrides={"takeover": asdict(engine)},
-            hf_config=SimpleNamespace(),
-            model=model,
-            max_model_len=512,
-            dtype="float32",
-        )
+        config = SimpleNamespace(model=model, hf_overrides={"takeover": asdict(engine)}, hf_config=SimpleNamespace())
+        config.max_model_len, config.dtype = 512, "float32"
         core = SimpleNamespace(call_utility_all_async=self.ask_engines)
         processor = SimpleNamespace(_validate_params=lambda params, tasks: check_params(params))
         own = {"tokenizer": tokenizer, "engine_core": core, "input_processor": processor}

@@ -27,12 +27,10 @@ def evaluate_here(options):
     """What the stock command does with the options that it has read, without lm-eval's thousands of task files."""
     tracker = EvaluationTracker(output_path=options.output_path)
     tasks = ",".join(options.tasks).split(",")
-    named = {
-        name: getattr(options, name, None) for name in ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")
-    }
-    results = simple_evaluate(
-        **named, tasks=tasks, task_manager=find_tasks(tasks, None), bootstrap_iters=0, evaluation_tracker=tracker
-    )
+    names = ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")
+    named = {name: getattr(options, name, None) for name in names}
+    named |= {"tasks": tasks, "task_manager": find_tasks(tasks, None), "bootstrap_iters": 0}
+    results = simple_evaluate(**named, evaluation_tracker=tracker)
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)
     for task in tasks:

@@ -28,9 +28,7 @@ cross_entropy, reverse_kl, entropy, jensen_shannon = map(scores.get, SCORES)
 
 LN2 = math.log(2)
 finite = st.floats(-60, 60, width=32)
-pairs = st.integers(2, 40).flatmap(
-    lambda v: st.tuples(arrays(np.float32, v, elements=finite), arrays(np.float32, v, elements=finite))
-)
+pairs = st.integers(2, 40).flatmap(lambda v: st.tuples(*[arrays(np.float32, v, elements=finite)] * 2))
 
 
 def logits(*probabilities):
@@ -78,9 +76,8 @@ def test_scores_equal_float64(rows, vocab, scale):
     donor[::2] = host[::2] + donor[::2] / 100
     tokens = (host.softmax(-1) + 1e-6).multinomial(1, generator=generator)[:, 0]
     close = dict.fromkeys(SCORES, (2e-5, 2e-6)) | {"log_ratio": (3e-4, 1e-4)}  # of a difference
-    close |= dict.fromkeys(
-        ("margin", "confidence", "top1", "surprise"), (3e-4, 1e-14)
-    )  # of the reference, which subtracts from 1
+    # The reference subtracts from 1.
+    close |= dict.fromkeys(("margin", "confidence", "top1", "surprise"), (3e-4, 1e-14))
     for name, (relative, noise) in close.items():
         score = scores.get(name)
         each = zip(host.double().numpy(), donor.double().numpy(), tokens.tolist(), strict=True)

@@ -137,9 +137,8 @@ def test_a_chat_template_is_chosen_by_its_name():
 def test_a_model_that_writes_no_text_by_transformers_is_refused_at_once(tmp_path):
     shutil.copytree(DEMO["base"], tmp_path / "t5")
     (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
-    with one_line(
-        ArgumentError, "has no class for models of type 't5' that writes text; a newer one may have it, or backend=vllm"
-    ):
+    told = "has no class for models of type 't5' that writes text; a newer one may have it, or backend=vllm"
+    with one_line(ArgumentError, told):
         load_pair(ModelArguments(base=str(tmp_path / "t5"), policy="base"))
 
 

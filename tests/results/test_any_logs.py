@@ -65,11 +65,6 @@ def find(folder, pattern):
     return path
 
 
-def regress(capsys, *words):
-    status = main(["regress", *map(str, words), "--format", "json"])
-    return status, json.loads(capsys.readouterr().out)
-
-
 def test_a_filter_is_chosen_by_name(logs):
     path = find(logs / "guide", "results_*.json")
     said = json.loads(path.read_text())["results"]["texts"]
@@ -78,24 +73,23 @@ def test_a_filter_is_chosen_by_name(logs):
     assert means[0] != means[2]
     run = read_run(path, ReadOptions("boxed"))
     assert list(run.tasks) == ["texts"] and "choices of" in (line := run.notes[0]) and "no filter 'boxed'" in line
-    with pytest.raises(
-        ResultsError, match=r"choices of .* it has none; texts of .* it has no filter 'last' \(--filter\); it has boxed, first"
-    ):
+    told = r"choices of .* it has none; texts of .* it has no filter 'last' \(--filter\); it has boxed, first"
+    with pytest.raises(ResultsError, match=told):
         read_run(path, ReadOptions("last"))
 
 
-def test_two_samples_files_are_compared_by_problem_with_and_without_their_results(logs, tmp_path, capsys):
+def test_two_samples_files_are_compared_by_problem_with_and_without_their_results(logs, tmp_path, answered):
     files = [find(logs / name, "samples_texts_*.jsonl") for name in ("base", "guide")]
     words = ["--filter", "boxed", "--max_drop", "0"]
-    whole = regress(capsys, files[1], "--baseline", files[0], "--allow", "model_args.pretrained", *words)
+    whole = answered("regress", files[1], "--baseline", files[0], "--allow", "model_args.pretrained", *words)
     for file, name in zip(files, ("base", "guide"), strict=True):
         (tmp_path / name).mkdir()
         shutil.copy(file, tmp_path / name)
-    alone = regress(capsys, tmp_path / "guide", "--baseline", tmp_path / "base" / files[0].name, *words)
+    alone = answered("regress", tmp_path / "guide", "--baseline", tmp_path / "base" / files[0].name, *words)
     assert whole[1]["tasks"] == alone[1]["tasks"] and alone[1]["tasks"]["texts"]["difference"] != 0
-    folders = [str(tmp_path / name) for name in ("base", "guide")]
-    main(["leaderboard", *folders, "--vs", folders[0], "--filter", "boxed", "--format", "json"])
-    (versus,) = [row["vs"] for row in json.loads(capsys.readouterr().out)["rows"] if "vs" in row]
+    folders = [tmp_path / name for name in ("base", "guide")]
+    _, board = answered("leaderboard", *folders, "--vs", folders[0], "--filter", "boxed")
+    (versus,) = [row["vs"] for row in board["rows"] if "vs" in row]
     assert versus["acc"]["texts"]["how"] == "paired by problem"
     assert versus["acc"]["texts"]["difference"] == pytest.approx(alone[1]["tasks"]["texts"]["difference"])
 

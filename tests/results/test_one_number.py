@@ -7,7 +7,6 @@ import pytest
 from helpers.demo_runs import run_demo, write_task
 from lm_eval.loggers import EvaluationTracker
 
-from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import PROMPT, problems
 
 POLICIES = {"base": {"policy": "base"}, "random": {"policy": "random", "rate": 0.3}}
@@ -33,22 +32,14 @@ def world(request, tmp_path_factory):
     return folder, len(rows)
 
 
-def ask(capsys, *words):
-    assert main([str(word) for word in words]) == 0
-    return capsys.readouterr().out
-
-
-def test_one_run_has_one_number_in_five_commands(world, tmp_path, capsys):
+def test_one_run_has_one_number_in_five_commands(world, tmp_path, printed, answered):
     folder, count = world
-    board = json.loads(ask(capsys, "leaderboard", *(folder / "results" / name for name in POLICIES), "--format", "json"))
+    _, board = answered("leaderboard", *(folder / "results" / name for name in POLICIES))
     shown = {row["kind"]: row["tasks"][TASK] for row in board["rows"]}
-    ask(
-        capsys, "analyze", *(folder / name for name in POLICIES), "--out", tmp_path / "analysis", "--only", "budget,rates,flips"
-    )
-    budget, flips, rates = (
-        json.loads((tmp_path / "analysis" / f"{name}.json").read_text()) for name in ("budget", "flips", "rates")
-    )
-    ask(capsys, "report", tmp_path / "analysis", "--out", tmp_path / "report.html")
+    runs, analysis, names = [folder / name for name in POLICIES], tmp_path / "analysis", ("budget", "flips", "rates")
+    printed("analyze", *runs, "--out", analysis, "--only", ",".join(names))
+    budget, flips, rates = (json.loads((analysis / f"{name}.json").read_text()) for name in names)
+    printed("report", analysis, "--out", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     for kind, cell in shown.items():
         measured = next(row for row in budget if (row["run"], row["task"]) == (kind, TASK))
@@ -56,10 +47,10 @@ def test_one_run_has_one_number_in_five_commands(world, tmp_path, capsys):
         assert [measured[name] for name in figures] == [cell[name] for name in figures]
         assert f"{cell['acc']:.1%}\n[{cell['acc_low']:.1%}, {cell['acc_high']:.1%}]" in page
         baseline = tmp_path / f"{kind}.json"
-        ask(capsys, "regress", folder / "results" / kind, "--baseline", baseline, "--update")
-        judged = json.loads(ask(capsys, "regress", folder / "results" / kind, "--baseline", baseline, "--format", "json"))
+        printed("regress", folder / "results" / kind, "--baseline", baseline, "--update")
+        _, judged = answered("regress", folder / "results" / kind, "--baseline", baseline)
         assert judged["tasks"][TASK]["now"] == cell["acc"]
-        answers = re.search(r"([\d,]+) of ([\d,]+) answers are right", ask(capsys, "show", folder / kind, "--right"))
+        answers = re.search(r"([\d,]+) of ([\d,]+) answers are right", printed("show", folder / kind, "--right"))
         assert [int(number) for number in answers.groups()] == [round(cell["acc"] * 8 * count), 8 * count]
         assert [row["doc_id"] for row in rates if row["run"] == kind] == [*range(count)]
     assert {row["problems"] for row in flips} == {6}  # each prompt is one

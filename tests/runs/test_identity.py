@@ -39,15 +39,9 @@ CHANGES |= {
     "chance": ({"tau": 1.0}, {"chance": 0.5}),
     "max_gen_toks": (HAND | {"without": "max_gen_toks"}, {"max_gen_toks": 9}),
 }
-TESTED_ELSEWHERE = {
-    "backend",
-    "plugins",
-    "policy_arguments",
-    "engine_arguments",
-    "think_end_token",
-    "add_bos_token",  # changes the prompt's ids, where the tokenizer has a BOS
-    "guide_add_bos_token",
-}  # below, tests/method, tests/vllm
+# Below, in tests/method and in tests/vllm. A BOS changes the prompt's ids, where the tokenizer has one.
+TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments", "engine_arguments", "think_end_token"}
+TESTED_ELSEWHERE |= {"add_bos_token", "guide_add_bos_token"}
 # Of the base or of both, and of the guide alone.
 LOADING = {
     "revision": "v2", "subfolder": "inner", "gguf_file": "q4.gguf", "peft": "acme/lora", "device_map": "auto",

@@ -105,9 +105,8 @@ def test_observations_are_those_of_full_passes(small_pair, prompts, name, direct
         assert len(seen) == len(tokens)
         logits = {}
         for member in small_pair.members:
-            logits[member.role] = torch.from_numpy(
-                all_logits(member.model, request.prompt, tokens, small_pair.vocab_size)
-            ).float()
+            numbers = all_logits(member.model, request.prompt, tokens, small_pair.vocab_size)
+            logits[member.role] = torch.from_numpy(numbers).float()
         host, donor = policy.host, policy.donor
         places = torch.arange(len(tokens))
         expected = {"base_entropy": scores.get("entropy")(logits["base"])}

@@ -154,9 +154,8 @@ def test_a_gate_of_its_own_and_chat(client, expected):
     answer = client.chat.completions.create(model="guided", messages=messages, max_tokens=8, extra_body=never)
     assert answer.takeover == {"tokens": answer.usage.completion_tokens, "takeovers": 0, "realized_rate": 0.0}
     traced = {"vllm_xargs": {"takeover_trace": 1, "takeover_tau": 0, "takeover_kappa": 0}}
-    *events, last = client.chat.completions.create(
-        model="guided", messages=messages, max_tokens=8, stream=True, extra_body=traced
-    )
+    options = {"max_tokens": 8, "stream": True, "extra_body": traced}
+    *events, last = client.chat.completions.create(model="guided", messages=messages, **options)
     places = [place for event in events for place in event.takeover["positions"]]
     assert places == last.takeover["positions"] == list(range(last.takeover["tokens"]))
     assert "".join(event.choices[0].delta.content or "" for event in events) == "".join(last.takeover["trace"]["text"])

@@ -65,9 +65,8 @@ def test_any_number_of_samples_has_the_metrics_that_fit(samples, ks):
     task = make_task(repeats=samples)
     results, logged, _ = score(task, lambda doc, sample: BOXED[doc] if sample == 0 else "I cannot tell")
     assert results["acc,all"] == pytest.approx(1 / samples)
-    assert {key.partition(",")[0] for key in results if key.endswith(",all") and "_stderr" not in key} == {
-        entry["metric"] for entry in list_metrics(samples)
-    }
+    names = {key.partition(",")[0] for key in results if key.endswith(",all") and "_stderr" not in key}
+    assert names == {entry["metric"] for entry in list_metrics(samples)}
     assert {key for key in results if key.startswith("pass@") and "stderr" not in key} == {f"pass@{k},all" for k in ks}
     assert {k: results[f"pass@{k},all"] for k in ks} == pytest.approx({k: k / samples for k in ks})
     assert results[f"maj@{samples},all"] == 1.0
@@ -207,11 +206,8 @@ def test_the_metrics_of_one_problem():
     responses = [r"\boxed{4}"] * 3 + [r"\boxed{5}"] * 2 + ["no idea", r"\boxed{\frac{}{}}", r"<think> \boxed{\frac{1}{}"]
     samples, metrics = score_samples("4", responses)
     assert [sample.answer for sample in samples] == ["4"] * 3 + ["5"] * 2 + [None, r"\frac{}{}", None]
-    assert [sample.outcome for sample in samples] == ["correct"] * 3 + ["incorrect"] * 2 + [
-        "no_answer",
-        "unparsed",
-        "no_answer",
-    ]
+    outcomes = ["correct"] * 3 + ["incorrect"] * 2 + ["no_answer", "unparsed", "no_answer"]
+    assert [sample.outcome for sample in samples] == outcomes
     assert metrics == {
         "acc": 3 / 8, "acc_boxed": 3 / 8, "acc_completed": (3, 7), "unboxed": 0.0, "truncated": 0.125,
         "pass@1": pytest.approx(3 / 8), "pass@2": pytest.approx(1 - 10 / 28),
@@ -321,10 +317,8 @@ def test_packaged_digests_are_those_of_the_open_benchmarks(hub, tmp_path):
     from serve_hub import environment
 
     script = "import sys, json; sys.path.insert(0, 'scripts'); import digest_test_problems as d; print(json.dumps(d.digests()))"
-    done = run_code(script, env=environment(hub.url, str(tmp_path / "hf-home")), cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    done = run_code(script, status=0, env=environment(hub.url, str(tmp_path / "hf-home")), cwd=ROOT)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == json.loads(DIGESTS.read_text())
-    assert [len(found[f"takeover_{name}"]) for name in ("math500", "gsm8k", "amc23", "olympiadbench", "aime24", "aime25")] == [
-        500, 1319, 40, 674, 30, 30
-    ]  # fmt: skip
+    sizes = {"math500": 500, "gsm8k": 1319, "amc23": 40, "olympiadbench": 674, "aime24": 30, "aime25": 30}
+    assert {name: len(found[f"takeover_{name}"]) for name in sizes} == sizes

@@ -245,9 +245,8 @@ def test_what_is_used_of_vllm_is_there_and_what_another_version_lacks_is_named(t
     assert check_next_vllm.report(Path(vllm.__file__).parents[1]) == 0
     assert check_next_vllm.report(tmp_path) == 2
     (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "__init__.py").write_text(
-        "__version__ = '1'\nclass LLMEngine:\n    def add_request(self, prompt): ..."
-    )
+    other = "__version__ = '1'\nclass LLMEngine:\n    def add_request(self, prompt): ..."
+    (tmp_path / "vllm" / "__init__.py").write_text(other)
     assert check_next_vllm.report(tmp_path) == 1
     printed = capsys.readouterr().out
     assert "vllm.LLMEngine has no attribute 'step'" in printed and "vllm.LLMEngine.add_request has no parameter" in printed

@@ -33,16 +33,15 @@ from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.stopping import Terminated
 
 
-def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
+def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, printed):
     out = tmp_path / "mine.json"
     call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "6", "--out", str(out)]
-    assert main(call) == 0
-    printed = capsys.readouterr().out
-    assert "\nce " in printed and "\njs " not in printed  # --score js was not asked for
+    shown = printed(*call)
+    assert "\nce " in shown and "\njs " not in shown  # --score js was not asked for
     page = out.with_suffix(".md").read_text()
     assert "| ce |" in page and "| js |" not in page
-    assert "6 rollouts, " in printed
-    assert "few tokens: below a spike ratio of 0.0" in printed
+    assert "6 rollouts, " in shown
+    assert "few tokens: below a spike ratio of 0.0" in shown
     content = json.loads(out.read_text())
     assert list(content["scores"]) == scores.names()
     assert content["base"]["id"] == "demo-base"
@@ -72,9 +71,8 @@ def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, cap
     assert "6 rollouts (500 prompts were asked for), 36 tokens; 6 of them (100.0%) were cut" in capsys.readouterr().out
     assert "6 of 6 rollouts (100.0%) did not end within --max_gen_toks 6 or the context, and were cut" in caplog.text
     made = read_calibration(tmp_path / "made" / "mine.json")
-    assert made.decoding == {
-        "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 6, "until": [], "seed": 0
-    }  # fmt: skip
+    decoding = {"temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 6, "until": [], "seed": 0}
+    assert made.decoding == decoding
     lm = GuidedTakeover(calibration="made/mine.json", spike_ratio=0.03, base=pair[1], guide=pair[3], enable_thinking=False)
     prompt = lm.apply_chat_template([{"role": "user", "content": PROMPT.format(problem=rows[0])}])
     settings = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 2}
@@ -97,8 +95,7 @@ def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_pat
 def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked_at_hub, tmp_path):
     out = tmp_path / "gsm8k.json"
     options = ["--base", "acme/base@main", "--guide", "acme/guide", "--num_prompts", "3", "--max_gen_toks", "8"]
-    done = forked_at_hub.run("lm-eval-takeover", "calibrate", "--prompts", "openai/gsm8k:main", *options, "--out", out)
-    assert done.returncode == 0, done.stderr
+    forked_at_hub.run("lm-eval-takeover", "calibrate", "--prompts", "openai/gsm8k:main", *options, "--out", out)
     content = json.loads(out.read_text())
     assert content["base"]["id"] == "acme/base"
     assert len(content["guide"]["revision"]) == 40  # the hub's commit
@@ -106,8 +103,8 @@ def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked
     assert (prompts["dataset"], prompts["split"], prompts["field"]) == ("openai/gsm8k:main", "train", "question")
     assert prompts["template"].startswith("Problem: {{question}}\nPlease reason step by step")
     call = ["calibrate", "--prompts", "Idavidrein/gpqa:gpqa_diamond", "--field", "Question", "--num_prompts", "20"]
-    done = forked_at_hub.run("lm-eval-takeover", *call, "--out", tmp_path / "out.json", HF_TOKEN="hf_token")
-    assert done.returncode == 2 and not (tmp_path / "out.json").exists()
+    done = forked_at_hub.run("lm-eval-takeover", *call, "--out", tmp_path / "out.json", HF_TOKEN="hf_token", status=2)
+    assert not (tmp_path / "out.json").exists()
     assert "takeover_gpqa_diamond: rows" in done.stderr.strip().splitlines()[-1]
 
 

@@ -142,31 +142,28 @@ def test_another_rate_in_one_folder_is_the_row_and_the_samples_of_both_stay(tmp_
     assert takeover["parameters"].keys() == takeover["dtypes"].keys() == {"base", "guide"}
 
 
-def test_leaderboard_and_compare_print_one_table_wherever_it_is_called_from(harness, tmp_path, capsys, monkeypatch):
+def test_leaderboard_and_compare_print_one_table_wherever_it_is_called_from(harness, tmp_path, printed, answered, monkeypatch):
     """One reference, one set of names, one order: also where one row is asked for, and where the folder here has a row's name."""
     rows = "guided,thinking=acme/Small,base,random,guide"
-    assert main([*WORDS, "--rows", rows, "--run_dir", str(tmp_path), "--format", "json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    named = {row["model"]: row for row in printed["rows"]}
+    _, board = answered(*WORDS, "--rows", rows, "--run_dir", tmp_path)
+    named = {row["model"]: row for row in board["rows"]}
     assert list(named) == ["guided", "thinking", "base", "random", "guide"]
     assert {row["kind"] for row in named.values()} == {"guided", "thinking", "base", "random", "guide"}
     assert named["guided"]["reference"] == "thinking" and named["guided"]["recovery"]["acc"] == pytest.approx(13 / 10)
-    assert main(["leaderboard", str(tmp_path), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {name: printed[name] for name in ("rows", "warnings")}
-    assert main(["leaderboard", str(tmp_path / "thinking"), str(tmp_path / "guided"), "--format", "json"]) == 0
-    assert [row["kind"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["guided", "thinking"]
+    assert answered("leaderboard", tmp_path) == (0, {name: board[name] for name in ("rows", "warnings")})
+    _, some = answered("leaderboard", tmp_path / "thinking", tmp_path / "guided")
+    assert [row["kind"] for row in some["rows"]] == ["guided", "thinking"]
     (tmp_path / "elsewhere" / "base").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
     for versus in ("base", str(tmp_path / "base")):
-        assert main(["leaderboard", str(tmp_path), "--vs", versus]) == 0
-        assert "Differences from base" in " ".join(capsys.readouterr().out.split())
+        assert "Differences from base" in " ".join(printed("leaderboard", tmp_path, "--vs", versus).split())
 
 
-def test_a_task_that_cannot_be_read_is_left_out_of_rows_that_follow(harness, tmp_path, capsys):
+def test_a_task_that_cannot_be_read_is_left_out_of_rows_that_follow(harness, tmp_path, answered):
     harness.unreadable = {"takeover_demo_graded"}
     words = ["compare", "--tasks", "takeover_demo,takeover_demo_graded", "--rows", "base,guided,random"]
-    assert main([*words, "--run_dir", str(tmp_path), "--format", "json"]) == 0
-    assert [list(row["tasks"]) for row in json.loads(capsys.readouterr().out)["rows"]] == [["takeover_demo"]] * 3
+    _, board = answered(*words, "--run_dir", tmp_path)
+    assert [list(row["tasks"]) for row in board["rows"]] == [["takeover_demo"]] * 3
 
 
 def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
@@ -243,16 +240,15 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path):
     assert not {"base", "calibration", "target_rate", "guide_revision", "guide_device"} & thinking["model_args"].keys()
 
 
-def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys):
-    dry = [*WORDS, "--dry_run", "--format", "md", "--limit", "25"]
-    assert main([*dry, "--run_dir", str(tmp_path / "new")]) == 0
-    printed = capsys.readouterr().out
-    assert "| takeover_demo | 25 | 8 | 200 | 64,000 |" in printed
-    assert "| guide | 1.6 M |" in printed
-    assert printed.count("lm_eval --model guided-takeover") == 4
-    assert not (tmp_path / "new").exists() and "calibration" not in printed
-    assert main([*dry, "--rows", "base,guided,ce@0.07", "--run_dir", str(tmp_path / "new")]) == 0
-    assert f"| calibration |  |  | {500 + 2 * 12 * 100:,} | {(500 + 2 * 12 * 100) * 320:,} |" in capsys.readouterr().out
+def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, printed):
+    dry = [*WORDS, "--dry_run", "--format", "md", "--limit", "25", "--run_dir", tmp_path / "new"]
+    shown = printed(*dry)
+    assert "| takeover_demo | 25 | 8 | 200 | 64,000 |" in shown
+    assert "| guide | 1.6 M |" in shown
+    assert shown.count("lm_eval --model guided-takeover") == 4
+    assert not (tmp_path / "new").exists() and "calibration" not in shown
+    told = f"| calibration |  |  | {500 + 2 * 12 * 100:,} | {(500 + 2 * 12 * 100) * 320:,} |"
+    assert told in printed(*dry, "--rows", "base,guided,ce@0.07")
 
 
 def test_a_grid_that_is_killed_in_every_row_ends_with_the_same_tables(tmp_path, forked):

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -37,23 +38,17 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture
-def printed(capsys):
+def printed(printed):
     """What `leaderboard` prints with these words."""
-
-    def read(*words):
-        capsys.readouterr()
-        assert main(["leaderboard", *map(str, words)]) == 0
-        return capsys.readouterr().out
-
-    return read
+    return partial(printed, "leaderboard")
 
 
 @pytest.fixture
-def board(printed):
+def board(answered):
     """`(rows by name, warnings)`."""
 
     def read(*words):
-        content = json.loads(printed(*words, "--format", "json"))
+        _, content = answered("leaderboard", *words)
         return {row["model"]: row for row in content["rows"]}, content["warnings"]
 
     return read

@@ -55,7 +55,7 @@ def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(
     assert done.results["config"]["takeover"]["tokens"] == original["config"]["takeover"]["tokens"]
 
 
-def test_changed_verdicts_are_listed(finished, tmp_path, capsys, monkeypatch):
+def test_changed_verdicts_are_listed(finished, tmp_path, printed, monkeypatch):
     """A corrected gold answer: the document has changed, its prompt has not."""
     folder, original = finished
     problems = benchmarks.demo.problems()
@@ -70,10 +70,9 @@ def test_changed_verdicts_are_listed(finished, tmp_path, capsys, monkeypatch):
     task.write_text(re.sub(r"version: \S+", "version: 9.9", task.read_text()))
     outcomes = [outcome for _, outcome in original["samples"]["takeover_demo"][1]["filtered_resps"][0]]
     right, first = outcomes.count("correct"), outcomes.index("correct")
-    assert main(["rescore", str(folder), "--include_path", str(tasks), "--output_path", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    assert f"{right} of 24 verdicts changed" in printed
-    row = next(line for line in printed.splitlines() if line.startswith("takeover_demo"))
+    shown = printed("rescore", folder, "--include_path", tasks, "--output_path", tmp_path / "out")
+    assert f"{right} of 24 verdicts changed" in shown
+    row = next(line for line in shown.splitlines() if line.startswith("takeover_demo"))
     assert row.split() == ["takeover_demo", "1", str(first), "correct", "incorrect", answers[1], answers[1]]
     (results,) = (tmp_path / "out").rglob("results_*.json")
     found = json.loads(results.read_text())
@@ -111,20 +110,19 @@ def test_what_cannot_be_rescored_is_one_line(finished, capsys):
     with pytest.raises(ArgumentError, match="--tasks 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
         rescore(run, ["takeover_dmo"], None)
     own = replace(run, asked=[replace(row, task="my_sums") for row in run.asked])
-    with pytest.raises(
-        ArgumentError, match="'my_sums' of the run is not installed; give --include_path, the folder of its task file"
-    ):
+    told = "'my_sums' of the run is not installed; give --include_path, the folder of its task file"
+    with pytest.raises(ArgumentError, match=told):
         rescore(own, [], None)
     with pytest.raises(SystemExit):
         main(["rescore", str(finished[0]), "--verifier", "last_number"])
     assert "invalid choice: 'last_number'" in capsys.readouterr().err
 
 
-def test_another_verifier_judges_the_same_texts_and_leaves_the_verdicts_of_the_run(finished, tmp_path, capsys):
+def test_another_verifier_judges_the_same_texts_and_leaves_the_verdicts_of_the_run(finished, tmp_path, printed):
     folder = shutil.copytree(finished[0], tmp_path / "run")
     before = read_stored_runs(folder)[0].verdicts  # what analyze, show and report read
-    assert main(["rescore", str(folder), "--verifier", "math_verify"]) == 0
-    assert "of 24 verdicts of the run differ from those of math_verify" in capsys.readouterr().out
+    shown = printed("rescore", folder, "--verifier", "math_verify")
+    assert "of 24 verdicts of the run differ from those of math_verify" in shown
     assert read_stored_runs(folder)[0].verdicts == before
 
 
@@ -148,24 +146,19 @@ def test_questions_that_the_run_withheld_stay_withheld(tmp_path):
     assert len(written) == 2 and all("nobody publishes" not in text for text in written) and "withheld" in "".join(written)
 
 
-def show(capsys, folder, *options):
-    assert main(["show", str(folder), *options]) == 0
-    return capsys.readouterr().out
-
-
-def test_a_terminal_obeys_nothing_of_a_stranger_s_run(demo_runs, tmp_path, capsys):
+def test_a_terminal_obeys_nothing_of_a_stranger_s_run(demo_runs, tmp_path, printed):
     folder = shutil.copytree(demo_runs["guided"], tmp_path / "run")
     plant_facts(folder, arguments={"model": "\x1b]0;title\x07"}, takeover={"policy": "\x1b]0;title\x07"})
     plant(folder, "verdicts", answer="\x1b[2J")
-    shown = show(capsys, folder)
+    shown = printed("show", folder)
     assert "\\u001b]0;title" in shown and not {"\x1b", "\x07"} & set(shown)
 
 
-def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_runs, capsys):
+def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_runs, printed):
     run = read_run_folder(demo_runs["guided"])
     one, trace = next((one, trace) for one, trace in run.read_traces(["chosen_from", "token_id", "host_token_id"])
                       if one.stored.takeovers and one.sample == 2)  # fmt: skip
-    text = show(capsys, demo_runs["guided"], "--doc", str(one.doc_id), "--sample", "2")
+    text = printed("show", demo_runs["guided"], "--doc", str(one.doc_id), "--sample", "2")
     rows = zip(*(trace[name].tolist() for name in ("chosen_from", "token_id", "host_token_id")), strict=True)
     taken = [(token, host) for writer, token, host in rows if writer == "guide"]
     marks = re.findall(r"\[([^\]|]*)(\|[^\]]*)?\]", text)
@@ -177,15 +170,15 @@ def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_
     assert f"{one.stored.takeovers} takeovers" in text and f"gold: {gold}" in text
 
 
-def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, capsys):
+def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, printed):
     """Without a base run, but for --rescued: the base's row of the comparison."""
     run = read_run_folder(shutil.copytree(demo_runs["guided"], tmp_path / "compared" / "guided" / "samples"))
     right = [one for one in run.answered if one.correct]
-    printed = show(capsys, tmp_path / "compared", "--right", "--number", "2")
-    assert printed.endswith(f"{len(right)} of {len(run.answered)} answers are right; --number N shows more than 2\n")
-    assert printed.count("highest that did not fire") == 2 and "correct: " in printed
-    assert "doc 0, sample" in printed and "doc 1, sample" in printed  # another problem, no second sample of the first
-    gate, told = run.takeover, printed.split("highest that")[0].split(f"tau {run.takeover['tau']:.3f}, ce at each")[1]
+    shown = printed("show", tmp_path / "compared", "--right", "--number", "2")
+    assert shown.endswith(f"{len(right)} of {len(run.answered)} answers are right; --number N shows more than 2\n")
+    assert shown.count("highest that did not fire") == 2 and "correct: " in shown
+    assert "doc 0, sample" in shown and "doc 1, sample" in shown  # another problem, no second sample of the first
+    gate, told = run.takeover, shown.split("highest that")[0].split(f"tau {run.takeover['tau']:.3f}, ce at each")[1]
     ((_, trace),) = run.read_traces(["chosen_from", "score", "window_mean"], right[:1])
     scores, means = trace["score"].tolist(), np.nan_to_num(trace["window_mean"]).tolist()
     least = [max(gate["tau"], gate["kappa"] * mean) for mean in means]
@@ -194,13 +187,13 @@ def test_answers_of_a_kind_come_with_what_the_gate_saw(demo_runs, tmp_path, caps
     taken = [line for writer, line in zip(trace["chosen_from"], lines, strict=True) if writer == "guide"]
     assert [line.split("  ")[0] for line in told.splitlines()[1:]] == taken and all(" > " in line for line in taken)
     highest = max(np.flatnonzero(trace["chosen_from"] == "base"), key=scores.__getitem__)
-    assert lines[highest] in printed.split("highest that did not fire, ")[1] and " < " in lines[highest]
+    assert lines[highest] in shown.split("highest that did not fire, ")[1] and " < " in lines[highest]
     with pytest.raises(ArgumentError, match="--rescued: no row of the base beside"):
         main(["show", str(tmp_path / "compared"), "--rescued"])
     base = read_run_folder(shutil.copytree(demo_runs["base"], tmp_path / "compared" / "base" / "samples"))
     failed = {one.doc_id for one in base.answered} - {one.doc_id for one in base.answered if one.correct}
     rescued = [one for one in right if one.doc_id in failed]
-    assert f"{len(rescued)} of {len(run.answered)} answers are rescued" in show(capsys, tmp_path / "compared", "--rescued")
+    assert f"{len(rescued)} of {len(run.answered)} answers are rescued" in printed("show", tmp_path / "compared", "--rescued")
     with pytest.raises(ArgumentError, match="--missed: no row of the guide beside"):
         main(["show", str(tmp_path / "compared"), "--missed"])
 
@@ -216,18 +209,18 @@ def test_the_test_that_held_a_score_is_named_and_the_donors_token(score, mean, h
     assert why.startswith(f"  held by {held}") and why.endswith("; the guide's likeliest token: [fox]")
 
 
-def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, capsys):
+def test_a_missed_answer_is_wrong_where_the_guide_is_right(tmp_path, printed):
     tokens = list(range(8))
     for row, right in (("guided", (False, False, True)), ("guide", (True, False, True))):
         rollouts = {("t", doc, 0): (tokens, {}, correct, "1") for doc, correct in enumerate(right)}
         policy = {"guided": "disagreement", "guide": "guide"}[row]
         write_run(tmp_path / row / "samples", policy, rollouts, {("t", doc): ("2 + 2", "4") for doc in range(3)})
-    shown = show(capsys, tmp_path, "--missed", "--number", "3")
+    shown = printed("show", tmp_path, "--missed", "--number", "3")
     assert shown.endswith("1 of 3 answers are missed\n") and "task t, doc 0, sample 0" in shown
     assert f"likeliest token: not known; `lm-eval-takeover score {tmp_path}/guided/samples` reads it" in shown
     run = read_run_folder(tmp_path / "guided")
     score_run(run.folder, {one.stored.key: {"guide_top": [5] * 8} for one in run.answered})
-    assert "the guide's likeliest token: [" in show(capsys, tmp_path, "--missed")
+    assert "the guide's likeliest token: [" in printed("show", tmp_path, "--missed")
 
 
 @pytest.mark.parametrize(("words", "hosts", "marked"), [

@@ -191,9 +191,8 @@ def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, t
     assert main(["report", str(tmp_path / "analysis"), "--effects", str(measured), "--out", str(report)]) == 0
     page, examples = report.read_text(), json.loads((measured / "effect_examples.json").read_text())["positions"]
     assert page.count('<details class="effect">') == len(examples) > 5
-    assert page.count(">correct <") == sum(
-        one["correct"] for example in examples for role in ("host", "donor") for one in example[role]["behind"]
-    )
+    sides = [example[role] for example in examples for role in ("host", "donor")]
+    assert page.count(">correct <") == sum(one["correct"] for side in sides for one in side["behind"])
     assert examples[0]["donor"]["token"].strip() in page and page.count("<svg") == 8
     with pytest.raises(ArgumentError, match="expected the --out of an effects command that has ended"):
         main(["report", str(tmp_path / "analysis"), "--effects", str(tmp_path), "--out", str(report)])
@@ -235,9 +234,8 @@ def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_r
     requests = [form.next_token(one) for one in taken]
     for role, tokens in ((run.host, [one.host_token for one in taken]), (run.donor, [one.donor_token for one in taken])):
         assert writer.draw(ALONE[role](), requests) == tokens
-    controls = candidates["control"].choose(
-        6, 0, lambda them: writer.draw(ALONE[run.donor](), [form.next_token(one) for one in them])
-    )
+    draw = lambda them: writer.draw(ALONE[run.donor](), [form.next_token(one) for one in them])  # noqa: E731
+    controls = candidates["control"].choose(6, 0, draw)
     assert len(controls) == 6 and all(one.host_token != one.donor_token for one in controls)
     assert sum(1 / one.inclusion for one in controls) == pytest.approx(candidates["control"].expected, rel=0.8)
     writer.run.close()

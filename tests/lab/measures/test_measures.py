@@ -148,9 +148,8 @@ def test_enrichment_has_an_interval_over_problems():
         at_peaks = np.array([12, 18]) if doc % 3 == 0 else np.array([0, 30])
         counts = {"in_set": at_peaks, "in_base": np.array([20, 280])}
         rows += [{"task": "t", "doc_id": doc, "run": "base", "set": "peaks", "score": "ce", **counts}] * 4
-    (row,) = (
-        planning.tabulate_planning(make_frame(rows)).filter(pl.col("task") == "t", pl.col("class") == "planning").to_dicts()
-    )
+    table = planning.tabulate_planning(make_frame(rows))
+    row = table.filter(pl.col("task") == "t", pl.col("class") == "planning").row(0, named=True)
     assert row["enrichment"] == pytest.approx((4 / 30) / (20 / 300))
     half = 1.96 * np.sqrt(2 / 9 / 60) * 12 / 30 / (20 / 300)  # of the share of problems with such peaks
     assert (row["low"], row["high"]) == (pytest.approx(2 - half, abs=0.1), pytest.approx(2 + half, abs=0.1))
@@ -253,9 +252,8 @@ def test_ranks_and_near_positions_by_hand():
     }  # fmt: skip
     one = SampleTokens(("t", 0, 0), columns)
     ranks = outcomes.tabulate_ranks(make_frame([{"task": "t", "run": "r", "doc_id": 0, **outcomes.measure_ranks(one)}] * 2))
-    assert dict(ranks.select("rank", "takeovers").iter_rows()) == {
-        "1": 0, "2": 0, "3": 2, "4-10": 2, "11-100": 0, ">100": 2,
-    }  # fmt: skip
+    expected = {"1": 0, "2": 0, "3": 2, "4-10": 2, "11-100": 0, ">100": 2}
+    assert dict(ranks.select("rank", "takeovers").iter_rows()) == expected
     measured = make_frame([{"task": "t", "run": "r", "direction": "forward", **outcomes.measure_cross(one, 0.15)}])
     acc = pl.DataFrame({"task": "t", "run": "r", "acc": 0.5, "acc_host": 0.25, "acc_donor": [None]})
     (row,) = outcomes.tabulate_cross(measured, acc, 0.15).to_dicts()

@@ -151,14 +151,13 @@ def test_a_stopped_command_goes_on_and_writes_the_index_at_its_end(tmp_path, mon
     assert len((tmp_path / "index.md").read_text().split("\n## ")) == 5
 
 
-def test_a_dry_run_prints_commands_and_memory(tmp_path, capsys):
+def test_a_dry_run_prints_commands_and_memory(tmp_path, printed):
     """Of all items, so each of their rows is one of compare's."""
     words = ["paper", "--pair", "demo", "--limit", "3", "--run_dir", str(tmp_path)]
     with paper_here():
-        assert main([*words, "--dry_run", *SMALL[:5]]) == 0
-    printed = capsys.readouterr().out
-    assert "Cache / batch" in printed
-    assert "lm-eval-takeover score" in printed and "lm_eval --model guided-takeover" in printed
+        shown = printed(*words, "--dry_run", *SMALL[:5])
+    assert "Cache / batch" in shown
+    assert "lm-eval-takeover score" in shown and "lm_eval --model guided-takeover" in shown
     assert not (tmp_path / "index.md").exists()
 
 

@@ -91,9 +91,8 @@ def test_a_rollout_is_packed_with_all_that_is_shown_of_it_and_a_rate_off_the_ask
     index = read_index(small)
     assert [run["name"] for run in index["runs"]] == ["base", "guided"]
     assert (index["base"], index["compared"]) == (0, 1)
-    assert {tuple(sample[-1:]) for problem in index["problems"] for run in problem["runs"] for sample in run} == {
-        (number,) for number in range(64)
-    }
+    samples = [sample for problem in index["problems"] for run in problem["runs"] for sample in run]
+    assert {sample[-1] for sample in samples} == {*range(64)}
     header, (score, host, donor, rank) = read_rollout(small, index["problems"][0]["runs"][1][0][-1])
     assert header["taken"] == [5, 20, 30] and header["same"] == [5]
     assert header["host"].keys() == {"20", "30"}
@@ -284,9 +283,8 @@ def test_hostile_texts_are_texts(page, hostile):
     assert page.evaluate("document.querySelectorAll('main script, main img, main a[href^=javascript]').length") == 0
     shown = page.evaluate("document.querySelector('#problem').innerText")
     assert "<script>console.log('out')</script>" in shown and "\\u202e" in shown and "\u202e" not in shown
-    assert (
-        page.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")[-1] == "\\[\\unknown\\]"
-    )
+    code = page.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")
+    assert code[-1] == "\\[\\unknown\\]"
     for part in ("#show", "header"):
         assert page.evaluate(TOO_WIDE) <= 0
         page.evaluate(f"document.querySelector('{part}').scrollIntoView()")
