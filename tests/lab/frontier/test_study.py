@@ -1,42 +1,36 @@
-"""frontier: methods against cost, areas and bands, and folders of several comparisons."""
+"""frontier: methods of a comparison against cost, and folders of several comparisons."""
 
 import csv
 import json
 import statistics
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
-from frontier_area import CURVES, simulate  # the committed simulation, at a small size
 from helpers.one_line import one_line
 from helpers.results import takeover, write_results
 from helpers.stock import comparing_here
-from scipy.integrate import trapezoid
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.running import write_costs
 from lm_eval_takeover.errors import ArgumentError, ResultsError, TakeoverError
 from lm_eval_takeover.lab.frontier import AREA_AXES
-from lm_eval_takeover.lab.frontier.curves import Curve, Oracle, compare_areas, find_areas, find_band, find_cap, find_least_costs
 from lm_eval_takeover.lab.frontier.output import draw_frontier, write_frontier
 from lm_eval_takeover.lab.frontier.study import describe_frontier
 from lm_eval_takeover.results.files import join_calls, read_run
 from lm_eval_takeover.results.kept_rows import ComparedRow, write_kept_rows
-from lm_eval_takeover.results.statistics import paired_difference
 
 
-def test_a_method_and_a_drafted_guide_stand_in_the_picture(tmp_path, capsys):
+def test_a_method_and_a_drafted_guide_stand_in_the_picture(tmp_path, printed, answered):
     """A drafted guide is a point where passes are counted: its own texts, in fewer passes; right of it nothing is saved."""
     run_dir = tmp_path / "grid"
     words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,drafted,random", "--rates", "0.1,0.4"]
     words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3", "--batch_size", "16", "--quiet"]
     with comparing_here():
-        assert main([*words, "--run_dir", str(run_dir)]) == 0
-    assert main(["frontier", str(run_dir), "--out", str(run_dir), "--cost", "passes"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "A method that costs more saves nothing." in printed and "measured against guide" in printed
+        table = printed(*words, "--run_dir", run_dir)
+    shown = " ".join(f"{table} {printed('frontier', run_dir, '--out', run_dir, '--cost', 'passes')}".split())
+    assert "A method that costs more saves nothing." in shown and "measured against guide" in shown
     assert not [*run_dir.glob("calibration*")]  # for the share of `random` none is needed
     table = csv.DictReader((run_dir / "frontier.csv").read_text().splitlines())
     lines = {line["row"]: line for line in table if line["task"] == "average"}
@@ -54,9 +48,8 @@ def test_a_method_and_a_drafted_guide_stand_in_the_picture(tmp_path, capsys):
     picture = (run_dir / "frontier.svg").read_text()
     assert picture.count("<title>random@0.4: Acc") == 1 and ">random</text>" in picture
     assert ">drafted</text>" in picture and "<title>drafted" not in picture
-    assert main(["leaderboard", str(run_dir), "--format", "json"]) == 0
-    board = json.loads(capsys.readouterr().out)["rows"]
-    assert {str(row["realized_rate"]) for row in board} == {line["realized_rate"] for line in lines.values()}
+    _, board = answered("leaderboard", run_dir)
+    assert {str(row["realized_rate"]) for row in board["rows"]} == {line["realized_rate"] for line in lines.values()}
 
 
 @pytest.mark.parametrize("policy", ["random", "early"])
@@ -133,9 +126,8 @@ def test_each_axis_has_the_methods_that_have_a_cost_there_and_one_that_can_write
     far, short, hand = (0.5 * (1 - 0.5 * cost) for cost in (0.5, 0.2, 0.1))
     assert read_areas(made.all_areas, "share") == pytest.approx({"far": far, "short": short, "hand": hand})
     assert read_areas(made.all_areas, "changed")["mix"] == pytest.approx(far)
-    assert read_areas(made.all_areas, "asked") == dict.fromkeys(
-        ["far", "short", "hand", "mix"]
-    )  # one cost at all rates: no area
+    # One cost at all rates: no area.
+    assert read_areas(made.all_areas, "asked") == dict.fromkeys(["far", "short", "hand", "mix"])
     shown = {line["row"]: [line[f"{name}_rate"] for name in ("realized", "changed", "asked")] for line in made.averages}
     assert (shown["far@0.1"], shown["mix@0.1"]) == ([0.1, 0.1, 1.0], [None, 0.1, 1.0])
 
@@ -186,9 +178,8 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     shown = f"{100 * area:+.1f}", "{:.0f} ({:.0f} to {:.0f})".format(*(100 * each for each in (share, *ends)))
     assert all(text in table for text in (*shown, "Of oracle, %", "if effects of single takeovers add up"))
     assert "<title>oracle@0.1: Acc" in draw_frontier(made.averages, "share")
-    (tmp_path / "effects.json").write_text(
-        json.dumps([known[0] | {"shrunk": 1e-28, "effect": 0.0}])
-    )  # nothing is worth a thing
+    worthless = known[0] | {"shrunk": 1e-28, "effect": 0.0}
+    (tmp_path / "effects.json").write_text(json.dumps([worthless]))
     assert all(area["oracle_share"] in (None, 1) for area in describe_frontier(runs, tmp_path).all_areas)
     of_another = {"run": "ce@0.05"}, r"is of the run 'ce@0.05'; expected those of a row here"
     strange = [known[0] | {"doc_id": 6}], "has an effect on .*6.*; expected problems that the rows have"
@@ -295,20 +286,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         main(["frontier", str(tmp_path / "one"), "--out", str(tmp_path / "file")])
 
 
-def test_the_leaderboard_of_a_folder_leaves_out_drafted_which_has_the_text_of_guide(tmp_path, capsys):
+def test_the_leaderboard_of_a_folder_leaves_out_drafted_which_has_the_text_of_guide(tmp_path, answered):
     write_comparison(tmp_path / "one", ALONE | NEAR | {"drafted": ALONE["guide"]})
     for given, count in ((tmp_path / "one", 4), (tmp_path / "one" / "drafted", 1)):
-        assert main(["leaderboard", str(given), "--format", "json"]) == 0
-        rows = json.loads(capsys.readouterr().out)["rows"]
+        rows = answered("leaderboard", given)[1]["rows"]
         assert len(rows) == count and ("drafted" in {row["model"] for row in rows}) <= (count == 1)
 
 
-def test_after_a_stopped_call_with_another_limit_each_row_has_its_last_results(tmp_path, capsys):
+def test_after_a_stopped_call_with_another_limit_each_row_has_its_last_results(tmp_path, answered):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     given = takeover("base", base="acme/Small-Base")
     write_results(tmp_path / "one/base/results", {"takeover_demo": [1] * 12}, run=given, date="2026-01-02T00-00-00")
-    assert main(["leaderboard", str(tmp_path / "one"), "--vs", str(tmp_path / "one/base"), "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    rows = answered("leaderboard", tmp_path / "one", "--vs", tmp_path / "one/base")[1]["rows"]
     sizes = {row["model"]: row["tasks"]["takeover_demo"]["problems"] for row in rows}
     assert sizes == dict.fromkeys(ALONE | NEAR, 6) | {"base": 12}
 
@@ -325,95 +314,3 @@ def test_only_folders_of_compare_are_read(tmp_path):
             merge(tmp_path, "empty")
     with pytest.raises(ArgumentError, match=r"has no effects.json; expected what `effects --out` wrote"):
         main(["frontier", str(tmp_path / "one"), "--effects", str(tmp_path), "--out", str(tmp_path / "new")])
-
-
-def curve(costs, gains, problems=50):
-    spread = np.random.default_rng(0).normal(0, 0.1, problems)
-    return Curve(np.array(costs), [np.array([gain + spread - spread.mean() for gain in gains])])
-
-
-@pytest.mark.parametrize(("costs", "cap"), [([0.02, 0.05, 0.1], 0.1), ([0.03, 0.2], 0.1), ([0.2], 0.07), ([0.04], 0.04)])
-def test_areas_are_those_of_the_trapezoid_rule_between_the_steps(costs, cap):
-    gains = np.sort(np.random.default_rng(1).random(len(costs)))
-    grid = np.linspace(0, cap, 200_001)
-    known = np.array([0, *costs]), np.array([0, *gains])
-    area = trapezoid(np.interp(grid, *known), grid) / cap
-    assert find_areas(*known, cap) == pytest.approx(area, abs=1e-6)
-    (measured,) = compare_areas({"ce": curve(costs, gains)}, [], cap)
-    for side, bound in zip(("right", "left"), measured.area.steps, strict=True):  # the step below and the step above
-        places = np.searchsorted(known[0], grid, side) - (side == "right")
-        assert trapezoid(known[1][places], grid) / cap == pytest.approx(bound, abs=1e-4)
-    assert measured.area.interval().low < measured.area.steps[0] < measured.area.mean.value < measured.area.steps[1]
-
-
-def test_methods_are_compared_where_there_is_something_to_compare_with_and_each_pair_is_corrected_once():
-    curves = {"ce": curve([0.05, 0.1], [0.5, 0.6]), "random": curve([0.05, 0.1], [0.1, 0.1])}
-    ce, random = compare_areas(curves, ["random", "entropy"], 0.1)
-    assert ce.versus == "random" and ce.difference.mean.value == pytest.approx(0.4 * 0.25 + (0.4 + 0.5) / 2 * 0.5)
-    assert (random.versus, random.difference, random.p_holm) == (None, None, None)
-    areas = compare_areas(curves, ["random", "ce"], 0.1)
-    assert [(area.method, area.versus) for area in areas] == [("ce", "random"), ("random", "ce")]
-    assert {area.p_holm for area in areas} == {ce.difference.p_value()}  # one pair, so nothing to correct
-    both = curve([0.05, 0.3], [0.2, 0.4]), curve([0.06], [0.2])
-    assert (find_cap(both), find_cap(both[:1]), find_cap([])) == (0.06, 0.1, 0.1)
-
-
-def test_least_costs_are_first_crossings_along_the_axis():
-    donor = [np.full(50, 0.8)]
-    half, most, low, high = find_least_costs(curve([0.05, 0.1], [0.4, 0.8]), donor, 0.0).values()
-    assert (half, most) == pytest.approx((0.05, 0.05 + 0.05 * 0.8)) and low <= most <= high
-    unknown = find_least_costs(curve([20, 60], [0.6, 0.8]), donor, None)
-    assert unknown["least_cost_50"] == 20  # nothing is known of less
-    flat = find_least_costs(curve([1, 1, 1], [0.1, 0.5, 0.8]), donor, None)
-    assert [*flat.values()] == [1] * 4  # all rates have one cost
-    assert [*find_least_costs(curve([0.05], [0.3]), donor, 0.0).values()] == [None] * 4
-
-
-@pytest.mark.parametrize("shared", [0.0, 0.9], ids=["apart", "together"])
-def test_a_band_holds_all_points_at_once_where_intervals_of_single_points_do_not(shared):
-    """Eight points whose problems vary apart, or nearly together."""
-    generator, gains, held = np.random.default_rng(2), np.linspace(0.1, 0.6, 8), []
-    for _ in range(200):
-        common, own = (generator.normal(size=(rows, 60)) for rows in (1, 8))
-        noise = 0.3 * (shared * common + (1 - shared**2) ** 0.5 * own)
-        one = Curve(np.arange(8), [gains[:, None] + noise])
-        single = [paired_difference(rows, False).interval() for rows in one.gains[0]]
-        bands = find_band(one), single
-        pairs = [zip(band, gains, strict=True) for band in bands]
-        held.append([all(part.low < gain < part.high for part, gain in pair) for pair in pairs])
-        assert all(wide.low <= own.low for wide, own in zip(*bands, strict=True))
-    together, singly = np.mean(held, axis=0)
-    assert 0.92 <= together <= 0.985 and singly < together - (0.2 if not shared else 0.03)
-
-
-def test_no_set_of_takeovers_gains_more_than_the_oracle_at_its_cost():
-    """Against all sets of eight, at the costs where the oracle's curve bends; what there is to gain is its end."""
-    generator = np.random.default_rng(4)
-    costs, gains = generator.uniform(0.001, 0.01, 8), generator.normal(0.03, 0.05, 8)
-    sets = np.array(list(product([0, 1], repeat=8)))
-    oracle = Oracle.of(costs, gains, 1.0)
-    for cost, gain in zip(*(values[0] for values in oracle.curve()), strict=True):
-        assert gain == pytest.approx((sets @ gains)[sets @ costs <= cost + 1e-12].max())
-    assert oracle.gain(1.0) == pytest.approx(gains[gains > 0].sum())
-    half = Oracle.of(costs, gains, 0.05)
-    grid = np.linspace(0, 0.1, 100_001)
-    assert half.gain(1.0) == 0.05
-    assert half.area(0.1) == pytest.approx(np.mean([half.gain(cost) for cost in grid[::100]]), rel=0.01)
-
-
-@pytest.mark.parametrize("shape", CURVES)
-def test_intervals_cover_and_copies_do_not_differ(shape):
-    found = simulate(np.random.default_rng(3), CURVES[shape], 60, 250)
-    assert min(found.covered, found.at_the_rates) >= 0.92 and found.differed <= 0.07
-
-
-def test_two_methods_differ_where_no_curve_between_the_measured_rates_makes_them_equal():
-    """Equal jumps in all stretches: areas are 25 points apart, steps 10 points about each."""
-    one, other = (
-        curve([0.02, 0.04, 0.06, 0.08, 0.1], gains) for gains in ([0.1, 0.2, 0.3, 0.4, 0.5], [0.3, 0.5, 0.6, 0.7, 0.8])
-    )
-    ce, _ = compare_areas({"ce": one, "random": other}, ["random"], 0.1)
-    assert ce.difference.steps == pytest.approx((0.2 - 0.58, 0.3 - 0.42)) and ce.difference.interval().high < 0
-    assert ce.difference.p_value() == pytest.approx(replace(ce.difference.mean, value=0.3 - 0.42).p_value())
-    same, _ = compare_areas({"ce": one, "random": one}, ["random"], 0.1)
-    assert same.difference.p_value() == 1 and same.difference.interval().high > 0.1
