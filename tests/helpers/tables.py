@@ -1,4 +1,4 @@
-"""Tables of judged answers in `data/`, one JSON object a line, in the order of the files."""
+"""Tables of judged answers, problems and keys in `data/`, one JSON object a line, in the order of the files."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The keys of samples stay what they were, and runs of one process do not mix."""
 
 import pytest
+from helpers.tables import read_table
 from lm_eval.api.instance import Instance
 from transformers import AutoTokenizer
 
@@ -10,8 +11,6 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.benchmarks import score_all
 from lm_eval_takeover.tasks.verdicts import score_samples
 
-DRAWN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": ["\n\n"]}
-
 written = AutoTokenizer.from_pretrained(DEMO["guide"]).backend_tokenizer.to_str()
 
 
@@ -19,23 +18,7 @@ written = AutoTokenizer.from_pretrained(DEMO["guide"]).backend_tokenizer.to_str(
     digest_of_text(written).hex() != "0fc89c1a1d6b6ccd49ac30d2955e183e",
     reason="this version of tokenizers writes the demo's tokenizer in another form, which is in every key",
 )
-@pytest.mark.parametrize(("arguments", "settings", "identity", "of_task", "keys"), [
-    (
-        {"tau": 1.5, "kappa": 2.0, "seed": 7}, DRAWN,
-        "7904d6fbcb6e2ed1a2bbb110e32e4683", "e0f0d134f994caebd23ef4dbdeeb7c3a",
-        ["7463e141b5d7c2f54fd74452c8c04166", "319e555973a9f6e9feb37b877b8e215c"],
-    ),
-    (
-        {"policy": "random", "rate": 0.3}, DRAWN | {"temperature": 1.0, "top_p": 1.0, "top_k": 5, "min_p": 0.1, "until": []},
-        "db6245137acbd28d49fbcdeebd153808", "1e0e9388f715706ddce1a977828f6e58",
-        ["d3650f015d70332a05982339a4336472", "30d58dfba6b453fc8d470e2be0722ea6"],
-    ),
-    (
-        {"policy": "guide"}, {"do_sample": False, "max_gen_toks": 2, "until": ["Step"]},
-        "f80437bbef9d89df121c43f209cf6684", "758d5017fe593f0e4b9bf47b0af42003",
-        ["33f23197c82506b770a595400bacc8fd", "7892e11c9c2f57f62a3e2ffe759096e3"],
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(("arguments", "settings", "identity", "of_task", "keys"), read_table("known_keys"))
 def test_fixed_requests_have_the_keys_that_they_always_had(folder, arguments, settings, identity, of_task, keys):
     """And once they are answered, no weights are loaded for them."""
     document, prompt = {"problem": "How far?", "answer": "7"}, ("Problem: how far?", settings)

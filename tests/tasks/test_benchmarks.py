@@ -12,6 +12,7 @@ from helpers.pairs import ROOT
 from helpers.processes import HELPERS
 from helpers.read_once import value_once
 from helpers.scripted import Scripted
+from helpers.tables import read_table
 from lm_eval import evaluator
 
 import lm_eval_takeover
@@ -35,7 +36,6 @@ METRICS = {entry["metric"] for entry in list_metrics(8)}
 def evaluate(server, *arguments):
     """lm-eval's results of a model that knows the gold answers: see `scripted.py`."""
     done = server.run(HELPERS / "scripted.py", *arguments, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -73,7 +73,6 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub,
         "print(json.dumps([rows, r['versions']]))"
     )
     done = forked_at_hub.run(script, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
     results, versions = json.loads(done.stdout.splitlines()[-1])
     assert float(versions["takeover_math"]) == 1.3
     group, error, _ = results.pop("takeover_math")
@@ -81,19 +80,6 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub,
     sizes = [size for *_, size in results.values()]
     assert group != pytest.approx(sum(acc * size for acc, _, size in results.values()) / sum(sizes))
     assert error == pytest.approx(sum(stderr**2 for _, stderr, _ in results.values()) ** 0.5 / 6)
-
-
-# The first five and the last of each draw, so that no machine and no later version draws others unnoticed.
-DRAWN = {
-    "takeover_math500_100": ("unique_id", [
-        f"test/{name}.json" for name in ("precalculus/807", "algebra/2584", "precalculus/927", "number_theory/1032",
-                                         "precalculus/1303", "precalculus/356")]),
-    "takeover_olympiadbench_100": ("id", ["1606", "1612", "1613", "1664", "1687", "3095"]),
-    "takeover_gsm8k_100": ("problem", [
-        "John drives for 3 hours at a speed of 60", "Raymond and Samantha are cousins. Raymon",
-        "A candle melts by 2 centimeters every ho", "John buys twice as many red ties as blue",
-        "Jean has 30 lollipops. Jean eats 2 of th", "Every day Charisma meditates for 15 minu"]),
-}  # fmt: skip
 
 
 def test_the_papers_sizes_and_draws(forked_at_hub):
@@ -106,7 +92,7 @@ def test_the_papers_sizes_and_draws(forked_at_hub):
     assert paper["group_subtasks"]["takeover_paper"] == [task for task in sizes if "gpqa" not in task]
     assert paper["results"]["takeover_paper"]["acc,all"] == pytest.approx(7 / 8)
     assert paper["results"]["takeover_paper_all"]["acc,all"] == pytest.approx(7 / 8)
-    for task, (column, expected) in DRAWN.items():
+    for task, column, expected in read_table("drawn_problems"):  # the first five and the last, so that no version draws others
         found = [sample["doc"][column][:40] for sample in paper["samples"][task]]
         assert [*found[:5], found[-1]] == expected
 
@@ -122,7 +108,6 @@ def test_draws_do_not_depend_on_the_order_of_rows():
 
 def test_every_gold_verifies_in_every_form_and_no_near_miss_does(forked_at_hub):
     done = forked_at_hub.run(ROOT / "benchmarks" / "gold_forms.py", "--show", cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
     rows = [re.split(r"\|", line)[1:-1] for line in done.stdout.splitlines() if line.startswith("|")][2:]
     assert {f"takeover_{name}": int(golds) for name, golds, *_ in rows} == COUNTS
     for name, golds, forms, failed, misses, accepted in rows:
@@ -166,8 +151,7 @@ def gated(forked_at_hub, monkeypatch):
 
 
 def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated):
-    done = gated.run("lm_eval", "--model", "guided-takeover", "--tasks", "takeover_gpqa_diamond")
-    assert done.returncode == 2, done.stderr[-2000:]
+    done = gated.run("lm_eval", "--model", "guided-takeover", "--tasks", "takeover_gpqa_diamond", status=2)
     assert "Traceback" not in done.stderr
     told = "takeover_gpqa_diamond needs the gated data set Idavidrein/gpqa: accept its terms"
     assert told in done.stderr.splitlines()[-1]
@@ -175,36 +159,18 @@ def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated):
 
 def test_without_access_to_gpqa_the_other_tasks_of_its_group_run(gated):
     done = gated.run(HELPERS / "scripted.py", "takeover_all", "null", "3", cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-3000:]
     assert "their group's averages leave it out" in done.stderr
     results = json.loads(done.stdout.splitlines()[-1])["results"]
     assert "acc,all" not in results["takeover_gpqa_diamond"]
     assert results["takeover_all"]["acc,all"] == pytest.approx(7 / 8)
 
 
-# A made-up problem in the columns of each data set, and its gold answer as a document has it.
-MADE_UP = {
-    "math500": ({"problem": "Add $1 + \\frac12$.", "solution": "-", "answer": r"\frac{3}{2}", "level": 1}, r"\frac{3}{2}"),
-    "gsm8k": ({"question": "1200 and 34?", "answer": "1200 + 34 = <<1200+34=1234>>1234\n#### 1,234"}, "1234"),
-    "amc23": ({"id": 1, "question": "What is $3^3$?", "answer": "27.0"}, "27"),
-    "aime24": ({"ID": "2024-0-1", "Problem": "What is 30 + 3?", "Answer": 33, "Solution": "-"}, "33"),
-    "aime25": ({"id": "1", "problem": "What is 30 + 3?", "answer": "033"}, "33"),
-    "olympiadbench": ({"id": 1, "context": "A square of area 9.", "question": "Its side?", "final_answer": ["$3$"], "unit": "cm",
-                       "is_multiple_answer": False, "error": None, "subfield": "Geometry"}, r"3\text{ cm}"),
-    "aime26": ({"id": "1", "problem": "What is 30 + 3?", "answer": "33.0"}, "33"),
-    "hmmt_feb26": ({"problem": "Half of 3?", "answer": " \\frac{3}{2}", "problem_idx": 1}, r"\frac{3}{2}"),
-    "gpqa_diamond": ({"Question": "Which?", "Correct Answer": "yes", "Incorrect Answer 1": "no", "Incorrect Answer 2": "maybe",
-                      "Incorrect Answer 3": "never", "Record ID": "1", "Canary String": "c"}, "B"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MADE_UP)
-def test_a_made_up_problem_in_the_columns_of_the_data_set_is_scored(name, monkeypatch):
+@pytest.mark.parametrize(("name", "row", "gold"), read_table("made_up_problems"))
+def test_a_made_up_problem_in_the_columns_of_the_data_set_is_scored(name, row, gold, monkeypatch):
     """Without any data: where the stand-in for the hub is missing, this is what tests the benchmarks."""
-    row, gold = MADE_UP[name]
     rows = datasets.Dataset.from_list([row, row])
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict(train=rows, test=rows))
-    task = load_named_tasks([f"takeover_{name}"])[f"takeover_{name}"]
+    task = load_named_tasks([name])[name]
     found = evaluator.evaluate(Scripted(), {"tasks": {name: task}, "groups": {}}, bootstrap_iters=0)
     assert [doc["answer"] for doc in task.test_docs()] == [gold] * 2
     results = found["results"][name]
