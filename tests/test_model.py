@@ -162,12 +162,6 @@ def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
         Setup(backend=lm.engine, prompts=None).make_requests(["a <new138>"], [0])
 
 
-def test_enable_thinking_reaches_the_guides_template():
-    messages = [{"role": "user", "content": "2 + 2?"}]
-    default, on, off = (GuidedTakeover(enable_thinking=value).apply_chat_template(messages) for value in (None, True, False))
-    assert default == on and off == default + "<think>\n\n</think>\n\n"
-
-
 def test_a_special_token_with_two_names_is_a_warning(tmp_path, caplog):
     guide = save_random_model(tmp_path / "renamed", vocab_size=512, seed=1)
     for path in guide.glob("tokenizer*.json"):

@@ -21,7 +21,7 @@ from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair import pair as pairs
 from lm_eval_takeover.pair.ids import find_revision, identify, locate
-from lm_eval_takeover.pair.member import Member, refuse_unread
+from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair, load_pair
 
 BOTH = {"base": str(DEMO["base"]), "guide": str(DEMO["guide"])}
@@ -312,21 +312,3 @@ def test_dtype_and_size_are_known_before_the_weights_are_loaded(adapter, random_
     assert told == [(str(member.model.dtype), member.model.num_parameters()) for member in members]
     dtypes = [weights.dtype.removeprefix("torch.") for weights in told]
     assert dtypes == ["float32", "float32", "bfloat16", "bfloat16", "float32", "float32"]
-
-
-def test_a_joined_projection_of_which_a_part_was_not_read_is_refused():
-    """As vLLM joins them: it takes the whole as read."""
-    model = torch.nn.ModuleDict({"qkv": torch.nn.Linear(4, 6), "norm": torch.nn.LayerNorm(4)})
-
-    def read(rows):
-        for name, weight in model.named_parameters():
-            end = rows if name == "qkv.weight" else len(weight)
-            weight.data[:end] = 1.0
-
-    with refuse_unread({"guide": model}):
-        read(6)
-    with (
-        pytest.raises(ArgumentError, match=r"lack 1 of their models' weights: guide.qkv.weight; "),
-        refuse_unread({"guide": model}),
-    ):
-        read(4)

@@ -1,5 +1,6 @@
 """Both models along stored samples: what is written, resumed and refused."""
 
+import os
 import shutil
 
 import polars as pl
@@ -99,7 +100,7 @@ def test_scores_that_have_changed_are_never_read_and_are_scored_again(demo_runs,
 def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_pair):
     run = shutil.copytree(demo_runs["base"], tmp_path / "base")
     at_work = Lock(run / "journal-000.lock")
-    with pytest.raises(RunDirError, match=r"is in use by process \d+ on \S+; wait"):
+    with pytest.raises(RunDirError, match=rf"is in use by process {os.getpid()} on \S+; wait, or give another"):
         main(["score", str(run)])
     at_work.release()
     guide = ["--guide", str(random_pair["guide"]), "--base", str(random_pair["base"])]
