@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers.results import SIZES, takeover, write_results
-from helpers.stock import comparing_here
 
 from lm_eval_takeover.calibration.files import packaged_calibrations
 from lm_eval_takeover.cli import main
@@ -78,18 +77,6 @@ def test_where_no_two_samples_of_the_guide_are_equal_the_column_is_empty_and_say
     rows, _ = board(tmp_path)
     assert {row["average"]["same_as_guide"] for row in rows.values()} == {None}
     assert "No column Same as guide: two samples of the guide never have" in printed(tmp_path, "--columns", "same_as_guide")
-
-
-def test_rows_that_write_the_guides_text_are_as_often_the_same_whatever_random_numbers_they_draw_with(tmp_path, board):
-    """Scores that read the base's draw take the guide's token with other random numbers, so no text is the guide's own."""
-    rows = "ce:tau=0:kappa=0", "random:rate=1", "early:rate=1", "surprise:tau=0:kappa=0", "log_ratio:tau=-50"
-    with comparing_here():
-        words = ["compare", "--tasks", "takeover_demo_graded", "--rows", ",".join(["base", "guide", *rows]), "--limit", "20"]
-        assert main([*words, "--batch_size", "160", "--quiet", "--run_dir", str(tmp_path)]) == 0
-    found, _ = board(tmp_path)
-    base, guide, *others = (row["average"]["same_as_guide"] for row in found.values())
-    assert base < guide / 3 and others[:3] == [guide] * 3
-    assert others[3:] == pytest.approx([guide] * 2, abs=0.03)
 
 
 def test_rows_come_in_the_order_of_table_3_with_recovery_against_the_thinking_model_else_the_guide(results, board):
