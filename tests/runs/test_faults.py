@@ -5,9 +5,11 @@ After every fault journal and traces agree, and the same call gives the same res
 
 import contextlib
 import json
+import random
 import shutil
 import signal
 import sqlite3
+import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -91,6 +93,26 @@ def finished(forked, undisturbed, tmp_path_factory):
     assert start(forked, folder).wait() == 0, log(folder)
     assert outcome(folder) == undisturbed
     return folder / "run"
+
+
+def test_kills_at_random_instants(forked, undisturbed, tmp_path):
+    """Each attempt finds what those before it have finished, and nothing is ever lost again."""
+    chance, kept, landed = random.Random(7), 0, 0
+    while landed < 5:
+        process = start(forked, tmp_path)
+        time.sleep(chance.uniform(0.0, 1.0) if kept < LIMIT * 8 else chance.uniform(0.0, 0.7))
+        status = process.kill()
+        assert status in (0, -signal.SIGKILL), log(tmp_path)
+        landed += status != 0
+        if list_journals(tmp_path / "run"):
+            now = agreement(tmp_path)
+            assert now >= kept
+            kept = now
+        if status == 0:  # it came through: begin a run anew, there are kills left
+            assert outcome(tmp_path) == undisturbed
+            shutil.rmtree(tmp_path / "run")
+            kept = 0
+    ends_well(forked, tmp_path, undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +200,5 @@ def test_a_run_dir_that_is_read_only(forked, undisturbed, finished, tmp_path):
         assert last.startswith(f"error: run_dir='{folder}': opening it failed: ")
         assert "Read-only file system" in last
         done = forked.run("lm-eval-takeover", "rescore", folder, "--output_path", tmp_path / "out", mounts=pid)
+    assert done.returncode == 0, done.stderr
     assert f"0 of {LIMIT * 8} verdicts changed" in done.stdout
