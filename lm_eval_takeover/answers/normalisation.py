@@ -41,8 +41,7 @@ _CURRENCY = r"(?:(?:US\s?)?\\\$|USD?\b\$?|[€£¥₹]|Rs\b\.?)"
 
 
 def _list_cases(match: re.Match[str]) -> str:
-    rows = [row.strip(" &,") for row in match[1].replace("&", " ").split("\\\\")]
-    return ", ".join(rows) if all(map(re.compile("[=<>]").search, rows)) else match[0]
+    return ", ".join(row.strip(" &,") for row in match[1].replace("&", " ").split("\\\\"))
 
 
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each pattern and what stands for it, in their order
@@ -50,7 +49,6 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [  # each patte
     ("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     ("[₀-₉]+", lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
     (r"(?<=\d)(?:\{\\?,\}|\\text\{,\}|,\s?\\!|\\!(?:,\\!)?|\\,|\\ |')\s*+(?=\d{3}(?!\d))", ""),
-    (r"^([^$\\]*+)\$(?=\s?[\d.])([^$]*+)$", r"\1\\$\2"),  # one sign alone is no delimiter
     (
         rf"(?:\\text\s*+\{{\s*+(?={_CURRENCY}\s*+\}}))?({_CURRENCY})(?:\s*+\}})?\s*+(?:\\,\s*+)?"
         rf"({_DIGITS}(?:\s*+(?:{_MAGNITUDE_WORDS})\b|\s*+\\text\s*+\{{\s*+(?:{_MAGNITUDE_WORDS})\s*+\}})?)",
