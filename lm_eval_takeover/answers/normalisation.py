@@ -116,7 +116,6 @@ _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX 
 _SPACES = re.compile(r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)")  # between two digits a space has a meaning
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
-_LETTER = re.compile(r"\(([A-Z])\)")
 _POWER_OF_TEN = (
     r"(?:\s*+(?:\\times|\\cdot|\*|[xX](?= ?10 ?\^))\s*+10\s*+"
     r"\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|\s?[eE]\s?([-+]?\d{1,3}))?"
@@ -177,8 +176,6 @@ def normalise(answer: str) -> str:
     text = unwrap_text(tidy(answer))
     text = _BRACED.sub(r"\1\2", _SPACES.sub("", text))
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
-    if letter := _LETTER.fullmatch(text):
-        return letter[1]
     return text.casefold() if _WORD.fullmatch(text) else text
 
 

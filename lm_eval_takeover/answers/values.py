@@ -190,12 +190,9 @@ def _split_names(text: str) -> tuple[list[str], str]:
 
 
 def _read_named(items: list[str]) -> Group:
-    """A list whose items may have names: `x = 1, y = 2`. One name for all, as in `n = 2, 3`, is dropped."""
+    """A list whose items may have a name each: `x = 1, y = 2`."""
     sides = [split_top(item, "=") for item in items]
-    named = [len(parts) == 2 and is_name(parts[0]) for parts in sides]
-    names = {normalise(parts[0]) for parts, has in zip(sides, named, strict=True) if has}
-    if len(names) == 1 and (all(named) or named == [True] + [False] * (len(items) - 1)):
-        return Group([parts[-1] for parts in sides])
+    names = {normalise(parts[0]) for parts in sides if len(parts) == 2 and is_name(parts[0])}
     if len(names) == len(items):
         return Group([parts[-1] for parts in sides], "", [parts[0] for parts in sides])
     return Group(items)
