@@ -30,9 +30,9 @@ from lm_eval_takeover.answers.sentences import (
 
 _MARKER = re.compile(
     r"[aA#](?=[nN][sS]|##)(?:(?<=\b[aA])(?i:(?<!if the .)(?<!suppose the .)ns(?:wers?)?\b"
-    r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)(?>\s\([^()\n]{1,40}\)|)[\s*_]*+"
-    r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n|(?=\$|\\\())"
-    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|))"
+    r"(?>\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:)|)(?>\s\((?-i:[a-z])[^()\n]{2,40}\)|)[\s*_]*+"
+    r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n|(?=\$[^$\n]{1,80}\$[ .]*+(?:\n|\Z)))"
+    r"(?!\s++(?:correct|right|valid|consistent|reasonable|wrong|incorrect)\b)(?>\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?|))"
     r"|(?<=#)###)[\s*_:}]*+"
 )
 _DIRECT = re.compile(r"[-+−(\[{]*+\\?[\d$\\(√π€£]|\.\d")
@@ -98,9 +98,12 @@ def list_sentences(text: str, truncated: bool, problem: str) -> Iterator[Sentenc
     if truncated and first == text:
         return
     yield Sentence(tail, 0, len(tail), problem, whole=True)
+    before_question = False
     for start, end in zip([*ends[-2::-1], -1], reversed(ends), strict=True):
-        sentence = Sentence(tail, start + 1, end, problem)
-        if tail[end : end + 1] != "?" and end - start > 1 and not sentence.is_copied:
+        sentence, asks = Sentence(tail, start + 1, end, problem), tail[end : end + 1] == "?"
+        of_list = before_question and sentence.written.isdigit()  # 2. How many are left?
+        before_question = asks
+        if end - start > 1 and not (asks or of_list or sentence.is_copied):
             yield sentence
 
 

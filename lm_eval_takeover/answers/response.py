@@ -40,7 +40,7 @@ _CHECK = re.compile(
 _CONCLUDED = re.compile(r"\b(?:therefore|thus|hence|so|answer|total|final)\b|conclu", re.IGNORECASE)
 _RESTATED = 120  # characters of a problem that is written once more
 PICTURE = re.compile(  # also calculations of GSM8K, tags of HTML, ends of proofs: what says nothing
-    r"(?s)\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>|</?(?:b|i|u|p|br|em|strong|div|span|answer)\b[^<>\n]{0,80}>|∎|■|«|»"
+    r"(?s)\[asy\](?>(?:(?!\[/asy\]).)*)(?:\[/asy\])?|<<[^<>\n]*+>>|</?(?:b|i|u|br|em|strong|div|span|answer)(?>\s[a-z-]{1,20}=[^<>\n]{0,80}|)\s?/?>|∎|■|«|»"
     r"|\$\\(?:blacks|s)quare\s*+(?:\$|$)|\\(?:blacks|s)quare\s*+(?:\$|$)"
 )
 _ANSWER_TAG = re.compile(r"<answer>\s*+(?!(?:your )?answer here)([^<]++)(?=</?answer>)", re.IGNORECASE)

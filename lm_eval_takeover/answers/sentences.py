@@ -13,7 +13,7 @@ from lm_eval_takeover.answers.response import PICTURE
 
 MAX_LOOSE = 300  # characters of an answer without a box
 
-_STOP = r"(?<!(?m:^)\d.)(?<!(?m:^)\d\d.)(?<!\\.)(?<!approx.)(?<!\bca.)(?<!i\.e.)(?<!\b[MD][rs].)(?<!\bMrs.)(?=[\s*\"'”)`]|$)"
+_STOP = r"(?<!\\.)(?<!approx.)(?<!\bca.)(?<!i\.e.)(?<!\b[MD][rs].)(?<!\bMrs.)(?=[\s*\"'”)`]|$)"
 _SENTENCE_END = re.compile(rf"\.{_STOP}|\?{_STOP}|。{_STOP}|!(?!\s*+[-+=*/^<>×·]){_STOP}|\n")  # by first characters: fast
 MATHEMATICAL = re.compile(r"[\d$\\]")
 WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
@@ -63,14 +63,14 @@ _DENIED = re.compile(
     r"|does not work|cannot be)\b"
     rf"|{_VALUE}{DOUBTED.pattern}"
 )
-_SUPPOSED = re.compile(r"\A\s*+(?:If|Since|Because|When|While|After|As|For)\b[^,\n]*+,\s(?=.*\d)")
+_SUPPOSED = re.compile(r"\A\s*+If\b(?>(?:\$[^$\n]*+\$|\([^()\n]*+\)|[^,\n$(])+),\s(?=.*\d)")
 _NAMES = re.compile(r"(?<![\\A-Za-z])(?!pi)[A-Za-z]{1,3}")
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")
 _NO_VALUE = re.compile(r"(?s)(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+")
 
 
 _PLACE = re.compile(r"\A\s*+(?:(?:step\s)?\d++\s?[:.)]|[-*•])\s++(?=[^\W\d_]|[*$\\(])", re.IGNORECASE)  # of a step or an item
-_COPIED = 20  # characters of a sentence that nobody writes by chance as the problem does
+_COPIED = 4  # words of a sentence that nobody writes by chance as the problem does
 _WRITTEN = re.compile(r"\s|\\(?:left|right)(?![A-Za-z])")
 
 
@@ -92,7 +92,7 @@ def mask_maths(text: str) -> str:
 
 def after_equals(maths: str) -> str:
     """The last side of an equation, the exact one where an approximate one follows; `x - y = 0` and `x = 1, y = 2` stay."""
-    if sum("=" in part for part in split_top(maths, ",")) > 1 and r"\\" not in maths:  # of several lines the last one counts
+    if sum("=" in part for part in split_top(maths, ",")) > 1:
         return maths
     sides = [_NO_VALUE.sub("", side).strip(" \n&") for side in _EQUALS.split(maths)]
     if len(sides) > 1 and _NAMES.fullmatch(sides[-1]) and not _NAMES.search(sides[-2]):  # 5 = x
@@ -153,7 +153,7 @@ class Sentence:
     @property
     def is_copied(self) -> bool:
         """Whether the problem has this sentence, word by word."""
-        return len(self.written) > _COPIED and _WRITTEN.sub("", self.written) in read_given(self.problem)[1]
+        return len(WORDS.findall(self.written)) > _COPIED and _WRITTEN.sub("", self.written) in read_given(self.problem)[1]
 
     @cached_property
     def new(self) -> list[Span]:

@@ -154,7 +154,7 @@ def task_settings(document: Fields, task: str) -> Settings:
         "chat_template": document.get("chat_template_sha"),
         "thinking": arguments.get("enable_thinking"),
     }
-    if not document.inside("config").inside_or_empty("takeover"):  # whose own settings have all ends
+    if not document.inside("config").get("takeover"):  # whose own settings have all ends
         settings["end_tokens"] = document.get("eot_token_id")
     metadata = config.inside_or_empty("metadata")
     scorer = json.dumps([metadata.get("scorer"), *(config.get(name) for name in JUDGING)], sort_keys=True, default=str)

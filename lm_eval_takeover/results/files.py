@@ -222,7 +222,7 @@ def _join(old: Run, new: Run, notes: list[str], copies: list[str]) -> Run:
             tasks[task] = before
             copies.append(f"{task} of '{new.source}' is left out: '{old.source}' has more problems of it")
         elif _is_judged_again(old, new):
-            settings = before.settings | {"task_version": now.settings.get("task_version")}
+            settings = before.settings | {name: now.settings.get(name) for name in ("task_version", "scorer")}
             tasks[task] = replace(now, settings=settings, counts=before.counts, run_dir=before.run_dir)
             notes.append(f"{task} of {old.label}: the verdicts are those of `rescore` ('{new.source}')")
         else:

@@ -11,6 +11,7 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results import summary
+from lm_eval_takeover.results.documents import Fields, task_settings
 from lm_eval_takeover.results.files import read_run, read_runs
 
 DATA = Path(__file__).parent / "data"  # `lm_eval --tasks takeover_demo --limit 4 --log_samples` on the demo pair
@@ -21,6 +22,16 @@ TASK = "takeover_demo"
 def folder(tmp_path):
     """A copy of the guided run."""
     return Path(shutil.copytree(DATA / "guided", tmp_path / "guided"))
+
+
+def test_end_tokens_and_a_limit_are_settings_of_a_task(folder):
+    """Those of a run with takeovers are among its own. A limit is the number of problems, as `rescore` has it, too."""
+    document = json.loads(results_file(folder).read_text()) | {"eot_token_id": 7}
+    document["n-samples"] = {TASK: {"original": 200, "effective": 4}, "all": {"original": 4, "effective": 4}}
+    assert "end_tokens" not in task_settings(Fields("ours", document), TASK)
+    del document["config"]["takeover"]
+    settings = [task_settings(Fields("stock", document), task) for task in (TASK, "all")]
+    assert [(each["end_tokens"], each["limit"]) for each in settings] == [(7, 4), (7, None)]
 
 
 def results_file(folder):
