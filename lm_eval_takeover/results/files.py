@@ -31,7 +31,7 @@ from lm_eval_takeover.results.problems import (
     read_problems,
     read_samples,
 )
-from lm_eval_takeover.runs.identity import COUNTS, find_row, make_label
+from lm_eval_takeover.runs.identity import COUNTS, add_up, find_row, make_label
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Positive, Share, show
 
@@ -70,8 +70,7 @@ class Counts:
     @classmethod
     def add(cls, parts: Sequence[Self]) -> Self:
         """Add up several. A sum is None if one of them lacks it. The share of cut samples is left out."""
-        columns = {name: [getattr(part, name) for part in parts] for name in COUNTS}
-        sums = {name: None if None in values else sum(values) for name, values in columns.items()}
+        sums = add_up(parts, COUNTS)
         tokens, takeovers = sums["tokens"], sums["takeovers"]
         return cls(**sums, realized_rate=takeovers / tokens if tokens and takeovers is not None else None)
 

@@ -294,7 +294,7 @@ def summarize_samples(by_task: Mapping[str, Sequence[Sample]], rate_of_nothing: 
 
     def report(samples: Sequence[Sample]) -> dict[str, Any]:
         cut = [sample for sample in samples if sample.truncated]
-        sums, of_cut = _add_up(samples), _add_up(cut)
+        sums, of_cut = (add_up(of, (*COUNTS, "score_sum", "spikes")) for of in (samples, cut))
         counts = {name: sums[name] for name in COUNTS}
         counts |= {"samples": len(samples), "truncated": len(cut) / len(samples) if samples else 0.0}
         described = {"tokens": of_cut["tokens"], **_describe_rates(of_cut, 0.0)} if cut else None
@@ -304,9 +304,9 @@ def summarize_samples(by_task: Mapping[str, Sequence[Sample]], rate_of_nothing: 
     return {**report(whole), "per_task": {task: report(by_task[task]) for task in sorted(by_task)}}
 
 
-def _add_up(samples: Sequence[Sample]) -> dict[str, Any]:
-    """A sum is None if one sample's count is not known."""
-    columns = {name: [getattr(sample, name) for sample in samples] for name in (*COUNTS, "score_sum", "spikes")}
+def add_up(parts: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:
+    """The sums of these counts of samples or tasks; None where one part's count is not known."""
+    columns = {name: [getattr(part, name) for part in parts] for name in names}
     return {name: None if None in values else sum(values) for name, values in columns.items()}
 
 

@@ -31,6 +31,7 @@ class Plan:
     requests: Sequence[Request]
     by_key: Mapping[bytes, Sequence[int]]  # indices of the requests that one text answers
     asked: Sequence[AskedSample]
+    prompts: Sequence[Prompt]
     stored: Mapping[bytes, Sample]
 
 
@@ -49,15 +50,15 @@ class Recorder:
         for i in indices:
             by_key.setdefault(sample_key(self.identity, requests[i]), []).append(i)
         digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
-        asked = []
+        asked, prompts = list[AskedSample](), list[Prompt]()
         for key, i in ((key, i) for key, of_key in by_key.items() for i in of_key):
-            instance = instances[i]
+            instance, doc_id = instances[i], self.evaluation.find_doc_id(instances[i])
             if id(instance) not in digests:
-                digests[id(instance)] = digest_of(instance.doc), digest_of(self._make_prompt(instance, requests[i]))
+                prompts.append(make_prompt(instance, requests[i], doc_id))
+                digests[id(instance)] = digest_of(instance.doc), digest_of(prompts[-1])
             doc, prompt = digests[id(instance)]
-            task, doc_id = instance.task_name or "none", self.evaluation.find_doc_id(instance)
-            asked.append(AskedSample(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key))
-        return Plan(requests, by_key, asked, self.run.find(list(by_key)) if self.run else {})
+            asked.append(AskedSample(instance.task_name or "none", doc, instance.idx, requests[i].sample, doc_id, prompt, key))
+        return Plan(requests, by_key, asked, prompts, self.run.find(list(by_key)) if self.run else {})
 
     def begin(self, instances: Sequence[Instance], plan: Plan, identities: Mapping[str, str]) -> None:
         """Enter the command and all that it asks for, and say how much is finished. The identities of its tasks make it."""
@@ -66,9 +67,7 @@ class Recorder:
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self.identity, identities])
-        firsts = {id(instances[i]): i for indices in plan.by_key.values() for i in indices}
-        prompts = [self._make_prompt(instances[i], plan.requests[i]) for i in firsts.values()]
-        self.run.begin(command, facts, plan.asked, prompts)
+        self.run.begin(command, facts, plan.asked, plan.prompts)
         self._header = replace(self._header, command=command)
         earlier = [before for before, _ in self.run.read_attempts()[:-1]]
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -86,9 +85,6 @@ class Recorder:
             reason = ", ".join(settings) or ("prompts" if now["tasks"] == before["tasks"] else "tasks or their decoding")
             text = "run_dir='%s': 0 of %d samples can be used; earlier ones differ in %s"
             logger.warning(text, self.run.folder, len(plan.by_key), reason)
-
-    def _make_prompt(self, instance: Instance, request: Request) -> Prompt:
-        return make_prompt(instance, request, self.evaluation.find_doc_id(instance))
 
     def add(
         self, key: bytes, instance: Instance, request: Request, generation: Generation, text: str, *, truncated: bool

@@ -258,19 +258,15 @@ def _write_parts(journal: Journal, folder: Path, rank: int) -> None:
         path.unlink()
     written = list[Path]()
     for command, samples in groupby(journal.list_traces(), lambda sample: read_trace_header(sample.trace).command):
+        attempts = journal.attempts(command)
+        facts = attempts[-1][0] if attempts else {}
+        metadata = {"takeover": json.dumps(facts), "identity": digest_of(facts.get("settings")), "command": command}
         for part in split_parts(samples, lambda sample: sample.tokens):
             written.append(folder / layout.TRACES / f"{rank:03d}-{len(written) + 1:06d}.parquet")
-            _write_part(journal, written[-1], command, part)
+            made_of = digest_of([row_digest([*sample.row[:4], sample.trace]) for sample in part])
+            write_part(journal, written[-1], made_of, partial(tabulate_traces, part), metadata)
     if aside := _move_aside(folder, [path for path in layout.list_parts(folder, rank) if path not in written]):
         logger.warning("run_dir='%s': trace files that are not of this run were moved to '%s'", folder, aside)
-
-
-def _write_part(journal: Journal, path: Path, command: str, samples: list[Sample]) -> None:
-    attempts = journal.attempts(command)
-    facts = attempts[-1][0] if attempts else {}
-    metadata = {"takeover": json.dumps(facts), "identity": digest_of(facts.get("settings")), "command": command}
-    made_of = digest_of([row_digest([*sample.row[:4], sample.trace]) for sample in samples])
-    write_part(journal, path, made_of, partial(tabulate_traces, samples), metadata)
 
 
 def tabulate_traces(samples: list[Sample]) -> pa.Table:
