@@ -214,10 +214,9 @@ def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
             rows.setdefault(_show(row.get(name)), []).append(label)
         if len(rows) > 1:
             *few, (value, most) = sorted(rows.items(), key=lambda item: len(item[1]))
-            shown = [*((each, ", ".join(labels)) for each, labels in few), (value, ", ".join(most))]
-            if len(most) > 2:
-                shown[-1] = value, "the rest"
-            lines.append(f"{name}: " + ", ".join(f"{each} ({labels})" for each, labels in shown))
+            shown = [f"{each} ({', '.join(labels)})" for each, labels in few]
+            rest = "the rest" if len(most) > 2 else ", ".join(most)
+            lines.append(f"{name}: {', '.join([*shown, f'{value} ({rest})'])}")
     return lines
 
 

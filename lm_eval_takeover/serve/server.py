@@ -55,7 +55,8 @@ class TakeoverMiddleware:
             await self.app(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if _count_bytes(scope) > MOST_HEADERS:
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size + len(scope["path"]) + len(scope["query_string"]) > MOST_HEADERS:
             await refuse(431, TOO_LONG)(scope, receive, send)
         elif path != "/health" and not _list_keys(scope) and not _is_own_name(scope):
             text = "without --api-key this server answers to addresses and localhost only, not to the name in Host"
@@ -122,12 +123,6 @@ class TakeoverMiddleware:
         finally:
             watcher.cancel()
         return _GONE if gone.is_set() and status == 200 else status
-
-
-def _count_bytes(scope: Scope) -> int:
-    """Of a request's path, its query and its headers."""
-    headers = sum(len(name) + len(value) for name, value in scope["headers"])
-    return headers + len(scope["path"]) + len(scope["query_string"])
 
 
 def _is_own_name(scope: Scope) -> bool:

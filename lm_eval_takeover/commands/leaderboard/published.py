@@ -31,9 +31,8 @@ def _read_row(number: str, columns: list[str], row: list[str | None]) -> BoardRo
     recovery = _share(cells.pop("Recovery (Acc)", None)), _share(cells.pop("Recovery (Pass@8)", None))
     cells.pop("Recovery", None)  # a dash, or lost
     average = _split(cells.pop("Average", None))
-    for acc, passed in (("Avg Acc", "Avg Pass@8"), ("Avg ACC", "Avg Pass@8")):
-        if acc in cells:
-            average = _share(cells.pop(acc)), _share(cells.pop(passed))
+    if "Avg ACC" in cells:
+        average = _share(cells.pop("Avg ACC")), _share(cells.pop("Avg Pass@8"))
     if "Accuracy" in cells:  # Table 12, on one data set
         cells = {"GPQA": f"{cells['Accuracy']} / {cells['Pass@8']}"}
     kind = next((kind for text, kind in _KINDS if text in model), "guided")

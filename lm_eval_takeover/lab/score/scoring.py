@@ -121,7 +121,9 @@ def score_runs(folders: Sequence[Sequence[RunReader]], given: Mapping[str, Any],
 def score_run(run: RunReader, writer: RunWriter, readers: Readers, *, overwrite: bool) -> int:
     """Score the texts of one folder that have no scores. Returns their number. Raises RunDirError, VocabularyError."""
     pair = readers.pair
-    header = _describe(pair)
+    members = [pair.member(role) for role in ("base", "guide")]
+    models = [f"{one.role}={one.id.id} ({one.dtype}, revision {one.id.revision})" for one in members]
+    header = ScoresHeader(", ".join(models), {score.name: score.source.digest for score in registered})
     samples = run.stored_samples()
     done = set[bytes]()
     for key, written, _ in run.read_scores([], [] if overwrite else samples):
@@ -177,12 +179,6 @@ def _add_scores(
                 journal.add_evidence("score", packed)
             scored += len(batch)
             bar.update(sum(len(text.tokens) for text in batch))
-
-
-def _describe(pair: Pair) -> ScoresHeader:
-    members = [pair.member(role) for role in ("base", "guide")]
-    models = [f"{one.role}={one.id.id} ({one.dtype}, revision {one.id.revision})" for one in members]
-    return ScoresHeader(", ".join(models), {score.name: score.source.digest for score in registered})
 
 
 def read_texts(run: RunReader, samples: Sequence[Answered]) -> list[UnscoredSample]:
