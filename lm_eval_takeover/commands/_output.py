@@ -134,8 +134,7 @@ def write_markdown(table: Table) -> str:
         return "| " + " | ".join(cells) + " |"
 
     table = table.shown(for_markdown)
-    figures = len(table.columns) - table.names
-    rule = "| " + " | ".join(["---"] * table.names + ["--:"] * figures) + " |"
+    rule = line(["---"] * table.names + ["--:"] * (len(table.columns) - table.names))
     notes = ["", *(f"- {note}" for note in table.notes)] if table.notes else []
     return "\n".join([line(table.columns), rule, *map(line, table.rows), *notes]) + "\n"
 

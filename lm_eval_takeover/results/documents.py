@@ -126,7 +126,6 @@ Settings = dict[str, Any]
 
 _DIGEST = re.compile(r"\b(?:blake2b|sha256):([0-9a-f]{8})[0-9a-f]+")
 _MEANINGS = {"schema": " (the rule that draws tokens)"}
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function without source
 
 
 def parse_model_args(value: Any) -> dict[str, str]:
@@ -158,7 +157,7 @@ def task_settings(document: Fields, task: str) -> Settings:
         settings["end_tokens"] = document.get("eot_token_id")
     metadata = config.inside_or_empty("metadata")
     scorer = json.dumps([metadata.get("scorer"), *(config.get(name) for name in JUDGING)], sort_keys=True, default=str)
-    settings["scorer"] = digest_of_text(_ADDRESS.sub("", scorer)).hex()
+    settings["scorer"] = digest_of_text(re.sub(r" at 0x[0-9a-f]+", "", scorer)).hex()  # addresses of functions without source
     verifier = metadata.get("verifier")
     return settings if verifier in (None, "takeover") else settings | {"verifier": verifier}
 

@@ -12,14 +12,7 @@ import numpy as np
 
 from lm_eval_takeover.results.files import MATHEMATICAL, Counts, Run, TaskResult
 from lm_eval_takeover.results.problems import ACC, NO_PROBLEMS, Problems, align, list_scores
-from lm_eval_takeover.results.statistics import (
-    NOT_ABOVE,
-    Interval,
-    Values,
-    average_interval,
-    mean_interval,
-    measure_recovery,
-)
+from lm_eval_takeover.results.statistics import NOT_ABOVE, Interval, Values, average_interval, mean_interval, measure_recovery
 
 WIDE = 1.0  # from this width of its interval on, a Recovery is marked
 TOO_WIDE = "the interval of Recovery is wider than 100 points, since these problems are few for such a gap"
@@ -75,8 +68,7 @@ class Rates:
         problems = sum(result.count for result in run.tasks.values())
         others["seconds_per_problem"] = run.seconds / problems if problems and run.seconds is not None else None
         if not counts.tokens:  # a model that counts nothing writes a token in each pass
-            weights = run.parameters.get("model")
-            return cls(realized_rate=counts.realized_rate, weights_per_token=weights, **others)
+            return cls(realized_rate=counts.realized_rate, weights_per_token=run.parameters.get("model"), **others)
         passes = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}
         weights = sum(passes[role] * count for role, count in run.parameters.items() if role in passes)
         passes["donor"] = passes["base" if run.takeover.get("direction") == "reverse" else "guide"]

@@ -247,8 +247,7 @@ class Stream:
         try:
             async with asyncio.TaskGroup() as group:
                 for index, sample in enumerate(self._asked):
-                    forward = partial(self._forward, index, gone)
-                    group.create_task(app(*wrap(scope, sample.body, gone), forward))
+                    group.create_task(app(*wrap(scope, sample.body, gone), partial(self._forward, index, gone)))
         except* EngineEnded as ended:  # its chunks were read, so the answer has begun
             self._status = 503
             error = {"message": str(ended.exceptions[0]), "type": EngineEnded.__name__, "code": self._status}

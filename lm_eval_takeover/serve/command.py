@@ -50,8 +50,7 @@ def run(options: argparse.Namespace) -> int:
     count_engines(arguments)
     pair = load_pair(arguments)
     policy, _ = load_policy(arguments, pair)
-    drafts = plan_drafts(arguments, pair, policy)
-    engine = list_engine_arguments(arguments, pair, policy, drafts)
+    engine = list_engine_arguments(arguments, pair, policy, plan_drafts(arguments, pair, policy))
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     check_rest(options.rest, words)
     words += ["--middleware", MIDDLEWARE, *options.rest]

@@ -74,8 +74,7 @@ def measure(options: argparse.Namespace) -> int:
     most = f"at most {setup.max_gen_toks:,} tokens each"
     print(f"{len(setup.prompts.texts):,} rollouts{solving}, {most}; {fewer}", file=sys.stderr)
     with open_rollouts(setup, options.out, scores) as rollouts:
-        known = _read_known(options, setup, scores)
-        calibration = calibrate(setup, methods, known=known, rollouts=rollouts)
+        calibration = calibrate(setup, methods, known=_read_known(options, setup, scores), rollouts=rollouts)
         calibration = replace(calibration, name=options.out.stem)
         if options.out.exists() and not (options.overwrite or options.extend):
             raise ArgumentError(f"--out: another command wrote '{options.out}' meanwhile; to replace it, --overwrite")

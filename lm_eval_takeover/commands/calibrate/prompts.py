@@ -120,10 +120,8 @@ def read_prompts(
 def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm | None) -> tuple[Any, str, dict[str, Any]]:
     """Rows to draw from, what errors call them, and what a calibration file says of them. Raises ArgumentError for none."""
     rows: Any
-    option, told = (
-        f"--prompts '{source}'",
-        {"dataset": source, "split": None, "field": field, "template": task and task.template},
-    )
+    option = f"--prompts '{source}'"
+    told: dict[str, Any] = {"dataset": source, "split": None, "field": field, "template": task and task.template}
     if source is None:
         assert task is not None
         rows, option = task.documents, f"--task {task.name}"

@@ -22,7 +22,6 @@ _OWN = ("base", "guide", "run_dir", "model", "calibration", "target_rate", "seed
 _OF_ROWS = ("policy", "score", "tau", "spike_ratio", "rate", "early_tokens")
 _ARGUMENTS = (*PAIR, *LOADING, "enable_thinking", "batch_size", "direction", "plugins")  # of a model, as options
 _HARNESS = ("apply_chat_template", "limit", "seed", "include_path")
-_PROMPTS = ("prompts", "field", "num_prompts", "num_held_out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,7 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
         rates=rates,
         arguments=arguments,
         harness=read_given(options, *_HARNESS) | {name: values for name, values in told.items() if values},
-        prompts=read_given(options, *_PROMPTS),
+        prompts=read_given(options, "prompts", "field", "num_prompts", "num_held_out"),
         **{name: getattr(options, name) for name in ("run_dir", "target_rate", "calibration", "group", "format", "quiet")},
     )
 

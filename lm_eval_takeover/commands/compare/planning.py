@@ -10,14 +10,7 @@ from lm_eval.evaluator_utils import get_sample_size
 
 from lm_eval_takeover.arguments import KINDS, ModelArguments, join_arguments, write_words
 from lm_eval_takeover.calibration.commands import RunTask, calibration_command
-from lm_eval_takeover.calibration.files import (
-    Calibration,
-    Target,
-    find_calibration,
-    find_packaged,
-    find_target,
-    read_calibration,
-)
+from lm_eval_takeover.calibration.files import Calibration, Target, find_calibration, find_packaged, find_target
 from lm_eval_takeover.commands._options import LOADING, PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
@@ -31,7 +24,7 @@ from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.method.registry import digest_plugins, load_plugins
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.pair.pair import Pair, load_pair, parse_dtype
+from lm_eval_takeover.pair.pair import load_pair, parse_dtype
 from lm_eval_takeover.pair.policy_choice import CalibrationFit, make_command
 from lm_eval_takeover.results.problems import ReadOptions, choose_accuracy
 from lm_eval_takeover.runs.identity import describe_member, digest_task
@@ -44,7 +37,6 @@ _READ = (
     "direction", "apply_chat_template", "trust_remote_code", "enable_thinking", "field", "dtype", "guide_dtype", "num_prompts",
     "num_held_out", "kappa_rule", "window", "plugins",
 )  # fmt: skip
-_SPEED = ("batch_size", "device", "guide_device")
 
 
 @dataclass(frozen=True)
@@ -126,8 +118,12 @@ def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Seque
     if packaged and fits(packaged):
         return CalibrationPlan()
     options = _choose_options(asked, loads)
-    out = asked.run_dir / f"calibration-{_digest_calibration(asked, pair, options, loads[0])[:8]}.json"
-    if out.exists() and fits(read_calibration(out)):
+    # Of all that can change the content of the file, but for the rates that it is solved for.
+    read = [digest_path(Path(word)) if Path(word).is_file() else word for word in write_words(options)]
+    models = [describe_member(member, is_asked=False) for member in pair.members]
+    digest = digest_of([read, models, digest_plugins(asked.arguments.get("plugins")), digest_task(loads[0].loaded)])
+    out = asked.run_dir / f"calibration-{digest[:8]}.json"
+    if out.exists() and fits(find_calibration(str(out))[0]):
         return CalibrationPlan(str(out))
     by_word: dict[str, list[str]] = {}
     for row in rows:
@@ -138,7 +134,7 @@ def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Seque
     named = (*PAIR, *LOADING)
     if loading := {n: v for n, v in asked.arguments.items() if n in KINDS and KINDS[n].loads and n not in named}:
         options["model_args"] = join_arguments(loading)
-    options |= {name: asked.arguments[name] for name in _SPEED if name in asked.arguments}
+    options |= {name: asked.arguments[name] for name in ("batch_size", "device", "guide_device") if name in asked.arguments}
     options |= {"extend": True, "out": out} if out.exists() else {"out": out}
     rollouts = asked.prompts["num_prompts"] + sum(map(len, by_word.values())) * MOST * asked.prompts["num_held_out"]
     return CalibrationPlan(str(out), options, rollouts)
@@ -156,14 +152,6 @@ def _choose_options(asked: Comparison, loads: Sequence[TaskLoad]) -> dict[str, A
         names.remove("direction")
     options = {"prompts": given.get("prompts", usual), **{name: given[name] for name in names if name in given}}
     return options | loads[0].sampling.settings() | {"max_gen_toks": max(load.tokens for load in loads)}
-
-
-def _digest_calibration(asked: Comparison, pair: Pair, options: Mapping[str, Any], load: TaskLoad) -> str:
-    """Of all that can change the content of the file, but for the rates that it is solved for."""
-    models = [describe_member(member, is_asked=False) for member in pair.members]
-    words = write_words(options)
-    read = [digest_path(Path(word)) if Path(word).is_file() else word for word in words]
-    return digest_of([read, models, digest_plugins(asked.arguments.get("plugins")), digest_task(load.loaded)])
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, asked: Comparison) -> Target | None:

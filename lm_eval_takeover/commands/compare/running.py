@@ -53,8 +53,7 @@ def run_comparison(asked: Comparison) -> int:
     sys.stdout.write(described if asked.format == "json" else write_table(board, asked.format, ("intervals", "same_as_guide")))
     if asked.format not in ("json", "csv"):
         host = next((row.host for row in done if row.host), "base")
-        followers = [row.label for row in done if row.follows]
-        sys.stdout.write("\n" + write_costs(costs, followers, asked.format, host))
+        sys.stdout.write("\n" + write_costs(costs, [row.label for row in done if row.follows], asked.format, host))
     return 0
 
 

@@ -180,10 +180,7 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     ks = {cell.k for row in rows for cell in row.tasks.values()}
     k = ks.pop() if len(ks) == 1 else 8
     look = "A good row has the guide's Acc at a small Rate. " * any(row.kind in PAIRS for row in rows)
-    notes = [
-        f"{_name_scores(k)}, in %. {look}{intervals}{_name_sizes(rows)}",
-        *_list_other_scores(rows, k),
-    ]
+    notes = [f"{_name_scores(k)}, in %. {look}{intervals}{_name_sizes(rows)}", *_list_other_scores(rows, k)]
     if "truncated" in extras:
         notes.append("With truncated: Acc, and what it would be if all answers that the token limit cut off were correct.")
     notes += [f"Recovery is measured against {name}." for name in _unique(row.reference for row in rows)]
@@ -261,7 +258,13 @@ def _show_rate(row: BoardRow) -> str:
 def _list_scores(cell: Summary | None, extras: Sequence[str]) -> list[Part]:
     if cell is None or cell.acc.value is None:
         return []
-    return [(label, *_show_share(cell.score(metric), "intervals" in extras)) for metric, label in _list_measures(cell)]
+    parts = []
+    for metric, label in _list_measures(cell):
+        figure = cell.score(metric)
+        bounds = figure.interval if "intervals" in extras else None
+        span = f"{100 * bounds.low:.1f}–{100 * bounds.high:.1f}" if bounds else ""
+        parts.append((label, show_figure(figure.value, ".1f", 100), span))
+    return parts
 
 
 def _list_more(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
@@ -271,19 +274,13 @@ def _list_more(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
     shown = {}
     if "maj8" in extras:
         n = 8 if cell.score("maj@8").value is not None else cell.samples
-        shown[f"Maj@{n}"], _ = _show_share(cell.score(f"maj@{n}"), intervals=False)
+        shown[f"Maj@{n}"] = show_figure(cell.score(f"maj@{n}").value, ".1f", 100)
     for name, label in (part for extra, parts in _PARTS.items() if extra in extras for part in parts.items()):
         rate = getattr(cell.rates, name)
-        shown[label], _ = _show_share(Figure(rate), intervals=False)
+        shown[label] = show_figure(rate, ".1f", 100)
         if name == "truncated" and rate is not None:  # what Acc were at most if all of these had gone on to be correct
             shown[label] = f"[{100 * cell.acc.value:.1f}, {100 * min(1.0, cell.acc.value + rate):.1f}]"
     return shown
-
-
-def _show_share(figure: Figure, intervals: bool) -> tuple[str, str]:
-    bounds = figure.interval if intervals else None
-    span = f"{100 * bounds.low:.1f}–{100 * bounds.high:.1f}" if bounds else ""
-    return "" if figure.value is None else f"{100 * figure.value:.1f}", span
 
 
 def _list_recoveries(row: BoardRow, extras: Sequence[str]) -> list[Part]:
@@ -317,5 +314,4 @@ def _lay_out_versus(board: Board) -> Table | None:
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]
     tested = sum(contrast.p_holm is not None for row in board.rows for contrast in row.contrasts)
     look = f"Differences from {board.versus}, in percentage points: look for intervals without 0."
-    note = f"{look} Holm's p-values are over all {tested} comparisons."
-    return Table(columns, lines, [note], names=3)
+    return Table(columns, lines, [f"{look} Holm's p-values are over all {tested} comparisons."], names=3)

@@ -24,8 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help=folders)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
     add("--only", default="", metavar="NAME,…", help="only these analyses (default: all)")
-    near = "for cross: js in nats below which the models are near (default: 0.1)"
-    add("--near", type=float, default=0.1, help=near)
+    add("--near", type=float, default=0.1, help="for cross: js in nats below which the models are near (default: 0.1)")
     add("--rollouts", choices=("base", "guide"), default="base", help="whose scored texts are read (default: base)")
     named = "for planning and examples: hub id or local folder, if the run's own tokenizer cannot be loaded"
     add("--tokenizer", help=named)

@@ -330,8 +330,7 @@ def _show_summary(table: pl.DataFrame, run: RunReader, after: str) -> str:
         f"Helpful, harmful: share of positions with an effect beyond {100 * effects.LARGE:.0f} points, less the noise of "
         f"continuations. 80 % at: the share of positions with 80 % of the gain. In brackets 95 % intervals over problems.",
     ]
-    headings = ["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % at"]
-    return write_terminal(Table(headings, rows, notes))
+    return write_terminal(Table(["Kind", "Tried", "Effect", "Helpful", "Harmful", "80 % at"], rows, notes))
 
 
 def _show_auroc(table: pl.DataFrame) -> str:

@@ -159,8 +159,7 @@ def find_band(curve: Curve) -> list[Interval]:
     """The gain at each point, with a 95 % band that holds all points of the curve at once: the bootstrap of the largest t."""
     parts = [average_differences(of_point) for of_point in zip(*curve.gains, strict=True)]
     errors, own = np.array([part.error for part in parts]), [part.reach() for part in parts]
-    drawn = _draw_means(curve.gains) - curve.means
-    largest = (np.abs(drawn) / errors).max(axis=1)
+    largest = (np.abs(_draw_means(curve.gains) - curve.means) / errors).max(axis=1)
     # The errors are estimated, so that a quantile for known ones grows as Student's t does.
     factor = float(np.quantile(largest, CONFIDENCE)) * own[0] / errors[0] / float(ndtri((1 + CONFIDENCE) / 2))
     reaches = np.maximum(own, factor * errors)  # never narrower than each point's own interval

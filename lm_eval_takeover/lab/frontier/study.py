@@ -261,8 +261,7 @@ class Study:
         if host is None:
             return f"no areas: they are gains over the {methods[0].row.host} alone; add the row of that name"
         drafted = [point for point in points if point.row.name == DRAFTED]
-        others = [point for point in alone.values() if point is not host]
-        compared = [host, *others, *methods, *drafted]
+        compared = [host, *(point for point in alone.values() if point is not host), *methods, *drafted]
         aligned = []
         for task in tasks:
             known = [point.results[task].problems for point in compared if task in point.results]

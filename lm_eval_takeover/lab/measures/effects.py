@@ -162,8 +162,7 @@ class Positions:
         # Wilson's interval with the variance of the jackknife; from 0 where a likelihood ratio does not show that there are any.
         low, high = bounds_of(max(len(without), 1), shares, squares * (len(without) - 1) ** 2)
         low = low * [self._ratio(beyond) > _SHOWN for beyond in BEYOND.T]
-        values = np.stack([shares, low, high], axis=1).ravel().tolist()
-        return dict(zip(_HELPFUL, values, strict=True))
+        return dict(zip(_HELPFUL, np.stack([shares, low, high], axis=1).ravel().tolist(), strict=True))
 
     def share_of_gain(self) -> float | None:
         """The smallest share of positions whose effects add up to 80 % of the total; None where the total is not positive."""

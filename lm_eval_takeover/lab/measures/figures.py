@@ -63,7 +63,7 @@ def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFra
         axes.set_title(value, loc="left", fontsize=9)
         figure.supxlabel(axes.get_xlabel(), fontsize=9)
         figure.supylabel(axes.get_ylabel(), fontsize=9)
-        _label(axes, "")
+        axes.set(xlabel="", ylabel="")
         axes.autoscale(axis="y")  # over all panels
         if axes.dataLim.y0 >= 0:
             axes.set_ylim(bottom=0)
@@ -107,7 +107,7 @@ def _lines(
             axes.fill_between(*bounds, color=line.get_color(), alpha=0.2, linewidth=0, **step)
     if level is not None:
         axes.axhline(level, **_DIAGONAL)
-    _label(axes, *labels)
+    axes.set(xlabel=labels[0], ylabel=labels[1])
 
 
 def _bars(axes: Axes, table: Table, by: Texts, y: str, label: str, level: Level = None, limits: Any = (0, 1)) -> None:
@@ -119,7 +119,7 @@ def _bars(axes: Axes, table: Table, by: Texts, y: str, label: str, level: Level 
         axes.axvline(level, **_DIAGONAL)
     if limits is not None:
         axes.set_xlim(*limits)
-    _label(axes, label)
+    axes.set(xlabel=label)
 
 
 def _intervals(axes: Axes, table: Table, heights: Iterable[float]) -> None:
@@ -137,11 +137,6 @@ def _name_bars(axes: Axes, names: Sequence[str], height: float = 0.24) -> None:
 
 def _join(key: Any) -> str:
     return ", ".join(str(part) for part in key if part is not None)
-
-
-def _label(axes: Axes, x: str, y: str = "") -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
 
 
 def _draw_lorenz(axes: Axes, table: Table) -> None:
@@ -172,7 +167,7 @@ def _draw_planning(axes: Axes, table: Table) -> None:
     names = [_join((task, sets[kind].format(score=score, run=run))) for task, run, kind, score in places]
     _name_bars(axes, names, 0.34)
     axes.axvline(1, **_DIAGONAL)
-    _label(axes, "enrichment over all tokens of the base")
+    axes.set(xlabel="enrichment over all tokens of the base")
 
 
 def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) -> None:
@@ -196,7 +191,7 @@ def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) ->
     _percent(axes.xaxis)
     _percent(axes.yaxis)
     ks = table["k"].drop_nulls().unique().to_list() if "pass8" in table.columns else []
-    _label(axes, label, f"Acc, Pass@{ks[0] if len(ks) == 1 else 'k'} (hollow)" if ks else "Acc")
+    axes.set(xlabel=label, ylabel=f"Acc, Pass@{ks[0] if len(ks) == 1 else 'k'} (hollow)" if ks else "Acc")
 
 
 def _draw_rates(axes: Axes, table: Table) -> None:
@@ -205,7 +200,7 @@ def _draw_rates(axes: Axes, table: Table) -> None:
     for (run,), group in (table if mixed.is_empty() else mixed).group_by(["run"], maintain_order=True):
         axes.hist(group["realized_rate"], bins=20, histtype="step", label=str(run), color=colours[str(run)])
     _percent(axes.xaxis)
-    _label(axes, "realized rate of a problem", "problems")
+    axes.set(xlabel="realized rate of a problem", ylabel="problems")
 
 
 def draw_overview(figure: Any, rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -229,7 +224,7 @@ def draw_places(figure: Any, places: Sequence[float]) -> None:
     """Where in an answer, from 0 to 1, the takeovers stand."""
     axes = figure.subplots()
     axes.hist(places, bins=20, range=(0, 1), color=_COLOURS[0])
-    _label(axes, "place in the answer (0: its start, 1: its end)", "takeovers")
+    axes.set(xlabel="place in the answer (0: its start, 1: its end)", ylabel="takeovers")
 
 
 def _draw_flips(axes: Axes, table: Table) -> None:
@@ -240,7 +235,7 @@ def _draw_flips(axes: Axes, table: Table) -> None:
     _name_bars(axes, names)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
-    _label(axes, "problems (harmed to the left)")
+    axes.set(xlabel="problems (harmed to the left)")
 
 
 def _draw_effects(axes: Axes, table: Table) -> None:
@@ -248,7 +243,7 @@ def _draw_effects(axes: Axes, table: Table) -> None:
     for (kind,), group in table.group_by(["kind"], maintain_order=True):
         share = (1 / group["inclusion"]) / (1 / group["inclusion"]).sum()
         axes.hist(group["effect"], edges, weights=share, histtype="step", label=f"{kind}s ({len(group)})")
-    _label(axes, "effect of the donor's token on the share of correct texts", "share of positions")
+    axes.set(xlabel="effect of the donor's token on the share of correct texts", ylabel="share of positions")
 
 
 def _draw_signals(axes: Axes, table: Table) -> None:
@@ -257,7 +252,7 @@ def _draw_signals(axes: Axes, table: Table) -> None:
         values = table.filter(correct=correct)["value"]
         weights = [1 / max(1, len(values))] * len(values)
         axes.hist(values, bins=20, range=(low, high), weights=weights, histtype="step", label=f"{name} samples")
-    _label(axes, "mean of the 100 largest scores, in nats", "share of samples")
+    axes.set(xlabel="mean of the 100 largest scores, in nats", ylabel="share of samples")
 
 
 _PLACES = ("place in the sample, t / n", "density of the top 1 %")

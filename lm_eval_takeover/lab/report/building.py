@@ -46,8 +46,7 @@ def build(options: argparse.Namespace) -> int:
     groups = list_picks(analysis)
     effects = read_effects(options.effects) if options.effects else None
     pieces = _load_pieces(analysis, options.tokenizer)
-    story = tell_story(analysis, pieces)
-    render = prepare(analysis, effects, story)
+    render = prepare(analysis, effects, tell_story(analysis, pieces))
     page = render(index=make_index(analysis, ()), blocks=[], total=0)
     limit = int(options.max_size * 1e6)
     total = len({(name, sample.stored.key) for group in groups for name, sample in group})
@@ -242,7 +241,7 @@ def list_picks(analysis: Analysis) -> list[list[Pick]]:
     Problems come first whose samples the compared run has right more often than the base, or less. A problem's next sample comes
     after every other problem had as many; of a problem, samples that base and compared run judge differently come first.
     """
-    beside, rounds = (analysis.base, analysis.compared), list[list[list[Pick]]]()
+    beside, ranked = (analysis.base, analysis.compared), list[tuple[int, list[Pick]]]()
     by_run = [analysis.samples.get(name or "", {}) for name in beside]
     right = [{key: sum(one.correct for one in samples) for key, samples in problems.items()} for problems in by_run]
     changes = {key: abs(right[1][key] - right[0][key]) for key in right[0].keys() & right[1].keys()}
@@ -252,10 +251,9 @@ def list_picks(analysis: Analysis) -> list[list[Pick]]:
             for sample in problems.get(key, []):
                 by_number.setdefault(sample.sample, {})[name] = sample
         verdicts = {n: {one.correct for name, one in by_number[n].items() if name in beside} for n in by_number}
-        for place, number in enumerate(sorted(by_number, key=lambda n: (len(verdicts[n]) < 2, n))):  # what changed is first
-            rounds.extend([] for _ in range(place + 1 - len(rounds)))
-            rounds[place].append(list(by_number[number].items()))
-    return [group for groups in rounds for group in groups]
+        numbers = sorted(by_number, key=lambda n: (len(verdicts[n]) < 2, n))  # what changed is first
+        ranked += enumerate(list(by_number[number].items()) for number in numbers)
+    return [group for _, group in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def pack_picks(

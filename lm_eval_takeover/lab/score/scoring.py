@@ -1,17 +1,28 @@
 """Finds the texts of a run without scores, reads them with both models, and adds what it finds to the journal.
 
 `restore_arguments` and `Readers` are the models of a stored run, for any command that reads its texts again.
+
+Scores files: `RUN_DIR/scores/*.parquet`, one row per token of the stored samples, both models teacher-forced on the text.
+
+    task, doc_id, sample, position, token_id, a column for each registered score, base_entropy, guide_entropy, base_logprob,
+    guide_logprob, base_rank, guide_rank, base_top, guide_top
+
+The score `entropy` is the column `base_entropy`. The base hosts, so `ce` is `-sum p_base log p_guide`. Ranks are those of the
+token that stands there, 1 for the likeliest. Tops are the ids of the likeliest tokens. Scores, entropies and log-probabilities
+are in nats, float32 as computed. The journal holds all scores, and the files are written from it for people.
 """
 
 import contextlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+import pyarrow as pa
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
@@ -20,16 +31,18 @@ from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
-from lm_eval_takeover.lab.score.files import write_score_files
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair, load_pair
-from lm_eval_takeover.runs.evidence import ScoresHeader, pack_scores
+from lm_eval_takeover.runs.evidence import ScoresHeader, list_score_columns, pack_scores, unpack_scores
+from lm_eval_takeover.runs.journal import Sample, row_digest
 from lm_eval_takeover.runs.layout import SCORES
+from lm_eval_takeover.runs.parquet import NAME_FIELDS, split_parts, tabulate, write_part
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.storage.digests import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -204,3 +217,26 @@ def check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[UnscoredSample])
                 f"run_dir='{run.folder}' was written with a different tokenizer than that of {pair.members[0].id.id}: the prompt "
                 f"of task {text.sample.task}, doc {text.sample.doc_id} has other tokens; name its pair with --base and --guide"
             )
+
+
+def write_score_files(run: RunWriter, header: ScoresHeader, samples: Mapping[bytes, Sample]) -> None:
+    """Write the scores that the journal holds of these samples, and remove other files of such names. Raises RunDirError."""
+    folder, written = run.folder / SCORES, []
+    with run.writing() as journal:
+        scored = [samples[key] for key in journal.list_evidence("score") if key in samples]
+        for number, part in enumerate(split_parts(scored, lambda sample: sample.tokens), 1):
+            contents = dict(journal.read_evidence("score", [sample.key for sample in part]))
+            made_of = [row_digest([*samples[key].row[:4], content]) for key, content in contents.items()]
+            written.append(path := folder / f"{number:06d}.parquet")
+            metadata = {"takeover": json.dumps(asdict(header))}
+            write_part(journal, path, digest_of(made_of), partial(_tabulate, header, part, contents), metadata)
+        for path in [*folder.glob("[0-9]*.parquet"), *folder.glob(".[0-9]*.parquet.*")]:
+            if path not in written:
+                path.unlink()
+
+
+def _tabulate(header: ScoresHeader, samples: Sequence[Sample], contents: Mapping[bytes, bytes]) -> pa.Table:
+    kinds = list_score_columns(header.scores)
+    fields = (pa.field(name, pa.from_numpy_dtype(kind)) for name, kind in kinds.items())
+    texts = [unpack_scores(contents[sample.key], sample.tokens, kinds)[1] for sample in samples]
+    return tabulate(samples, texts, pa.schema([*NAME_FIELDS, *fields]))
