@@ -101,7 +101,8 @@ def list_sentences(text: str, truncated: bool, problem: str) -> Iterator[Sentenc
     before_question = False
     for start, end in zip([*ends[-2::-1], -1], reversed(ends), strict=True):
         sentence, asks = Sentence(tail, start + 1, end, problem), tail[end : end + 1] == "?"
-        of_list = before_question and sentence.written.isdigit()  # 2. How many are left?
+        number = sentence.written.lstrip("*")  # 2. How many are left? **5. Format:**
+        of_list = number.isdigit() and (before_question or number != sentence.written)
         before_question = asks
         if end - start > 1 and not (asks or of_list or sentence.is_copied):
             yield sentence
