@@ -92,9 +92,12 @@ class Segment(Gated):
         return taken
 
 
+_END_OF_SENTENCE = re.compile(r"""[.!?…。！？]["'”’)\]]*\s*$|\n""")
+
+
 def _ends_sentence(token: int, tokenizer: Any) -> bool:
     """Whether the text of a token ends with a sentence, or has a line break."""
-    return re.search(r"""[.!?…。！？]["'”’)\]]*\s*$|\n""", tokenizer.decode([token])) is not None
+    return _END_OF_SENTENCE.search(tokenizer.decode([token])) is not None
 
 
 @register_policy("lossy")

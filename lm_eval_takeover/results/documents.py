@@ -126,6 +126,7 @@ Settings = dict[str, Any]
 
 _DIGEST = re.compile(r"\b(?:blake2b|sha256):([0-9a-f]{8})[0-9a-f]+")
 _MEANINGS = {"schema": " (the rule that draws tokens)"}
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function without source
 
 
 def parse_model_args(value: Any) -> dict[str, str]:
@@ -142,11 +143,12 @@ def task_settings(document: Fields, task: str) -> Settings:
     arguments = parse_model_args(document.inside("config").get("model_args"))
     decoding = config.inside_or_empty("generation_kwargs")
     counts = document.inside_or_empty("n-samples").inside_or_empty(task)
+    limit, problems = counts.get("effective"), counts.get("original")
     settings: Settings = {name: decoding.get(name) for name in decoding if name != "seed"}
     settings |= {
         "task_version": document.inside_or_empty("versions").get(task),
         "samples": config.require("repeats", Positive, None),
-        "limit": count if (count := counts.get("effective")) != counts.get("original") else None,
+        "limit": None if limit == problems else limit,
         "prompt": config.get("doc_to_text"),
         "num_fewshot": document.inside_or_empty("n-shot").get(task),
         "system_instruction": document.get("system_instruction_sha"),
@@ -157,7 +159,7 @@ def task_settings(document: Fields, task: str) -> Settings:
         settings["end_tokens"] = document.get("eot_token_id")
     metadata = config.inside_or_empty("metadata")
     scorer = json.dumps([metadata.get("scorer"), *(config.get(name) for name in JUDGING)], sort_keys=True, default=str)
-    settings["scorer"] = digest_of_text(re.sub(r" at 0x[0-9a-f]+", "", scorer)).hex()  # addresses of functions without source
+    settings["scorer"] = digest_of_text(_ADDRESS.sub("", scorer)).hex()
     verifier = metadata.get("verifier")
     return settings if verifier in (None, "takeover") else settings | {"verifier": verifier}
 

@@ -10,7 +10,14 @@ from lm_eval.evaluator_utils import get_sample_size
 
 from lm_eval_takeover.arguments import KINDS, ModelArguments, join_arguments, write_words
 from lm_eval_takeover.calibration.commands import RunTask, calibration_command
-from lm_eval_takeover.calibration.files import Calibration, Target, find_calibration, find_packaged, find_target
+from lm_eval_takeover.calibration.files import (
+    Calibration,
+    Target,
+    find_calibration,
+    find_packaged,
+    find_target,
+    read_calibration,
+)
 from lm_eval_takeover.commands._options import LOADING, PAIR
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.calibrate.rollouts import MOST
@@ -24,7 +31,7 @@ from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.method.registry import digest_plugins, load_plugins
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.pair.pair import load_pair, parse_dtype
+from lm_eval_takeover.pair.pair import Pair, load_pair, parse_dtype
 from lm_eval_takeover.pair.policy_choice import CalibrationFit, make_command
 from lm_eval_takeover.results.problems import ReadOptions, choose_accuracy
 from lm_eval_takeover.runs.identity import describe_member, digest_task
@@ -118,12 +125,8 @@ def plan_calibration(asked: Comparison, rows: Sequence[PlannedRow], loads: Seque
     if packaged and fits(packaged):
         return CalibrationPlan()
     options = _choose_options(asked, loads)
-    # Of all that can change the content of the file, but for the rates that it is solved for.
-    read = [digest_path(Path(word)) if Path(word).is_file() else word for word in write_words(options)]
-    models = [describe_member(member, is_asked=False) for member in pair.members]
-    digest = digest_of([read, models, digest_plugins(asked.arguments.get("plugins")), digest_task(loads[0].loaded)])
-    out = asked.run_dir / f"calibration-{digest[:8]}.json"
-    if out.exists() and fits(find_calibration(str(out))[0]):
+    out = asked.run_dir / f"calibration-{_digest_calibration(asked, pair, options, loads[0])[:8]}.json"
+    if out.exists() and fits(read_calibration(out)):
         return CalibrationPlan(str(out))
     by_word: dict[str, list[str]] = {}
     for row in rows:
@@ -152,6 +155,14 @@ def _choose_options(asked: Comparison, loads: Sequence[TaskLoad]) -> dict[str, A
         names.remove("direction")
     options = {"prompts": given.get("prompts", usual), **{name: given[name] for name in names if name in given}}
     return options | loads[0].sampling.settings() | {"max_gen_toks": max(load.tokens for load in loads)}
+
+
+def _digest_calibration(asked: Comparison, pair: Pair, options: Mapping[str, Any], load: TaskLoad) -> str:
+    """Of all that can change the content of the file, but for the rates that it is solved for."""
+    models = [describe_member(member, is_asked=False) for member in pair.members]
+    words = write_words(options)
+    read = [digest_path(Path(word)) if Path(word).is_file() else word for word in words]
+    return digest_of([read, models, digest_plugins(asked.arguments.get("plugins")), digest_task(load.loaded)])
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, asked: Comparison) -> Target | None:

@@ -29,7 +29,7 @@ def read_single_run(results: Path, reading: ReadOptions = ReadOptions()) -> Run:
     """The one run of a results folder, with its samples and what they cost. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results], reading)
     # Before what `rescore` wrote into the run_dir of this run.
-    runs = [run for run in runs if not (run.takeover or {}).get("rescored")] or runs
+    runs = [run for run in runs if not run.takeover.get("rescored")] or runs
     if len(runs) != 1:
         reasons = [_tell_apart(results, runs)] if runs else notes
         raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
