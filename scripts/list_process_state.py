@@ -22,6 +22,14 @@ def name_of(node: ast.AST | None) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
+def list_names(node: ast.AST) -> Iterator[str]:
+    """All names of `a[…].b`, outermost last."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        yield name_of(node)
+        node = node.value
+    yield name_of(node)
+
+
 def list_bound(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """`(name, what makes its value)` of each name that a module binds to a container, a context variable or None."""
     for statement in tree.body:
@@ -44,9 +52,9 @@ def list_changed(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Global):
             yield from node.names
         elif isinstance(node, ast.Attribute) and node.attr in CHANGING:
-            yield name_of(node.value)
+            yield from list_names(node.value)
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            yield name_of(node)
+            yield from list_names(node)
 
 
 def list_state(package: Path) -> tuple[list[str], list[str]]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Asked = Tensor | None
 logger = logging.getLogger(__name__)
 
-_loaded: dict[str, dict[str, str]] = {}  # by file of `plugins` that ran: the files that it reached, with their digests
+_PLUGIN = "takeover_plugin"  # how the names of modules of `plugins` begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +302,15 @@ def _find_plugins(names: str | None) -> Iterator[tuple[str, Path, bool]]:
 def _run_file(path: Path) -> None:
     """Run a file as a module. A second call runs it again, with its helpers, only if a file that it reaches has changed."""
     file = str(path.resolve())
-    before = _loaded.get(file, {})
+    loaded = [module.__spec__ for name, module in sys.modules.items() if name.startswith(_PLUGIN)]
+    states = [spec.loader_state for spec in loaded if spec is not None and spec.origin == file]
+    before: dict[str, str] = (states and states[-1]) or {}  # the files that it reached when it ran last, with their digests
     if before and all(Path(reached).is_file() and digest_path(Path(reached)) == digest for reached, digest in before.items()):
         return
     for helper in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) in before.keys() - {file}]:
         del sys.modules[helper]
-    name = f"takeover_plugin_{path.stem}_{digest_of([file, code_reach.digest_code([file])])[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    name = f"{_PLUGIN}_{path.stem}_{digest_of([file, code_reach.digest_code([file])])[:16]}"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
@@ -316,4 +318,4 @@ def _run_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-    _loaded[file] = {reached: digest_path(Path(reached)) for reached in code_reach.list_files([file])}
+    spec.loader_state = {reached: digest_path(Path(reached)) for reached in code_reach.list_files([file])}

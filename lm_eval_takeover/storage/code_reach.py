@@ -22,6 +22,7 @@ import sys
 import sysconfig
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.machinery import PathFinder
 from os.path import expanduser, isdir, isfile, join, realpath
@@ -45,9 +46,19 @@ _LIBRARY = 300  # modules of a package that counts as a whole
 _TASKS = f"{os.sep}lm_eval{os.sep}tasks{os.sep}"  # task files of lm-eval count by their bytes, as anyone's
 _WRITING = ("write", "to_", "save", "mkdir", "unlink")  # how functions that write begin
 _MODES = {"w", "a", "x", "wb", "ab", "xb", "w+", "a+", "wt", "at"}
-_opened, _written = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # for reading, by file of code
-_asked = defaultdict[str, defaultdict[int, set[str]]](lambda: defaultdict(set))  # variables, by file and line of code
 _ASKING = {module.__file__ for module in (os, os.path, collections.abc, string)}  # they ask for what their caller wants
+
+
+@dataclass
+class Seen:
+    """What a file of code has done so far: files that it opened for reading and for writing, variables by line."""
+
+    opened: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    asked: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+
+_seen = defaultdict[str, Seen](Seen)  # by file of code, in this process
 
 
 def digest_code(roots: Iterable[str]) -> str:
@@ -61,7 +72,7 @@ def describe_code(roots: Iterable[str]) -> list[tuple[str, str]]:
     for file, packages in _follow(roots):
         found.add((Path(file).name, digest_path(Path(file))))
         found |= {_identify(package) for package in packages}
-        for names in (names & os.environ.keys() for names in _asked[file].values()):
+        for names in (names & os.environ.keys() for names in _seen[file].asked.values()):
             if 2 * len(names) <= len(os.environ):  # a line that asks for more copies them
                 found |= {(f"${name}", os.environ[name]) for name in names - PLACES}
     return sorted(found)
@@ -126,14 +137,14 @@ def watch() -> None:
                 path = importlib.util.source_from_cache(path)
         path = realpath(path)
         if (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
-            _written[opener].add(path)
+            _seen[opener].written.add(path)
         elif (imports or not path.endswith((".py", ".pyc"))) and not is_elsewhere(path, os.path.dirname(opener)):
-            _opened[opener].add(path)
+            _seen[opener].opened.add(path)
 
     def ask(self: Any, name: Any) -> Any:
         code, line = _find_code(sys._getframe(1), lambda file: file[0] == "<" or file in _ASKING)
         if code is not None:
-            _asked[code][line].add(os.fsdecode(name))
+            _seen[code].asked[line].add(os.fsdecode(name))
         return get(self, name)
 
     environment: Any = type(os.environ)
@@ -166,7 +177,7 @@ def _follow(roots: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
             continue
         seen.add(file)
         files, packages = _resolve(file) if file.endswith(".py") else (set[str](), set[str]())
-        left += files | (_opened[file] - _written[file])
+        left += files | (_seen[file].opened - _seen[file].written)
         yield file, packages
 
 
