@@ -18,9 +18,8 @@ import math
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from traceback import extract_tb
@@ -34,7 +33,7 @@ from lm_eval_takeover.runs.identity import digest_task_code, find_missed_rate
 from lm_eval_takeover.stopping import install_error_hook, is_our_command
 from lm_eval_takeover.storage.code_reach import watch
 from lm_eval_takeover.storage.files import TASK_CONFIGS, make_component
-from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext
+from lm_eval_takeover.tasks.context import NO_RUN, Evaluation, RunContext, evaluating, get_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -42,20 +41,6 @@ MODEL = "guided-takeover"  # our name in the registry
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
 _RARE = ("restated", "unparsed", "timed_out", "unclosed_think")  # shares of answers that mostly are 0
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
-
-
-# lm-eval hands a model none of this; it asks for it at each call.
-_current: ContextVar[Evaluation | None] = ContextVar("the evaluation that is going on", default=None)
-get_evaluation = _current.get  # the call of lm-eval that is going on; None outside one
-
-
-@contextmanager
-def _evaluating(evaluation: Evaluation) -> Iterator[None]:
-    before = _current.set(evaluation)
-    try:
-        yield
-    finally:
-        _current.reset(before)
 
 
 def _sort_selected(samples: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]]:
@@ -74,13 +59,15 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
     def observed(*positional: Any, **named: Any) -> Any:
         options = signature.bind(*positional, **named)
         options.apply_defaults()
-        template = options.arguments.get("apply_chat_template")
+        named_template = options.arguments.get("apply_chat_template")
+        template = named_template if isinstance(named_template, str) else None
         seed = _read_seed(signature, options.arguments)
         names = [task for task in options.arguments.get("tasks") or () if isinstance(task, str)]
         include = getattr(options.arguments.get("task_manager"), "include_path", None)
         task = RunTask(next(iter(names), None), include if isinstance(include, str) else None)
         selected = _sort_selected(options.arguments.get("samples"))
-        with _evaluating(Evaluation(seed, template if isinstance(template, str) else None, selected, task)):
+        around = get_evaluation() or Evaluation()
+        with evaluating(replace(around, seed=seed, template=template, selected=selected, task=task)):
             results = simple_evaluate(*positional, **named)
         takeover = ((results or {}).get("config") or {}).get("takeover")
         if takeover is not None:
@@ -106,7 +93,7 @@ def observe_tasks(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         options = signature.bind(*positional, **named).arguments
         if options.get("samples"):
             options["samples"] = _sort_selected(options["samples"])
-        with _evaluating(_current.get() or Evaluation(selected=options.get("samples") or {})):
+        with evaluating(get_evaluation() or Evaluation(selected=options.get("samples") or {})):
             results = evaluate(**options)
         run = getattr(options.get("lm"), "context", None)
         verifier = run.verifier if isinstance(run, RunContext) else NO_RUN.verifier

@@ -32,7 +32,7 @@ from lm_eval_takeover.runs.ranks import Padding, Ranks
 from lm_eval_takeover.runs.recorder import Plan, Recorder, is_changed_traced
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.code_reach import digest_code
-from lm_eval_takeover.tasks.context import Evaluation, RunContext
+from lm_eval_takeover.tasks.context import Evaluation, RunContext, get_evaluation
 from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 
@@ -53,8 +53,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         placed = self.ranks.place(parse_arguments(arguments))
         self._own_seed = placed.seed
         self.arguments = replace(placed, seed=lm_eval_hooks.choose_seed(placed.seed))
-        self.pair = load_pair(self.arguments)
-        evaluation = lm_eval_hooks.get_evaluation() or Evaluation()
+        evaluation = get_evaluation() or Evaluation()
+        self.pair = load_pair(self.arguments, evaluation.pairs)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair, evaluation.task)
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
@@ -82,7 +82,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def _enter_evaluation(self) -> None:
         """At lm-eval's first call in another evaluation than before: its own counts, and its seed."""
-        evaluation = lm_eval_hooks.get_evaluation()
+        evaluation = get_evaluation()
         if evaluation is None or evaluation is self.context.evaluation:
             return
         self._begin(evaluation)
@@ -238,7 +238,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         rows = self._rows_of_length("generate_until", max(len(request.prompt) + request.max_new_tokens for request in wanted))
         # From here on the bar is shown; a notice would break its line.
         finished = sum(len(plan.by_key[key]) for key in stored)
-        with Progress(len(plan.asked), finished, quiet=quiet) as progress:
+        with Progress(len(plan.asked), finished, quiet=quiet, bars=self.context.evaluation.bars) as progress:
             traced = self.run is not None or is_changed_traced(self.policy)
             options: dict[str, Any] = {"seed": self.arguments.seed, "rows": rows, "traced": traced}
             for number, generation in self.engine.generate(wanted, **options, count_tokens=progress.count_tokens):

@@ -1,9 +1,8 @@
 """The pair: a base and a guide that share a vocabulary, and how model arguments name and load it."""
 
-import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from os.path import commonprefix
 from typing import Any
@@ -152,26 +151,13 @@ class Pair:
 
 # From model arguments
 
-_shared: dict[str, Pair] | None = None
 
-
-@contextlib.contextmanager
-def share_pairs() -> Iterator[None]:
-    """Meanwhile what is loaded alike is one pair, for several runs of one process that differ in their method alone."""
-    global _shared
-    _shared = {}
-    try:
-        yield
-    finally:
-        _shared = None
-
-
-def load_pair(arguments: ModelArguments) -> Pair:
-    """The pair of `_load_pair`; within `share_pairs` one for all arguments that differ in nothing that models are loaded by."""
-    if _shared is None:
+def load_pair(arguments: ModelArguments, shared: dict[str, Pair] | None = None) -> Pair:
+    """The pair of `_load_pair`. shared: of several runs that differ in their method alone; what is loaded alike is one pair."""
+    if shared is None:
         return _load_pair(arguments)
     key = repr([getattr(arguments, name) for name, kind in KINDS.items() if kind.loads])
-    return _shared.get(key) or _shared.setdefault(key, _load_pair(arguments))
+    return shared.get(key) or shared.setdefault(key, _load_pair(arguments))
 
 
 def _load_pair(arguments: ModelArguments) -> Pair:

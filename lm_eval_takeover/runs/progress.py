@@ -1,26 +1,13 @@
 """The progress bars of a run: finished samples, tokens and their speed."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Self, TextIO
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Self
 
 from tqdm import tqdm
 
 _REDRAW = 1.0  # seconds
-BAR_OPTIONS: dict[str, Any] = {"desc": "Running generate_until requests"}  # options of all bars
-
-
-@contextmanager
-def show_on(terminal: TextIO | None, label: str) -> Iterator[None]:
-    """Meanwhile bars bear this label and go to this terminal, whatever this process's stderr is; None: there are none."""
-    before = dict(BAR_OPTIONS)
-    BAR_OPTIONS.update(desc=label, file=terminal, disable=terminal is None)
-    try:
-        yield
-    finally:
-        BAR_OPTIONS.clear()
-        BAR_OPTIONS.update(before)
 
 
 class _Bar(tqdm):  # type: ignore[misc]
@@ -36,12 +23,24 @@ class _Bar(tqdm):  # type: ignore[misc]
 
 
 class Progress:
-    """A bar of samples, with tokens and their speed, by which it tells the time left; `kept` of `total` were finished before."""
+    """A bar of samples, with tokens and their speed, by which it tells the time left; `kept` of `total` were finished before.
 
-    def __init__(self, total: int, kept: int = 0, *, quiet: bool, label: str | None = None, unit: str = "sample") -> None:
-        options: dict[str, Any] = {"total": total, "initial": kept, "unit": unit, "disable": quiet}
-        shown = f"{BAR_OPTIONS['desc']}: {label}" if label and "file" in BAR_OPTIONS else label or BAR_OPTIONS["desc"]
-        self._bar = _Bar(**(options | BAR_OPTIONS | {"desc": shown}))
+    bars: tqdm's options of all bars of this process; its label stands before this one's.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        kept: int = 0,
+        *,
+        quiet: bool,
+        label: str | None = None,
+        unit: str = "sample",
+        bars: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        options: dict[str, Any] = {"total": total, "initial": kept, "unit": unit, "disable": quiet, **bars}
+        shown = ": ".join(filter(None, (bars.get("desc"), label))) or "Running generate_until requests"
+        self._bar = _Bar(**options | {"desc": shown})
         self._asked, self._kept, self._ended, self._tokens = total - kept, kept, 0, 0
         self._taken: int | None = 0
         self._written, self._taken_over = 0, 0  # tokens of finished samples

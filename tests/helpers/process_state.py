@@ -16,7 +16,6 @@ import torch
 
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import scores
-from lm_eval_takeover.runs import progress
 
 # How each is read and written.
 _VALUES = (
@@ -47,7 +46,7 @@ def given_back(temporary):
     torch.manual_seed(0)
     scores.names(), policies.names()  # ours are there
     registries = [part for registry in (scores, policies) for part in (registry.entries, registry.skipped)]
-    held = (os.environ, *registries, progress.BAR_OPTIONS)
+    held = (os.environ, *registries)
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}
     values = [read() for read, _ in _VALUES]

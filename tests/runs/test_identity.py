@@ -12,10 +12,10 @@ from lm_eval_takeover.calibration.files import read_calibration, write_calibrati
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.pair.pair import share_pairs
 from lm_eval_takeover.runs.identity import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.files import CALIBRATIONS
+from lm_eval_takeover.tasks.context import Evaluation, evaluating
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
 
 HAND = {"tau": 1.5, "kappa": 2.0}
@@ -64,7 +64,7 @@ def _checkpoints_are_loaded_once():
             loaded[key] = plain(self, kind, **options)
         return loaded[key]
 
-    with pytest.MonkeyPatch.context() as patch, share_pairs():
+    with pytest.MonkeyPatch.context() as patch, evaluating(Evaluation(pairs={})):
         patch.setattr(Member, "_load", load_once)
         yield
 

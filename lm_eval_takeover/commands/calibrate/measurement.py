@@ -48,6 +48,7 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
 from lm_eval_takeover.pair.pair import load_pair
 from lm_eval_takeover.pair.policy_choice import keep_read, open_method, parse_arguments
+from lm_eval_takeover.tasks.context import Evaluation, get_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,8 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     usual = form.sampling if form else TASK_SAMPLING
     changes = {name: value for name in asdict(usual) if (value := getattr(options, name)) is not None}
     sampling = replace(usual, **changes)
-    pair = load_pair(arguments)
+    evaluation = get_evaluation() or Evaluation()
+    pair = load_pair(arguments, evaluation.pairs)
 
     def chat(text: str) -> str:
         return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
@@ -128,6 +130,7 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
         seed=options.seed,
         batch_size=VLLM_GROUP if arguments.backend == "vllm" else arguments.rows,
         window=options.window,
+        bars=evaluation.bars,
     )
 
 

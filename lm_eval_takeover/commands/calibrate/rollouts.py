@@ -15,7 +15,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -68,6 +68,7 @@ class Setup:
     seed: int = 0
     batch_size: int = 64
     window: int = 10
+    bars: Mapping[str, Any] = field(default_factory=dict)  # tqdm's options of progress bars
 
     @property
     def pair(self) -> Pair:
@@ -204,7 +205,7 @@ def collect(setup: Setup, rollouts: Rollouts) -> None:
     order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), i))
     groups = [order[start : start + setup.batch_size] for start in range(0, len(order), setup.batch_size)]
     kept = len(rollouts.done)
-    with Progress(len(requests), kept, quiet=False, label="Calibrating", unit="rollout") as bar:
+    with Progress(len(requests), kept, quiet=False, label="Calibrating", unit="rollout", bars=setup.bars) as bar:
         for group in groups:
             if todo := [i for i in group if i not in rollouts.done]:
                 written = _roll_out(setup, [requests[i] for i in todo], rollouts.scores, bar)
@@ -310,7 +311,7 @@ class HeldOutRollouts:
         """The rate at this value of the budget parameter."""
         policy = self.method.at(value, self.calibration)
         shown = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}, {label}"
-        with Progress(len(self.requests), quiet=False, label=shown, unit="rollout") as bar:
+        with Progress(len(self.requests), quiet=False, label=shown, unit="rollout", bars=self.setup.bars) as bar:
             written = self.setup.write(self.requests, policy, bar)
             return Measured.of([(generation.takeovers, len(generation.tokens)) for _, generation in written])
 

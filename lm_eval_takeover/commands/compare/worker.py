@@ -22,6 +22,7 @@ from typing import Any
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import write_words
+from lm_eval_takeover.tasks.context import Evaluation, evaluating
 
 LM_EVAL, CALIBRATE = "lm_eval", "lm-eval-takeover calibrate"
 
@@ -81,21 +82,21 @@ def main() -> None:
 def run_batch(calls: Sequence[Call], *, quiet: bool = False) -> None:
     import torch
 
-    from lm_eval_takeover.pair.pair import share_pairs
-    from lm_eval_takeover.runs import progress
-
     read_harness_once()
     gc.freeze()  # what was imported is no garbage, and is looked through in no collection below
-    with share_pairs():
-        for call in calls:
-            try:
-                with _divert(call.log) as terminal, progress.show_on(None if quiet else terminal, call.row):
+    pairs: dict[str, Any] = {}
+    for call in calls:
+        try:
+            with _divert(call.log) as terminal:
+                bars = {"desc": call.row, "file": terminal, "disable": quiet}
+                with evaluating(Evaluation(pairs=pairs, bars=bars)):
                     run_calibrate(call.options) if call.command == CALIBRATE else run_lm_eval(call.options)
-            except (Exception, SystemExit):
-                print(f"{call.row}: failed; all that it printed is in '{call.log}'", file=sys.stderr)
-                raise
-            gc.collect()
-            torch.cuda.empty_cache()
+        except (Exception, SystemExit):
+            print(f"{call.row}: failed; all that it printed is in '{call.log}'", file=sys.stderr)
+            raise
+        gc.collect()
+        torch.cuda.empty_cache()
+    pairs.clear()
     gc.collect()  # a process that is started next needs the memory of the pair
     torch.cuda.empty_cache()
 
