@@ -97,7 +97,25 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
 def main(arguments: Sequence[str] | None = None) -> int:
     stopping.install_error_hook()
     make_notices_visible()
-    words = [_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)]
+    written.clear()
+    stopping.on_stop(describe_written)
+    try:
+        status = _run([_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)])
+        sys.stdout.flush()
+        return status
+    except (KeyboardInterrupt, stopping.Terminated) as stop:
+        return stopping.say_stopped(stop)
+    except OSError as error:
+        if error.filename is not None or not _is_output_closed():
+            raise
+        if isinstance(error, BrokenPipeError):  # as of `| head`, which has read enough
+            return 128 + signal.SIGPIPE
+        print(f"error: standard output cannot be written: {error.strerror}; make room or choose another", file=sys.stderr)
+        return 2
+
+
+def _run(words: Sequence[str]) -> int:
+    """The exit status of the command that these words are."""
     parser = build_parser(words[0] if words else None)
     (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if words == ["--version"]:
@@ -112,21 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unexpected = parser.parse_known_args(words)
     if unexpected:
         options.parser.error(f"unexpected word '{unexpected[0]}'")
-    written.clear()
-    stopping.on_stop(describe_written)
-    try:
-        status = int(options.run(options))
-        sys.stdout.flush()
-        return status
-    except (KeyboardInterrupt, stopping.Terminated) as stop:
-        return stopping.say_stopped(stop)
-    except OSError as error:
-        if error.filename is not None or not _is_output_closed():
-            raise
-        if isinstance(error, BrokenPipeError):  # as of `| head`, which has read enough
-            return 128 + signal.SIGPIPE
-        print(f"error: standard output cannot be written: {error.strerror}; make room or choose another", file=sys.stderr)
-        return 2
+    return int(options.run(options))
 
 
 def _is_output_closed() -> bool:

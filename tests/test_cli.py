@@ -94,7 +94,7 @@ def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2():
     assert done.stderr.startswith("error: standard output cannot be written: No space left on device")
     reading, writing = os.pipe()
     os.close(reading)  # as `| true`
-    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, env=env)
+    done = subprocess.run([*TAKEOVER, "--version"], stdout=writing, stderr=subprocess.PIPE, env=env)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
     env["PYTHONIOENCODING"] = "ascii"  # letters that it lacks are codes

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.reading import read_answer
-from lm_eval_takeover.answers.text_verdicts import is_too_large, restates
+from lm_eval_takeover.answers.text_verdicts import restates
 
 _log = logging.getLogger(__name__)
 
@@ -107,8 +107,7 @@ def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> 
             outcome = judge(question.gold, response if stock else answer)
         samples.append(JudgedSample(answer, outcome, boxed, unclosed))
         forms.append(form)
-    pairs = zip(forms, samples, strict=True)
-    alone = {f for f, s in pairs if f is not None and (s.outcome == "timed_out" or is_too_large(f))}
+    alone = {form for form, sample in zip(forms, samples, strict=True) if form is not None and sample.outcome == "timed_out"}
     votes = find_majority(forms, judge, alone)
     return JudgedProblem(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 
