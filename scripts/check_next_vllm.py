@@ -41,7 +41,8 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm.compilation.backends", "set_model_tag", "tag ..."),
     ("vllm.config", "ModelConfig", "dtype hf_config hf_overrides max_model_len model model_arch_config quantization revision"),
     ("vllm.config", "SchedulerConfig", "max_num_seqs"),
-    ("vllm.config", "VllmConfig", "load_config model_config parallel_config quant_config scheduler_config"),
+    ("vllm.config", "CompilationConfig", "static_forward_context"),
+    ("vllm.config", "VllmConfig", "compilation_config load_config model_config parallel_config quant_config scheduler_config"),
     ("vllm.config", "ModelConfig._verify_quantization", ""),
     ("vllm.config", "ModelConfig.get_model_arch_config", ""),
     ("vllm.config", "VllmConfig.get_quantization_config", "model_config load_config ..."),
@@ -72,7 +73,7 @@ _GRAPHS = "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils"
 RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.output", "NewRequestData", "prompt_token_ids req_id sampling_params"),
     ("vllm.v1.worker.gpu.model_states", "", "get_model_state_cls"),
-    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "device"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "device model"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.__init__", "vllm_config ..."),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.add_request", "req_index new_req_data"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.custom_sampler", "sampler"),

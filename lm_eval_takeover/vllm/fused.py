@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from lm_eval_takeover.decoding.emission import list_logits
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
-from lm_eval_takeover.vllm.slots import Slots, Track, pairs, place_numbers
+from lm_eval_takeover.vllm.slots import PAIR, Slots, Track, place_numbers
 
 
 class TakeoverLogitsProcessor(LogitsProcessorV1):  # type: ignore[misc]
@@ -31,6 +31,7 @@ class TakeoverLogitsProcessor(LogitsProcessorV1):  # type: ignore[misc]
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.settings = EngineSettings.of(vllm_config.model_config)
         self.slots = Slots.open(vllm_config, self.settings, device)
+        self._layers = vllm_config.compilation_config.static_forward_context
         self._rows: dict[int, tuple[Track, list[int]]] = {}
 
     def is_argmax_invariant(self) -> bool:
@@ -62,11 +63,10 @@ class TakeoverLogitsProcessor(LogitsProcessorV1):  # type: ignore[misc]
     def apply(self, logits: Tensor) -> Tensor:
         """logits `[rows, vocab]`: the guide's, or those of the only model. Returns the same with one token in each row."""
         rows = [self._rows[place] for place in range(len(logits))]
-        base_logits = pairs[self.settings.key].base_logits
         emitted = self.slots.decide(
             [track for track, _ in rows],
             place_numbers([track.settings.begun + len(output) for track, output in rows], logits.device),
-            list_logits(logits, base_logits, self.slots.policy.roles, self.settings.vocab),
+            list_logits(logits, self._layers[PAIR].base_logits, self.slots.policy.roles, self.settings.vocab),
         )
         return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
 
@@ -78,7 +78,6 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         super().__init__(vllm_config, *arguments, **options)
         self.settings = EngineSettings.of(vllm_config.model_config)
         self.slots = Slots.open(vllm_config, self.settings, self.device)
-        self.pair = pairs[self.settings.key]
         self._tracks: dict[int, Track] = {}  # by the index of the request
         self._indices: dict[str, int] = {}  # by its name
 
@@ -124,7 +123,7 @@ class GateSampler(Sampler):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         """The tokens `[rows]`, and the logits that they are drawn from."""
         state, slots = self.state, self.state.slots
-        both = list_logits(logits, state.pair.base_logits, slots.policy.roles, state.settings.vocab)
+        both = list_logits(logits, state.model.base_logits, slots.policy.roles, state.settings.vocab)
         tracks = state.find_tracks(idx_mapping_np)
         if tracks is not None:
             return slots.decide(tracks, slots.count_written(pos, idx_mapping), both).tokens[:, 0], logits

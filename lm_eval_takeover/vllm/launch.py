@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -120,7 +119,6 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
         ends=sorted(pair.eos_ids),
-        key=uuid4().hex,
         block=block,
         seed=arguments.seed or 0,
         plugins=arguments.plugins,

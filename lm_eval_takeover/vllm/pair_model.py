@@ -17,7 +17,7 @@ from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, i
 
 from lm_eval_takeover.pair.member import refuse_unread
 from lm_eval_takeover.vllm.settings import EngineSettings
-from lm_eval_takeover.vllm.slots import pairs
+from lm_eval_takeover.vllm.slots import PAIR
 
 
 class TakeoverPairForCausalLM(nn.Module):
@@ -43,7 +43,7 @@ class TakeoverPairForCausalLM(nn.Module):
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
         if settings.base is not None:
             self._add_base(vllm_config, prefix, settings)
-        pairs[settings.key] = self
+        vllm_config.compilation_config.static_forward_context[PAIR] = self
 
     def _add_base(self, vllm_config: VllmConfig, prefix: str, settings: EngineSettings) -> None:
         base_config = read_base(settings)

@@ -30,7 +30,6 @@ class EngineSettings:
     policy: str  # as `describe_policy` has it
     vocab: int  # ids that are written
     ends: list[int]  # ids that end a text
-    key: str = ""  # the engine's own, in all its processes
     block: int = 1  # length of a draft, 1 without drafts
     seed: int = 0
     plugins: str | None = None

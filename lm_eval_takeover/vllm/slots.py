@@ -12,8 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
-from weakref import WeakValueDictionary
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -34,9 +33,8 @@ from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 # Scores of a slot that the device holds, at least: twice a client's longest window, for the block behind it.
 _RING = 2**13
 _STREAMS = ("token", CHANCE)
-# The model of each engine in this process, by the engine's key, since vLLM shows no gate its model. vLLM's own `instance_id` will
-# not do: an engine's process changes it after the model is loaded.
-pairs: WeakValueDictionary[str, Any] = WeakValueDictionary()
+# Names among an engine's layers, which vLLM keeps in its configuration: there a gate finds its model, and a worker its slots.
+PAIR, SLOTS = "takeover.pair", "takeover.slots"
 
 
 @dataclass(eq=False)
@@ -75,8 +73,6 @@ class Track:
 class Slots:
     """All requests of one worker. `capacity` of them are in the batch at a time."""
 
-    _opened: ClassVar["WeakValueDictionary[str, Slots]"] = WeakValueDictionary()
-
     @classmethod
     def open(cls, config: Any, settings: EngineSettings, device: torch.device) -> Self:
         """The slots of an engine, for its gate. Raises ArgumentError if the kernels give wrong results on this device."""
@@ -84,7 +80,7 @@ class Slots:
         if device.type == "cuda" and not kernels.run_on(device):
             raise ArgumentError(f"{device}: backend=vllm needs the kernels for scores and draws; use backend=hf")
         slots = cls(settings.load_policy(), capacity=config.scheduler_config.max_num_seqs, device=device)
-        cls._opened[settings.key] = slots
+        config.compilation_config.static_forward_context[SLOTS] = slots
         return slots
 
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
@@ -340,5 +336,5 @@ class WorkerExtension:
 
     def read_takeover_records(self, wishes: list[tuple[str, int, int, bool]]) -> list[tuple[bytes, dict[str, int]] | None]:
         """`Slots.read` for each `(request, start, stop, last)`."""
-        slots = Slots._opened[EngineSettings.of(self.vllm_config.model_config).key]
+        slots = self.vllm_config.compilation_config.static_forward_context[SLOTS]
         return [slots.read(*wish) for wish in wishes]
