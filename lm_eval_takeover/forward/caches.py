@@ -8,7 +8,7 @@ need this, since each row accepts its own number of drafted tokens. Lockstep and
 
 import copy
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -229,41 +229,31 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
 
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """A new cache with these rows, in this order; rows may repeat. The original does not change."""
-    selected = copy.copy(cache)
-    selected.layers = [_copy_layer(layer) for layer in cache.layers]
-    selected.reorder_cache(rows)
-    for layer, copied in zip(cache.layers, selected.layers, strict=True):
-        _select_shared(vars(layer), vars(copied), rows)  # what `reorder_cache` leaves out, as in DeepSeek V4
-    return selected
+
+    def select(states: Tensor) -> Tensor:
+        return states.index_select(0, rows.to(states.device)) if states.ndim > 1 else states
+
+    return _copy_with(cache, select, shares_attributes=False)  # `reorder_cache` leaves out states of DeepSeek V4
 
 
 def copy_cache(cache: DynamicCache) -> DynamicCache:
     """An independent copy. States are copied, since passes write them in place. Keys and values are shared: they only grow."""
+    return _copy_with(cache, Tensor.clone, shares_attributes=True)
+
+
+def _copy_with(cache: DynamicCache, change: Callable[[Tensor], Tensor], *, shares_attributes: bool) -> DynamicCache:
+    """A copy with changed tensors in the dictionaries of its layers, where linear attention keeps its states, and beside them."""
+
+    def convert(value: Any, shared: bool) -> Any:
+        if isinstance(value, dict):
+            return {name: convert(part, False) for name, part in value.items()}
+        return change(value) if isinstance(value, Tensor) and not shared else value
+
     copied = copy.copy(cache)
-    copied.layers = [_copy_layer(layer) for layer in cache.layers]
+    copied.layers = [copy.copy(layer) for layer in cache.layers]
     for layer in copied.layers:
-        for states in vars(layer).values():
-            if isinstance(states, dict):
-                states.update({i: state.clone() for i, state in states.items() if isinstance(state, Tensor)})
+        vars(layer).update({name: convert(value, shares_attributes) for name, value in vars(layer).items()})
     return copied
-
-
-def _copy_layer(layer: Any) -> Any:
-    """The layer with its own dictionaries, where linear attention keeps its states. Tensors are shared."""
-    copied = copy.copy(layer)
-    for name, value in vars(layer).items():
-        if isinstance(value, dict):
-            setattr(copied, name, dict(value))
-    return copied
-
-
-def _select_shared(values: dict[Any, Any], copied: dict[Any, Any], rows: Tensor) -> None:
-    """Select every tensor `[rows, …, …]` that the copy still shares with the original."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            _select_shared(value, copied[name], rows)
-        elif isinstance(value, Tensor) and value.ndim > 1 and copied[name] is value:
-            copied[name] = value.index_select(0, rows.to(value.device))
 
 
 @dataclass(slots=True)
