@@ -15,7 +15,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.caches import upload
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Generation, Request
-from lm_eval_takeover.method.sampling import chances, request_digest, words
+from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, words
 from lm_eval_takeover.pair.pair import Pair
 
 TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
@@ -148,7 +148,7 @@ class Row:
     stop: StopStrings
     generation: Generation = field(default_factory=Generation)
     words: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # the same bits
-    chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    chances: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # the words of that stream
     window: Tensor = field(default_factory=lambda: torch.empty(0))  # `[window]`, the last scores
     due: Decision | None = None  # a takeover that the donor has not drawn yet
     thinking: Thinking | None = None  # under a budget
@@ -158,7 +158,7 @@ class Row:
         digest, count = request_digest(self.request.prompt), self.request.max_new_tokens
         self.words = words(seed, digest, self.request.sample, count).view(np.int64)
         if policy.uses_chance:
-            self.chances = chances(seed, digest, self.request.sample, count)
+            self.chances = words(seed, digest, self.request.sample, count, stream=CHANCE).view(np.int64)
         begun = self.generation.scores[-policy.window :]  # of a text that goes on
         self.window = torch.tensor([*[0.0] * (policy.window - len(begun)), *begun], device=device)
 
@@ -256,9 +256,7 @@ def build_block(
     count, device = scores.shape[1], scores.device
     numbers = [[row.position + ahead for row in rows], [row.request.donor_length for row in rows]]
     positions, donor_length = upload(torch.tensor(numbers), device).unbind(0)
-    chance = None
-    if policy.uses_chance:
-        chance = upload(take_next(rows, count, "chances", ahead), device)
+    chance = as_chances(upload(take_next(rows, count, "chances", ahead), device)) if policy.uses_chance else None
     return Block(
         positions[:, None] + torch.arange(count, device=device),
         scores,
@@ -274,7 +272,7 @@ def build_block(
 def take_next(rows: Sequence[Row], count: int, stream: str, skipped: int = 0) -> Tensor:
     """The `words` or `chances` of the next `count` tokens: `[rows, count]`; 0 behind the last position."""
     numbers = [getattr(row, stream)[row.position + skipped :][:count] for row in rows]
-    taken = np.zeros((len(rows), count), numbers[0].dtype)
+    taken = np.zeros((len(rows), count), np.int64)
     for place, part in enumerate(numbers):
         taken[place, : len(part)] = part
     return torch.from_numpy(taken)

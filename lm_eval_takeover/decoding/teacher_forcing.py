@@ -6,6 +6,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,7 +20,7 @@ from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.reading import judge_tokens
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import COMPARED, COUNTED, Generation
-from lm_eval_takeover.method.sampling import chances, request_digest
+from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -124,10 +125,10 @@ def force(
     results = []
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         row = all_scores[i, -len(continuation) :]
-        chance = torch.from_numpy(chances(seed, request_digest(prompt), 0, len(row)))
+        at = torch.from_numpy(words(seed, request_digest(prompt), 0, len(row), stream=CHANCE).view(np.int64))
         here, window, length = torch.arange(len(row)), torch.zeros(1, policy.window), torch.tensor([len(row)])
         tokens = torch.tensor([continuation])
-        met = Block(here[None], row[None], window, chance[None], length, tokens, [Generation()], pair.tokenizer)
+        met = Block(here[None], row[None], window, as_chances(at)[None], length, tokens, [Generation()], pair.tokenizer)
         taken = policy.decide(met)[0]
         donor, host = (whole[policy.writes(taken_over)][i, -len(row) :] for taken_over in (True, False))
         log_p, greedy = torch.where(taken[:, None], donor, host).unbind(-1)

@@ -65,14 +65,8 @@ def stream_key(seed: int, request: bytes, sample: int, stream: str = "token") ->
     return np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), dtype="<u8")
 
 
-def chances(seed: int, request: bytes, sample: int, count: int) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1) that a policy may decide by: float64 `[count]`, the top 53 bits of the words of their stream."""
-    raw = words(seed, request, sample, count, stream=CHANCE)
-    return np.asarray(raw >> np.uint64(11), dtype=np.float64) * 2.0**-53
-
-
 def as_chances(at: Tensor) -> Tensor:
-    """The same of words as int64 `[...]`, on their device: float64."""
+    """Uniform numbers in [0, 1) that a policy may decide by: float64 `[...]`, the top 53 bits of words of `CHANCE`, as int64."""
     return ((at >> 11) & (2**53 - 1)).double() * 2.0**-53
 
 

@@ -21,7 +21,7 @@ from lm_eval_takeover.method.policies import Disagreement, Random
 from lm_eval_takeover.method.policy import Block
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import chances, draw, drawing, flush_denormals, request_digest, words
+from lm_eval_takeover.method.sampling import CHANCE, as_chances, draw, drawing, flush_denormals, request_digest, words
 
 SCORES = ("ce", "rkl", "entropy", "js")
 cross_entropy, reverse_kl, entropy, jensen_shannon = map(scores.get, SCORES)
@@ -187,8 +187,9 @@ def test_denormals_are_zero_within_and_numbers_without():
 def test_random_takeovers_of_many_short_texts_have_their_rate(rate):
     """10^5 tokens, as 8 samples of 250 prompts: of all, of each sample, of each position, and of a takeover's next token."""
     policy = Random(rate=rate)
-    chance = np.array([[chances(1, request_digest([5, prompt]), j, 50) for j in range(8)] for prompt in range(250)])
-    at = Block(torch.arange(50)[None], torch.zeros(1, 50), torch.zeros(1, 10), torch.from_numpy(chance.reshape(-1, 50)))
+    drawn = [[words(1, request_digest([5, prompt]), j, 50, stream=CHANCE) for j in range(8)] for prompt in range(250)]
+    chance = as_chances(torch.from_numpy(np.array(drawn).view(np.int64)))
+    at = Block(torch.arange(50)[None], torch.zeros(1, 50), torch.zeros(1, 10), chance.view(-1, 50))
     taken = policy.takes_over(at).numpy().reshape(chance.shape)
 
     def deviation(part):  # in standard errors
