@@ -94,7 +94,7 @@ class _Engine:
 
     actor: Any
     node: str
-    facts: EngineFacts | None = None
+    facts: EngineFacts
     held: dict[int, Job] = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     last: float = 0.0
@@ -102,7 +102,6 @@ class _Engine:
     @property
     def places(self) -> int:
         """How many more jobs it may be given now: some wait in it for a place."""
-        assert self.facts is not None
         return 0 if len(self.calls) > 1 else self.facts.max_num_seqs * 5 // 4 - len(self.held)
 
     def ask(self, jobs: Sequence[Job]) -> None:
@@ -128,10 +127,10 @@ class Engines:
             remote, place = self._ray.remote(kind), self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
             ranks = {"num_gpus": 0, "num_cpus": 0} | {f"num_{self._kind.lower()}s": self._sharing.tensor_parallel_size}
             options = ranks | {"runtime_env": {"env_vars": _list_environment()}}
-            for number, node in enumerate(nodes):
-                actor = remote.options(**options, scheduling_strategy=place(self._group, number)).remote()
-                self._engines.append(_Engine(actor, node))
-            self._start(_make_absolute(arguments), describe_policy(policy), os.getcwd(), describe(arguments, pair, policy))
+            strategies = [place(self._group, number) for number in range(len(nodes))]
+            actors = [remote.options(**options, scheduling_strategy=strategy).remote() for strategy in strategies]
+            given = _make_absolute(arguments), describe_policy(policy), os.getcwd(), describe(arguments, pair, policy)
+            self._start(actors, nodes, *given)
         except BaseException:
             self.close()
             raise
@@ -174,27 +173,22 @@ class Engines:
         places = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
         return [names[places[number]] for number in range(self._sharing.data_parallel_size)]
 
-    def _start(self, *given: Any) -> None:
-        starts = {engine.actor.start.remote(*given): engine for engine in self._engines}
+    def _start(self, actors: Sequence[Any], nodes: Sequence[str], *given: Any) -> None:
+        starts = {actor.start.remote(*given): (actor, node) for actor, node in zip(actors, nodes, strict=True)}
         left, limit = [*starts], self._sharing.data_parallel_wait
         until = time.monotonic() + limit
         while left:
             ready, left = self._ray.wait(left, timeout=max(until - time.monotonic(), 0))
             if not ready:
-                node = starts[left[0]].node
+                _, node = starts[left[0]]
                 late = f"the engine on node {node} did not start within data_parallel_wait={limit} seconds"
                 raise ArgumentError(f"{late}; give more, or look at Ray's log there")
+            actor, node = starts[ready[0]]
             try:
-                starts[ready[0]].facts = self._ray.get(ready[0])
+                self._engines.append(_Engine(actor, node, self._ray.get(ready[0])))
             except self._ray.exceptions.RayError as error:
-                raise ArgumentError(f"the engine on node {starts[ready[0]].node}: {_explain(error)}") from error
-
-    @property
-    def facts(self) -> EngineFacts:
-        """Of one engine: what the backend reads is the same for all."""
-        facts = self._engines[0].facts
-        assert facts is not None
-        return facts
+                raise ArgumentError(f"the engine on node {node}: {_explain(error)}") from error
+        self.facts = self._engines[0].facts  # what the backend reads is the same for all
 
     def run(self, jobs: Sequence[Job], count_tokens: CountTokens | None = None) -> Iterator[Text]:
         """Texts as they finish. Raises RuntimeError when the last engine has ended."""
