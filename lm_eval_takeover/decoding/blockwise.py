@@ -71,7 +71,7 @@ class Blocks:
 
     @cached_property
     def schedule(self) -> Schedule:
-        drafter, donor = PassCost.of(self.pool.passes[self.drafter]), PassCost.of(self.pool.passes[self.pool.donor])
+        drafter, donor = (PassCost.of(self.pool.readers[role].forward) for role in (self.drafter, self.pool.donor))
         return Schedule(drafter, donor, self.block_size, bonus=self.bonus)
 
     @property
@@ -81,7 +81,7 @@ class Blocks:
 
     def advance(self) -> None:
         if not self._pays:
-            if self.drafter in self.pool.passes:
+            if self.drafter in self.pool.readers:
                 self.pool.drop(self.drafter)
                 self._verified = self._logits = None
             return self.steps.advance()
@@ -202,7 +202,7 @@ class Blocks:
                 broken = (~logits.amax(-1).isfinite() & stands).any(1)
                 if bool(broken.any()):
                     row = rows[int(broken.byte().argmax())]
-                    raise blame(pool.passes[role].member.refuse_logits(row.name), [row.index])
+                    raise blame(pool.readers[role].forward.member.refuse_logits(row.name), [row.index])
             self.policy.refuse_nan(scores[stands])
         return [*verdict, torch.cat([windows, scores], 1)]
 

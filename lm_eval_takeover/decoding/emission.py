@@ -16,7 +16,7 @@ from torch import Tensor
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.reading import PairReading, compare, judge_tokens, observe
+from lm_eval_takeover.method.reading import PairReading, compare, judge_tokens
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import COMPARED, OBSERVED, Sampling
@@ -84,11 +84,7 @@ def emit(
         taken = taken & (tokens != hosted)
     records[..., SCORE], records[..., TAKEN] = scores, taken
     if traced:
-
-        def see(tokens: Tensor, host: Tensor | None, donor: Tensor | None, drawn: Tensor | None) -> Tensor:
-            return observe(tokens, host, donor, base_logits=policy.choose_base(host, donor), host_tokens=drawn)
-
-        observed = by_pieces(see, tokens, host, donor, None if host is None else drafted)
+        observed = by_pieces(policy.observe, tokens, host, donor, None if host is None else drafted)
         records[..., REST : REST + len(OBSERVED)] = observed
     return Emitted(tokens, taken, records)
 

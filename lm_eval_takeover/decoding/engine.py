@@ -193,10 +193,7 @@ def generate(
         run = partial((blockwise if in_blocks else lockstep).generate, pair, by, **options)
         return isolate(run, asked, [Generation.begin(request, traced) for request in asked], failures, batch_size)
 
-    if policy.needs_donor_length:
-        yield from write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)
-    else:
-        yield from write(policy, requests, traced)
+    yield from write_by(policy, write, requests, traced, at_once=4 * batch_size)
     failures.check()
 
 
@@ -218,10 +215,13 @@ def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size:
     return True
 
 
-def write_after_donor(
-    write: Write, policy: Policy, requests: Sequence[Request], traced: bool, *, at_once: int
+def write_by(
+    policy: Policy, write: Write, requests: Sequence[Request], traced: bool, *, at_once: int
 ) -> Iterator[tuple[int, Generation]]:
-    """Generate by a policy that needs the length of the donor's own answers. They are written first; their passes count, too."""
+    """Generate by a policy. If it needs the length of the donor's own answers, they come first; their passes count, too."""
+    if not policy.needs_donor_length:
+        yield from write(policy, requests, traced)
+        return
     assert policy.donor is not None
     for start in range(0, len(requests), at_once):  # so that the first samples finish soon
         batch = requests[start : start + at_once]

@@ -12,7 +12,6 @@ from lm_eval_takeover.forward.caches import HostCopy, Sequences, choose_device, 
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.reading import observe
 from lm_eval_takeover.method.request import CountTokens, Generation, Request
 from lm_eval_takeover.method.sampling import draw
 from lm_eval_takeover.pair.pair import Pair
@@ -98,8 +97,7 @@ def _write_tokens(
     window = push(window, score)
 
     sound = [sequences.logits.amax(-1).isfinite().to(device) for sequences in read.values()]
-    base = policy.choose_base(host, donor)
-    observed = [observe(tokens, host, donor, base_logits=base, host_tokens=drawn)] if traced else []
+    observed = [policy.observe(tokens, host, donor, drawn)] if traced else []
     # The only wait for the device.
     written, fired, scores, *rest = HostCopy(tokens, fire, score, *sound, *observed).fetch()
     for sequences, is_sound in zip(read.values(), rest, strict=False):

@@ -24,7 +24,6 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.reading import observe
 from lm_eval_takeover.method.request import CountTokens, Generation, Sampling
 from lm_eval_takeover.method.sampling import drawing
 from lm_eval_takeover.pair.pair import Pair
@@ -46,7 +45,7 @@ class Pool:
         seed: int = 0,
         count_tokens: CountTokens | None = None,
     ) -> None:
-        self.policy, self.passes, self.seed = policy, dict(passes), seed
+        self.policy, self.seed = policy, seed
         self.vocab, self.eos = pair.vocab_size, pair.eos_ids
         self.count_tokens, self.traced = count_tokens, waiting[0].generation.observed is not None
         self.donor = policy.writes(taken_over=True)
@@ -54,10 +53,11 @@ class Pool:
         self.waiting, self._entering = deque(waiting), deque[Row]()
         self.size = min(batch_size, len(waiting))  # slots
         longest = max(len(row.request.prompt) + row.request.max_new_tokens for row in waiting)
-        self.columns = LONGEST + longest
+        self.readers = {
+            role: take_reader(forward, self.size, self.vocab, LONGEST + longest) for role, forward in passes.items()
+        }
         self.slots: list[Row] = []
         self.finished: list[int] = []  # slots whose text has ended in this step
-        self.readers: dict[str, Reader] = {}
         self.device = choose_device(next(iter(passes.values())).member.device)
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}  # by text: its row in these readers
 
@@ -83,10 +83,6 @@ class Pool:
         free = min(self.size - len(self.slots), len(self.waiting))
         if not free:
             return
-        if not self.readers:
-            self.readers = {
-                role: take_reader(forward, self.size, self.vocab, self.columns) for role, forward in self.passes.items()
-            }
         self._entering = deque(self.waiting.popleft() for _ in range(free))
         while self._entering:
             texts = [text for text in self._next_texts() if text not in self._prefilled]
@@ -120,7 +116,7 @@ class Pool:
 
     def _finish(self, slot: int) -> tuple[int, Generation]:
         row = self.slots[slot]
-        for role in self.passes:
+        for role in self.readers:
             row.generation.count_passes(role, -1)  # the first pass also reads the end of the prompt: prefill
         return row.index, row.generation
 
@@ -138,7 +134,6 @@ class Pool:
         self.finished = []
 
     def drop(self, role: str) -> None:
-        del self.passes[role]
         self.readers.pop(role).leave()
         for row in (*self.slots, *self.waiting):
             row.generation.count_passes(role, -1)  # the first pass also reads the end of the prompt: prefill
@@ -295,7 +290,7 @@ class Stepwise:
             host = torch.stack([row for row, _ in hosts]) if hosts else None
             drawn = upload(torch.tensor([token for _, token in hosts]), self.pool.device) if hosts else None
             donor = logits
-        return observe(tokens, host, donor, base_logits=self.policy.choose_base(host, donor), host_tokens=drawn)
+        return self.policy.observe(tokens, host, donor, drawn)
 
     def _enter(self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int]) -> None:
         """Append the tokens of standing rows. A row stops standing if it ends, if the donor is to write its token, or if another
@@ -308,7 +303,7 @@ class Stepwise:
                 continue
             row = pool.slots[slot]
             if not math.isfinite(masses[place]):
-                raise blame(pool.passes[role].member.refuse_logits(row.name), [row.index])
+                raise blame(pool.readers[role].forward.member.refuse_logits(row.name), [row.index])
             row.generation.count_passes(role, 1)
             score = math.nan
             if judged:
@@ -345,4 +340,4 @@ class Stepwise:
 
     @cached_property
     def _cost(self) -> PassCost:
-        return PassCost.of(self.pool.passes[self.pool.donor])
+        return PassCost.of(self.pool.readers[self.pool.donor].forward)

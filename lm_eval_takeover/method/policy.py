@@ -171,9 +171,12 @@ class Policy(ABC):
         """How many scores it is shown."""
         return self.gate.window if self.gate is not None else WINDOW
 
-    def choose_base(self, host_logits: "Asked", donor_logits: "Asked") -> "Tensor | None":
-        """The base's; None where it is not asked."""
-        return host_logits if self.host == "base" else donor_logits if self.donor == "base" else None
+    def observe(self, tokens: "Tensor", host_logits: "Asked", donor_logits: "Asked", host_tokens: "Asked") -> "Tensor":
+        """The trace `[..., OBSERVED]` of these tokens; see `reading.observe`."""
+        from lm_eval_takeover.method.reading import observe
+
+        base = host_logits if self.host == "base" else donor_logits if self.donor == "base" else None
+        return observe(tokens, host_logits, donor_logits, base_logits=base, host_tokens=host_tokens)
 
     def writes(self, taken_over: bool) -> str:
         """The role that writes a token, given whether it is a takeover."""

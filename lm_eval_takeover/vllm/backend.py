@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.emission import REST, SCORE, TAKEN
-from lm_eval_takeover.decoding.engine import Failures, write_after_donor
+from lm_eval_takeover.decoding.engine import Failures, write_by
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.policies import ALONE
@@ -68,10 +68,7 @@ class VllmBackend:
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
             return self._write(by, asked, failures, {"seed": seed, "traced": traced}, count_tokens)
 
-        if policy.needs_donor_length:
-            yield from write_after_donor(write, policy, requests, traced, at_once=rows)
-        else:
-            yield from write(policy, requests, traced)
+        yield from write_by(policy, write, requests, traced, at_once=rows)
         failures.check()
 
     def roll_out(
