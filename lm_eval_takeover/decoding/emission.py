@@ -39,10 +39,9 @@ def count_scored(compared: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """The next tokens of some rows. tokens `[rows, k]`, taken `[rows, k]` bool, records `[rows, k, COLUMNS]` float32."""
+    """The next tokens of some rows. tokens `[rows, k]`, records `[rows, k, COLUMNS]` float32."""
 
     tokens: Tensor
-    taken: Tensor
     records: Tensor
 
 
@@ -86,7 +85,7 @@ def emit(
     if traced:
         observed = by_pieces(policy.observe, tokens, host, donor, None if host is None else drafted)
         records[..., REST : REST + len(OBSERVED)] = observed
-    return Emitted(tokens, taken, records)
+    return Emitted(tokens, records)
 
 
 def count_standing(emitted: Tensor, drafted: Tensor, lengths: Tensor, *, bonus: bool) -> tuple[Tensor, Tensor]:
@@ -127,9 +126,8 @@ def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:
 
 def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
     """As `emit`, for given tokens `[rows, k]`. Records all registered scores with the base as host, then `COMPARED`."""
-    taken = torch.zeros_like(forced, dtype=torch.bool)
     own = torch.full((*forced.shape, REST), torch.nan, device=forced.device)
-    return Emitted(forced, taken, torch.cat([own, read_all([*registered], base, guide, forced)], -1))
+    return Emitted(forced, torch.cat([own, read_all([*registered], base, guide, forced)], -1))
 
 
 def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = None) -> Tensor:

@@ -71,8 +71,7 @@ class Verifier:
                     drawn = self.slots.draw(slots, batch.positions[rows], host[:, 0], bare)
                     drafted[:, 0] = torch.where(bare, drawn, drafted[:, 0])
             drafts = [count or -1 for count in batch.drafts[rows]]
-            emitted = self.slots.decide(tracks, batch.positions[rows], by_role, drafted=drafted, drafts=drafts)
-            parts.append(emitted.tokens)
+            parts.append(self.slots.decide(tracks, batch.positions[rows], by_role, drafted=drafted, drafts=drafts))
         emitted_tokens = torch.cat(parts)
         # The host's draw stands for a draft.
         lengths = counts if self.drafted is None else counts.clamp(min=1)

@@ -63,12 +63,12 @@ class TakeoverLogitsProcessor(LogitsProcessorV1):  # type: ignore[misc]
     def apply(self, logits: Tensor) -> Tensor:
         """logits `[rows, vocab]`: the guide's, or those of the only model. Returns the same with one token in each row."""
         rows = [self._rows[place] for place in range(len(logits))]
-        emitted = self.slots.decide(
+        tokens = self.slots.decide(
             [track for track, _ in rows],
             place_numbers([track.settings.begun + len(output) for track, output in rows], logits.device),
             list_logits(logits, self._layers[PAIR].base_logits, self.slots.policy.roles, self.settings.vocab),
         )
-        return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
+        return logits.fill_(-torch.inf).scatter_(-1, tokens, 0.0)
 
 
 class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
@@ -126,7 +126,7 @@ class GateSampler(Sampler):  # type: ignore[misc]
         both = list_logits(logits, state.model.base_logits, slots.policy.roles, state.settings.vocab)
         tracks = state.find_tracks(idx_mapping_np)
         if tracks is not None:
-            return slots.decide(tracks, slots.count_written(pos, idx_mapping), both).tokens[:, 0], logits
+            return slots.decide(tracks, slots.count_written(pos, idx_mapping), both)[:, 0], logits
         slots.rehearse(both)
         given = (logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest)
         return super().sample(*given, **options)  # type: ignore[no-any-return]

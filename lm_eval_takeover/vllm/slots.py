@@ -207,8 +207,8 @@ class Slots:
         *,
         drafted: Tensor | None = None,
         drafts: Sequence[int] = (),
-    ) -> Emitted:
-        """The tokens that the policy of each row emits, in the order of `tracks`. Stores their records.
+    ) -> Tensor:
+        """The tokens `[rows, k]` that the policy of each row emits, in the order of `tracks`. Stores their records.
 
         positions `[rows]`: tokens of the text before, negative where a row only reads. logits: `[rows, k, vocab]` by role.
         drafted `[rows, k]`: the host's tokens, if it has drafted. drafts: the number of each row's own drafted tokens, -1 without
@@ -221,20 +221,14 @@ class Slots:
         if len(groups) == 1:
             return self._decide_alike(tracks, positions, logits, drafted, drafts)
         shape = next(iter(logits.values())).shape
-        whole = Emitted(
-            torch.zeros(shape[:2], dtype=torch.int64, device=self.device),
-            torch.zeros(shape[:2], dtype=torch.bool, device=self.device),
-            torch.zeros(*shape[:2], max(track.table.shape[1] for track in tracks), device=self.device),
-        )
+        tokens = torch.empty(shape[:2], dtype=torch.int64, device=self.device)
         for rows in groups.values():
             some = place_numbers(rows, self.device)
             part = {role: own[some] for role, own in logits.items()}
             draft = None if drafted is None else drafted[some]
             alike, counts = [tracks[i] for i in rows], [drafts[i] for i in rows]
-            emitted = self._decide_alike(alike, positions[some], part, draft, counts)
-            whole.tokens[some], whole.taken[some] = emitted.tokens, emitted.taken
-            whole.records[some, :, : emitted.records.shape[-1]] = emitted.records
-        return whole
+            tokens[some] = self._decide_alike(alike, positions[some], part, draft, counts)
+        return tokens
 
     def _decide_alike(
         self,
@@ -243,7 +237,7 @@ class Slots:
         logits: dict[str, Tensor],
         drafted: Tensor | None,
         drafts: Sequence[int],
-    ) -> Emitted:
+    ) -> Tensor:
         """As `decide`, for rows of one kind."""
         count = next(iter(logits.values())).shape[1]
         slots = self.place(tracks)
@@ -256,7 +250,7 @@ class Slots:
         self.scores[slots[:, None], torch.where(places >= 0, places % ring, ring)] = emitted.records[..., SCORE]
         self._arriving.append((list(tracks), drafts, HostCopy(places[:, 0], emitted.records)))  # no wait
         self._collect()
-        return emitted
+        return emitted.tokens
 
     def _emit(
         self, tracks: Sequence[Track], slots: Tensor, places: Tensor, logits: dict[str, Tensor], drafted: Tensor | None

@@ -304,7 +304,7 @@ def decide(policy, device, gpu, drafts):
         if drafts:
             tokens, stands = verifier.verify(Batch(tracks, positions, first, fed, counts, [True] * 4), logits["guide"][:, 0])
         else:
-            tokens, stands = slots.decide(tracks, positions, logits).tokens, None
+            tokens, stands = slots.decide(tracks, positions, logits), None
         gpu.counts = False
         written.append([tokens.tolist(), None if stands is None else stands.tolist()])
     for one in SLOTTED:
