@@ -76,16 +76,19 @@ class Inputs:
 
     @cached_property
     def scores(self) -> ScoresHeader:
-        """Models and scores of the run whose rollouts are analysed. All its texts are scored."""
-        texts, found = self.scored.stored_samples(), self.scored.list_scored()
+        """Models and scores of the run whose rollouts are analysed. All its texts are scored, and by these models."""
+        texts = self.scored.stored_samples()
+        found = [header for _, header, _ in self.scored.read_scores([], texts)]
         way_out = f"run: lm-eval-takeover score {self.scored.folder}"
         if not found:
             raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")
         if len(found) < len(texts):
             left = f"{len(texts) - len(found)} of {len(texts)} samples of '{self.scored_name}'"
             raise CannotShow(f"{left} are not scored yet; {way_out}")
-        ((_, header, _),) = self.scored.read_scores([], texts[:1])
-        return header
+        if other := next((header for header in found if header != found[0]), None):
+            both = f"{found[0].describe()}, and with {other.describe()}"
+            raise RunDirError(f"run_dir='{self.scored.folder}' was scored with {both}; score it again with --overwrite")
+        return found[0]
 
     @cached_property
     def results(self) -> dict[str, Run]:
@@ -139,10 +142,7 @@ class Inputs:
     def read_scores(self, samples: Sequence[Answered], codes: Vocabulary | None) -> Iterator[tuple[list[Name], SampleTokens]]:
         """The names and the scored tokens of each text. With `codes`, a column of that name has the class of each token."""
         columns = ["token_id", *map(column_of, self.scores.scores)]
-        for key, header, found in self.scored.read_scores(columns, samples):
-            if header != self.scores:
-                both = f"{self.scores.describe()}, and with {header.describe()}"
-                raise RunDirError(f"run_dir='{self.scored.folder}' was scored with {both}; score it again with --overwrite")
+        for key, _, found in self.scored.read_scores(columns, samples):
             if codes is not None:
                 found["codes"] = classify_text(codes, found["token_id"])
             names = self.scored_names[key]
