@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lm_eval_takeover.arguments import TWINS
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.evidence import Columns, ScoresHeader, unpack_scores, unpack_trace
 from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
@@ -135,19 +136,30 @@ class RunReader:
         """The model that wrote alone, None where both could."""
         return self.policy if self.policy in ("base", "guide") else None
 
+    @property
+    def tokenizer_source(self) -> tuple[str, str | None, str]:
+        """Where the tokenizer that the run wrote with is: its folder or id, revision and sub-folder."""
+        from lm_eval_takeover.demo import DEMO
+        from lm_eval_takeover.pair.ids import locate
+
+        role = "guide" if self.arguments.get("guide") else "base"
+        path, named = locate(str(self.arguments.get(role) or DEMO["guide"]))
+        names = ("revision", "subfolder")
+        revision, subfolder = (self.arguments.get(name if role == "base" else TWINS[name]) for name in names)
+        return path, named or revision, subfolder or ""
+
     def load_tokenizer(self, given: str | None = None) -> Any:
         """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded."""
-        from lm_eval_takeover.demo import DEMO
         from lm_eval_takeover.pair.ids import find_folder, locate
         from lm_eval_takeover.pair.vocabulary import is_byte_level
 
-        path, revision = locate(str(given or self.arguments.get("guide") or self.arguments.get("base") or DEMO["guide"]))
+        path, revision, subfolder = (*locate(given), "") if given else self.tokenizer_source
         try:
-            if is_byte_level(find_folder(path, revision, file="tokenizer.json")):  # its own class takes seconds to load
+            if is_byte_level(find_folder(path, revision, subfolder, "tokenizer.json")):  # its own class takes seconds to load
                 from transformers import PreTrainedTokenizerFast as Tokenizer
             else:
                 from transformers import AutoTokenizer as Tokenizer
-            return Tokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+            return Tokenizer.from_pretrained(path, revision=revision, subfolder=subfolder, trust_remote_code=False)
         except Exception as error:  # each loader has errors of its own
             raise ArgumentError(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
 
@@ -195,14 +207,6 @@ class RunReader:
         for one in left.values():
             name = f"task {one.task}, doc {one.doc_id}, sample {one.sample}"
             raise RunDirError(f"run_dir='{self.folder}': the trace of {name} is missing; the run's own command repairs it")
-
-    def list_scored(self) -> set[bytes]:
-        """The keys of texts that `score` has read with both models. Raises RunDirError."""
-        found = set[bytes]()
-        for path in list_journals(self.folder):
-            with _reading_journal(path), contextlib.closing(Journal(path, read_only=True, check=False)) as journal:
-                found |= {*journal.list_evidence("score")}
-        return found & {one.stored.key for one in self.answered}
 
     def read_scores(self, columns: Sequence[str], samples: Iterable[Answered]) -> Iterator[tuple[bytes, ScoresHeader, Columns]]:
         """By key these columns of the texts that are scored. Raises RunDirError where one is damaged."""

@@ -239,8 +239,9 @@ def test_pieces_are_those_of_the_model_s_own_class(model_type, name, of_bytes, e
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     words = {"tokenizer_class": name, "eos_token": end, "clean_up_tokenization_spaces": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(words))
-    run = RunReader(tmp_path)
-    light, own = run.load_tokenizer(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    inner = {"guide": str(tmp_path.parent), "guide_subfolder": tmp_path.name, "subfolder": "the base's"}
+    run = RunReader(tmp_path, {"arguments": inner})
+    light, own = run.load_tokenizer(), AutoTokenizer.from_pretrained(tmp_path)
     pieces, wanted = Pieces(light), Pieces(own)
     names = wanted.list_names()
     assert pieces.list_names() == names and end in names

@@ -29,7 +29,7 @@ from lm_eval_takeover.lab.report.inputs import CAPTIONS, Analysis, clean_figure,
 from lm_eval_takeover.lab.report.story import tell_accuracy, tell_story
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.documents import Fields
-from lm_eval_takeover.results.summary import Figure
+from lm_eval_takeover.results.summary import Figure, name_passed
 from lm_eval_takeover.runs.evidence import Columns, column_of
 from lm_eval_takeover.runs.identity import find_missed_rate
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
@@ -71,7 +71,7 @@ def choose_score(analysis: Analysis) -> str:
 
 def _load_pieces(analysis: Analysis, tokenizer: str | None) -> dict[str, Pieces]:
     """By run; one for runs that name one tokenizer."""
-    keys = {name: (run.arguments.get("guide"), run.arguments.get("base")) for name, run in analysis.runs.items()}
+    keys = {name: run.tokenizer_source for name, run in analysis.runs.items()}
     readers = {keys[name]: run for name, run in analysis.runs.items()}
     loaded = {key: Pieces(run.load_tokenizer(tokenizer)) for key, run in readers.items()}
     return {name: loaded[key] for name, key in keys.items()}
@@ -174,17 +174,19 @@ def list_rows(analysis: Analysis) -> list[Row]:
     named = [(line.require("task", str), line.require("run", str), line) for line in lines]
     tasks = sorted({task for task, *_ in named if task != MEAN})
     shown = [*([MEAN] if len(tasks) > 1 else []), *tasks]
-    rows = []
+    passed, rows = name_passed(line.require("k", int | None, None) for *_, line in named), []
     for task, name, line in sorted((of for of in named if of[0] in shown), key=lambda of: shown.index(of[0])):
         run, k = analysis.runs[name], line.require("k", int | None, None)
         samples = [one.stored for one in run.answered if task in (MEAN, one.task)]
         rate = sum(one.takeovers for one in samples) / max(sum(one.tokens for one in samples), 1)
-        scores = {"Acc": _pick(line, "acc"), f"Pass@{k or 'k'}": _pick(line, "pass8")}
+        scores = {"Acc": _pick(line, "acc"), passed: _pick(line, "pass8")}
         recovery = board[name].inside_or_empty("recovery") if name in board and task == shown[0] else None  # of the average
         figures = (Figure() if recovery is None else _pick(recovery, metric) for metric in ("acc", f"pass{k}"))
         recoveries = [_show(figure, "z.0%") for figure in figures] if board else []
         mark = "" if find_missed_rate(run.takeover, rate) is None else " †"
-        cells = [*(_show(figure, ".1%") for figure in scores.values()), *recoveries, f"{rate:.1%}{mark}"]
+        acc, solved = (_show(figure, ".1%") for figure in scores.values())
+        own = f"k = {k}: " if k and passed == "Pass@k" else ""
+        cells = [acc, own + solved, *recoveries, f"{rate:.1%}{mark}"]
         rows.append(Row(task, name, scores, rate, cells))
     return rows
 
