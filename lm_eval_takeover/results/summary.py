@@ -152,6 +152,11 @@ def _average_figures(figures: Sequence[Figure]) -> Figure:
     return Figure(mean_of([figure.value for figure in figures]))
 
 
+def name_passed(ks: Iterable[int | None]) -> str:
+    """The name of the Pass@k of several rows: `Pass@8` where they have one k."""
+    return f"Pass@{_shared(ks) or 'k'}"
+
+
 def mean_of(values: Sequence[float | None]) -> float | None:
     """The unweighted mean; None where one is missing, or there is none."""
     numbers = [value for value in values if value is not None]

@@ -19,7 +19,8 @@ GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
 
 def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, target=None):
     """A finished run. `rollouts` are by (task, doc, sample) `(tokens, taken, correct, answer)`, `taken` positions by host token;
-    `problems` by (task, doc) `(problem, gold)`. With `rate` it is a row of `compare` that follows, or solved for `target`."""
+    `problems` by (task, doc) `(problem, gold)`, which name a document. With `rate` it is a row of `compare` that follows, or
+    solved for `target`."""
     gate = GATE if policy == "disagreement" else {}
     takeover = {"policy": policy, "direction": "forward", "target_rate": target, **gate}
     facts = {"takeover": takeover, "arguments": arguments or {}, "settings": {"policy": policy}, "tasks": []}
@@ -36,12 +37,13 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None, tar
     for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():
         text = f"{task} {doc} {number} {policy} {rate}"
         key = blake2b(text.encode(), digest_size=16).digest()
-        asked.append(AskedSample(task, f"{task} {doc}", doc, number, doc, digest_of(asks[task, doc]), key))
+        document = f"{task} {problems[task, doc]}"
+        asked.append(AskedSample(task, document, doc, number, doc, digest_of(asks[task, doc]), key))
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
         counts = (len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1)
         samples.append(Sample(key, task, doc, number, text, *counts, False, trace=trace))
         outcome = "correct" if correct else "incorrect"
-        verdicts.append(Verdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
+        verdicts.append(Verdict(document, digest_of_text(text), answer, outcome))
     run.begin(command, facts, asked, list(asks.values()))
     for sample in samples:
         run.add(sample)

@@ -211,8 +211,8 @@ def _judge(
         own = [(doc_id, positions) for (task_name, doc_id), positions in problems.items() if task_name == name]
         documents, instances = list(task.eval_docs), []
         for doc_id, positions in own:
-            gold = run.find_prompt(positions[0].sample)["answer"]
-            if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
+            known = positions[0].sample.doc.rpartition("-")[2]  # its digest (`samples.name_document`)
+            if doc_id >= len(documents) or digest_of(documents[doc_id]) != known:
                 raise ArgumentError(
                     f"task '{name}', doc {doc_id} is another problem than the one that the run in '{run.folder}' was asked; its "
                     f"data set has changed"
@@ -269,13 +269,14 @@ def write_effects(
         "effect_auroc": effects.tabulate_auroc(positions, signals, exact=exact),
     }
     examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows, positions["shrunk"].to_list())]
-    content = {"run": run.label, "after": after, "positions": examples}
+    identities = {task: run.identify(task) for task in run.tasks}  # of what was asked, as results have it
+    told = {"run": run.label, "host": run.host, "donor": run.donor, "identities": identities, "after": after}
     with writing("out", folder), replacing(folder, effects.EXAMPLES) as unfinished:
         for name, table in tables.items():
             write_analysis(unfinished, name, table)
         texts = pl.DataFrame([text for row in rows for text in _list_texts(row)])
         write_whole(unfinished / TEXTS, lambda stream: texts.write_parquet(stream))
-        write_text(unfinished / effects.EXAMPLES, json.dumps(content, indent=1) + "\n")
+        write_text(unfinished / effects.EXAMPLES, json.dumps({**told, "positions": examples}, indent=1) + "\n")
     print(_show_summary(tables["effect_summary"], run, after))
     print(_show_auroc(tables["effect_auroc"]))
     print(f"{', '.join(tables)} -> {folder}")

@@ -19,6 +19,7 @@ from lm_eval_takeover.lab.frontier import AREA_AXES, COSTS
 from lm_eval_takeover.lab.frontier.curves import LEAST
 from lm_eval_takeover.lab.frontier.study import AREA_COLUMNS, METRICS, ComparedFolder, Frontier, merge_pair
 from lm_eval_takeover.results.kept_rows import DRAFTED
+from lm_eval_takeover.results.summary import name_passed
 
 _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
 _INK, _COLOURS = "#7a7d82", ("#2f81f7", "#d9730d", "#2da44e", "#b55fe6")  # a contrast of 3 on white and on a dark page
@@ -129,8 +130,7 @@ def draw_frontier(lines: _Lines, axis: str, host: str = "base") -> str:
 
 def _name_metric(metric: str, lines: _Lines) -> str:
     """With the k of Pass@k, where all lines have one."""
-    ks = {line["k"] for line in lines if line.get("k")}
-    return METRICS[metric].replace("@k", f"@{ks.pop()}") if len(ks) == 1 else METRICS[metric]
+    return METRICS[metric].replace("Pass@k", name_passed(line["k"] for line in lines if line.get("k")))
 
 
 def _group_methods(lines: _Lines, column: str) -> dict[str, list[Mapping[str, Any]]]:

@@ -68,8 +68,20 @@ class ComparedFolder:
         return list(dict.fromkeys(differences))
 
 
+def check_effects(comparisons: Sequence[ComparedFolder], folder: Path) -> None:
+    """Raises ResultsError where `effects` read a run that is in no comparison; rows of others have such labels, too."""
+    document = read_document(folder / "effect_examples.json", "`lm-eval-takeover effects`")
+    of_rows = {
+        (task, result.identity) for each in comparisons for run in each.rows.values() for task, result in run.tasks.items()
+    }
+    if not document.require("identities", dict[str, str]).items() <= of_rows:
+        raise ResultsError(f"--effects '{folder}' is of a run '{document.get('run')}' that is no row here; give its comparison")
+
+
 def merge_pair(comparisons: Sequence[ComparedFolder], effects: Path | None) -> "Frontier":
-    """The frontier of one pair, with the number of seeds of each row and the spread between them."""
+    """The frontier of one pair, with the number of seeds of each row and the spread between them. Raises ResultsError."""
+    if effects is not None:
+        check_effects(comparisons, effects)
     rows: dict[str, ComparedRow] = {}
     runs: dict[str, dict[Any, Run]] = {}  # by label and seed
     for comparison in comparisons:

@@ -11,6 +11,7 @@ import polars as pl
 from lm_eval_takeover.lab.measures.catalogue import SHARES
 from lm_eval_takeover.lab.measures.planning import CLASSES
 from lm_eval_takeover.lab.measures.pooling import MEAN
+from lm_eval_takeover.results.summary import name_passed
 
 Axes = Any
 Table = pl.DataFrame
@@ -190,8 +191,8 @@ def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) ->
     axes.set_ylim(0, 1.03)
     _percent(axes.xaxis)
     _percent(axes.yaxis)
-    ks = table["k"].drop_nulls().unique().to_list() if "pass8" in table.columns else []
-    axes.set(xlabel=label, ylabel=f"Acc, Pass@{ks[0] if len(ks) == 1 else 'k'} (hollow)" if ks else "Acc")
+    ks = table["k"].drop_nulls() if "pass8" in table.columns else ()
+    axes.set(xlabel=label, ylabel=f"Acc, {name_passed(ks)} (hollow)" if len(ks) else "Acc")
 
 
 def _draw_rates(axes: Axes, table: Table) -> None:

@@ -239,7 +239,7 @@ def _read_printed(item: Item) -> Table | None:
 
 
 def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
-    needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
+    needed = [" compare ", " calibrate " if item.calibrate else f"/analysis/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
     board, analysis = folder / "leaderboard.json", folder / "analysis" / item.place
     rows: dict[str, Mapping[str, Any]] = {}

@@ -21,7 +21,7 @@ from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
 from lm_eval_takeover.results.documents import Fields, read_document, read_rows
 from lm_eval_takeover.runs.layout import SAMPLES, find_run_dirs, list_ranks
-from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, number_documents, read_run_folder
 from lm_eval_takeover.storage.files import read_bounded
 
 CAPTIONS: Mapping[str, str] = {
@@ -98,6 +98,7 @@ class Analysis:
         readers = {name: read_run_folder(path) for name, path in runs.items()}
         for run in readers.values():
             run.check_finished()
+        number_documents([*readers.values()])  # as `analyze` did
         return cls(folder, readers, names, cannot_show)
 
     @property
@@ -117,9 +118,10 @@ class Analysis:
         return {row.require("model", str): row for row in rows}
 
     def find_kept(self, name: str) -> list[Path]:
-        """The file of this name in the folder of `compare` of which the runs are rows, if it is there."""
-        folders = {run.folder.absolute().parent.parent for run in self.runs.values() if run.folder.name == SAMPLES}
-        return sorted(path for folder in folders if (path := folder / name).exists())[:1]
+        """The file of this name in the one folder of `compare` of which all runs are rows, if it is there."""
+        paths = {run.folder.absolute().parent.parent / name for run in self.runs.values()}
+        rows = [run for run in self.runs.values() if run.folder.name == SAMPLES]
+        return [path for path in paths if len(rows) == len(self.runs) and len(paths) == 1 and path.exists()]
 
     def read_table(self, name: str) -> list[Fields]:
         """The lines of an analysis that are of these runs; none where it was not made. Raises ResultsError."""
@@ -154,7 +156,7 @@ def read_effects(folder: Path) -> dict[str, Any]:
     try:
         examples = json.loads(read_bounded(path))
         positions = [_check_position(position) for position in examples["positions"]]
-        told = {"run": str(examples["run"]), "after": str(examples["after"]), "positions": positions}
+        told = {name: str(examples[name]) for name in ("run", "host", "donor", "after")} | {"positions": positions}
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise ArgumentError(
             f"--effects '{folder}' cannot be read: {error}; expected the --out of an effects command that has ended"

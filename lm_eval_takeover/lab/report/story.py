@@ -32,6 +32,7 @@ def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, An
     picture = draw_svg(partial(draw_places, places=places), SIZE) if places else None
     return {
         "run": name,
+        "donor": run.donor,
         "where": _tell_places(places, words),
         "picture": picture and clean_figure(picture.encode(), "places", "places"),
         "words": named,  # the most frequent takeovers that changed a token

@@ -4,23 +4,26 @@ import contextlib
 import io
 import json
 import re
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 from helpers.demo_runs import run_demo
-from helpers.pairs import look_before_passes
+from helpers.pairs import edit, look_before_passes
 from helpers.printed_numbers import check_numbers
 from helpers.read_once import made_once
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.decoding import lockstep
 from lm_eval_takeover.decoding.engine import TransformersBackend
+from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.lab.effects import measuring
 from lm_eval_takeover.lab.effects.measuring import Writer
-from lm_eval_takeover.lab.effects.positions import Form, choose_evenly, list_candidates
+from lm_eval_takeover.lab.effects.positions import Form, Position, choose_evenly, list_candidates
 from lm_eval_takeover.lab.measures.effects import AUROC, BY_SCORE, SUMMARY
 from lm_eval_takeover.lab.score.scoring import Readers, restore_arguments
 from lm_eval_takeover.method.policies import ALONE, BaseAlone
@@ -158,6 +161,16 @@ def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
         measure(demo_runs[run], tmp_path / "out", *more)
 
 
+def test_a_problem_that_has_changed_is_not_judged_as_the_old_one(demo_runs):
+    """It has the old one's number and gold answer."""
+    run = read_run_folder(demo_runs["guided"])
+    (sample, *_) = run.answered
+    documents = [problem | {"problem": "Another one."} for problem in problems()]
+    position = Position("takeover", sample, (1,), (), (0.0,), 1, 1, 2, 1.0)
+    with pytest.raises(ArgumentError, match=f"doc {sample.doc_id} is another problem than the one that the run in"):
+        measuring._judge(run, {sample.task: SimpleNamespace(eval_docs=documents)}, {position: []})
+
+
 def change_facts(run, **parts):
     return replace(run, facts=run.facts | {name: run.facts[name] | part for name, part in parts.items()})
 
@@ -194,6 +207,11 @@ def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, t
     sides = [example[role] for example in examples for role in ("host", "donor")]
     assert page.count(">correct <") == sum(one["correct"] for side in sides for one in side["behind"])
     assert examples[0]["donor"]["token"].strip() in page and page.count("<svg") == 8
+    assert "behind the guide's token minus the share behind the base's" in page and "Guide's token: <code>" in page
+    shutil.copytree(measured, reverse := tmp_path / "reverse")  # where the guide writes by default
+    edit(reverse / "effect_examples.json", lambda told: told.update(host="guide", donor="base"))
+    assert main(["report", str(tmp_path / "analysis"), "--effects", str(reverse), "--out", str(report)]) == 0
+    assert "behind the base's token minus the share behind the guide's" in report.read_text()
     with pytest.raises(ArgumentError, match="expected the --out of an effects command that has ended"):
         main(["report", str(tmp_path / "analysis"), "--effects", str(tmp_path), "--out", str(report)])
 

@@ -90,6 +90,7 @@ def write_comparison(folder, counts, tasks=("takeover_demo",), *, seed=0, pair="
         rate = float(at or 0)
         taken = round(1000 * rate)
         told = {"tokens": 1000, "takeovers": taken, "realized_rate": rate, "changed": taken, "asked": 1000}
+        told["identity"] = f"{label} of {pair}, {seed}"
         given = {"base": pair, "seed": seed, "calibration": calibration, "per_task": dict.fromkeys(tasks, told)}
         run = takeover("random" if at else name, rate=rate, **given)
         own = {"rate": None if name == "hand" else rate, "covers": 0.1 if name == "short" else None}
@@ -178,6 +179,14 @@ def test_an_oracle_from_effects_stands_beside_the_methods(tmp_path):
     shown = f"{100 * area:+.1f}", "{:.0f} ({:.0f} to {:.0f})".format(*(100 * each for each in (share, *ends)))
     assert all(text in table for text in (*shown, "Of oracle, %", "if effects of single takeovers add up"))
     assert "<title>oracle@0.1: Acc" in draw_frontier(made.averages, "share")
+    measured = {"run": "far@0.05", "identities": {"takeover_demo": "far@0.05 of acme/Small-Base, 0"}}
+    (tmp_path / "effect_examples.json").write_text(json.dumps(measured))
+    command = ["frontier", str(tmp_path), "--effects", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    measured["identities"] = {"takeover_demo": "far@0.05 of acme/Small-Base, 1"}
+    (tmp_path / "effect_examples.json").write_text(json.dumps(measured))
+    with one_line(ResultsError, "is of a run 'far@0.05' that is no row here"):
+        main(command)
     worthless = known[0] | {"shrunk": 1e-28, "effect": 0.0}
     (tmp_path / "effects.json").write_text(json.dumps([worthless]))
     assert all(area["oracle_share"] in (None, 1) for area in describe_frontier(runs, tmp_path).all_areas)

@@ -138,6 +138,24 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
     assert ">rows differ in &lt;seed&gt;<" in shown  # what compare warned of
 
 
+def test_runs_of_two_comparisons_meet_by_document_and_none_has_the_recovery_of_the_other(tmp_path):
+    """`guided` has its own leaderboard, half the samples, and first a problem that `base` was not asked."""
+    tokens = np.arange(20) % 7
+    for name, documents, count in (("base", ["first", "second"], 8), ("guided", ["other", "first"], 4)):
+        problems = {("toy", number): (problem, problem) for number, problem in enumerate(documents)}
+        right = documents.index("first")
+        rollouts = {(*key, sample): (tokens, {}, key[1] == right, "8") for key in problems for sample in range(count)}
+        write_run(tmp_path / name / name / "samples", "disagreement" if name == "guided" else name, rollouts, problems)
+        rows = [{"model": each, "reference": "guide", "recovery": {"acc": 0.11}} for each in ("base", "guided")]
+        (tmp_path / name / "leaderboard.json").write_text(json.dumps({"rows": rows, "warnings": [f"of {name}"]}))
+    write_analysis(tmp_path / "analysis", *(tmp_path / name / name for name in ("base", "guided")))
+    text = (report := write_report(tmp_path)).read_text()
+    held = {problem["problem"]: [len(run) for run in problem["runs"]] for problem in read_index(report)["problems"]}
+    assert held == {"first": [8, 4], "second": [8, 0], "other": [0, 4]}
+    assert "Recovery against" not in text and "of base" not in text and "of guided" not in text
+    assert ">Pass@k<" in text and "Pass@8" not in text and "k = 8: 50.0%" in text and "k = 4: 50.0%" in text
+
+
 def test_a_takeover_whose_host_was_not_asked_is_not_told_as_changed():
     places = [0.1, 0.5]
     assert "1 of them changed the token" in _tell_places(places, Words({(3, 5): 1}))
