@@ -257,9 +257,10 @@ def _list_prompts(body: dict[str, Any], engine: EngineSettings, length: int) -> 
         if isinstance(text, list):
             if len(text) >= length:
                 raise ValueError(f"prompt: {len(text)} tokens, and this server reads {length}, answer included; shorten it")
-            wrong = next((token for token in text if not isinstance(token, int) or not 0 <= token < engine.vocab), None)
+            wrong = next((token for token in text if type(token) is not int or not 0 <= token < engine.vocab), None)
             if wrong is not None or not text:
-                raise ValueError(f"prompt: {show(wrong)} is no token; expected ids from 0 to {engine.vocab - 1}")
+                problem = f"{show(wrong)} is no token" if text else "it has no tokens"
+                raise ValueError(f"prompt: {problem}; expected ids from 0 to {engine.vocab - 1}")
         elif not isinstance(text, str):
             raise ValueError(f"prompt is {show(text)}; expected a text, token ids, or a list of them")
     return prompts, "prompt"

@@ -40,6 +40,8 @@ def test_log_probabilities_of_drafts_are_refused(asked):
         ({"n": 2, "prompt": ["a"] * MOST_SAMPLES}, "is more than 256 samples; send several requests"),
         ({"temperature": "0.5"}, r'temperature="0\.5"; expected a number'),
         ({"prompt": [3, 512]}, "512 is no token; expected ids from 0 to 511"),
+        ({"prompt": [3, True]}, "true is no token"),
+        ({"prompt": [[]]}, "prompt: it has no tokens; expected ids from 0 to 511"),
         ({"prompt": {"a": 1}}, "expected a text, token ids, or a list of them"),
         ({"stop_token_ids": "x"}, "stop_token_ids is .*expected a list"),
         ({"vllm_xargs": {"takeover_run": "x" * 300}}, "expected a text of at most 200"),
