@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.documents import read_rows
-from lm_eval_takeover.results.files import Run, find_results, join_calls, read_run
-from lm_eval_takeover.runs.layout import ROWS
+from lm_eval_takeover.results.files import Run, find_results, read_runs
+from lm_eval_takeover.runs.layout import ROWS, SAMPLES
 from lm_eval_takeover.storage.files import join_inside, write_text
 
 DRAFTED = "drafted"  # the guide's own text with drafts of the base: a point where passes or time are counted
@@ -55,7 +55,13 @@ def read_kept_rows(folder: Path) -> dict[ComparedRow, Run]:
     rows = list_kept_rows(folder)
     if not rows:
         raise ArgumentError(f"'{folder}' has no {ROWS}, which `compare --run_dir` writes as it ends; expected such a folder")
-    return {row: join_calls([read_run(find_results(folder / path)[-1]) for path in row.results]) for row in rows}
+    return {row: read_runs(find_row_results(folder, row))[0][0] for row in rows}
+
+
+def find_row_results(folder: Path, row: ComparedRow) -> list[Path]:
+    """The last results of each call (before them stand those of another --limit, if one was stopped), and those of `rescore`."""
+    last = [find_results(folder / path)[-1] for path in row.results]
+    return last + sorted((folder / row.label / SAMPLES).rglob("results_*.json"))
 
 
 def write_kept_rows(folder: Path, rows: Iterable[ComparedRow]) -> None:

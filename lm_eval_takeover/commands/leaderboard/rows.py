@@ -11,8 +11,8 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING
 from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.documents import describe_varying
-from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, find_results, read_runs
-from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, list_kept_rows
+from lm_eval_takeover.results.files import PAIRS, PREFIX, Run, TaskResult, file_date, read_runs
+from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow, find_row_results, list_kept_rows
 from lm_eval_takeover.results.problems import ReadOptions
 from lm_eval_takeover.results.ruler import describe_bend
 from lm_eval_takeover.runs.identity import find_missed_rate
@@ -100,9 +100,7 @@ def _find_places(paths: Sequence[Path]) -> dict[Path, ComparedRow]:
 def _open_comparison(path: Path, places: Mapping[Path, ComparedRow]) -> list[Path]:
     """In a folder of `compare` the results of its rows, and what `rescore` wrote of them; any other path as it is."""
     inside = [row for place, row in places.items() if place.parent == Path(realpath(path))]
-    rescored = [file for row in inside for file in path.glob(f"{row.label}/samples/**/results_*.json")]
-    # The last results: before them stand those of another --limit, if a call was stopped.
-    return [find_results(path / each)[-1] for row in inside for each in row.results] + rescored or [path]
+    return [file for row in inside for file in find_row_results(path, row)] or [path]
 
 
 def _describe_row(run: Run, rows: Sequence[Run], averaged: Sequence[str]) -> BoardRow:
