@@ -168,7 +168,7 @@ def _digest_calibration(asked: Comparison, pair: Pair, options: Mapping[str, Any
 def find_row_target(calibration: Calibration, row: PlannedRow, asked: Comparison) -> Target | None:
     """The value that was solved for a row; None for a row without one. Raises CalibrationError if it is missing in the file."""
     rate = row.arguments.target_rate
-    if rate is None or row.method is None:
+    if rate is None:
         return None
     method, task = row.method, RunTask(asked.tasks[0], asked.harness.get("include_path"))
     command = make_command(replace(row.arguments, calibration=asked.calibration), method, task)

@@ -14,21 +14,20 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import THINKING, Named, find_policy
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.policy_choice import keep_read, open_method, parse_arguments
-from lm_eval_takeover.results.kept_rows import DRAFTED, ComparedRow
+from lm_eval_takeover.results.kept_rows import ComparedRow
 from lm_eval_takeover.storage.files import make_component
 
 LEADERS = (GUIDED, "ce")  # whose realized rates the rows that follow take
-_OF_ALONE = {DRAFTED: {"block_size"}, THINKING: {"guide"}}  # arguments of rows of one model
 _OF_LM_EVAL = ("batch_size", "device")  # model arguments that are options of its own
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRow(ComparedRow):
-    """A row that can be run; a model alone has no `method`. The `rate` of one that follows is not in its arguments yet."""
+    """A row that can be run. The `rate` of one that follows is not in its arguments yet."""
 
-    arguments: ModelArguments = field(default_factory=ModelArguments)
-    method: Method | None = None
+    arguments: ModelArguments = field(kw_only=True)
+    method: Method = field(kw_only=True)
 
     @property
     def is_calibrated(self) -> bool:
@@ -50,18 +49,12 @@ def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[Plann
     """One row for each rate. Raises ArgumentError."""
     given = {name: handle_cli_value_string(value) for name, value in named.arguments.items()}
     label = make_component("-".join([named.name, *(f"{name}-{value}" for name, value in named.arguments.items())]))
-    if named.name in ALONE:
-        if named.rates or named.arguments.keys() - _OF_ALONE.get(named.name, set()):
-            raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
-        shared = dict(asked.arguments)
-        if named.name == THINKING:  # another model than the pair's: without what belongs to their repositories, or to the guide
-            label, theirs = THINKING, {*TWINS.values(), *(name for name, kind in KINDS.items() if kind.own)}
-            shared = {name: value for name, value in shared.items() if name not in theirs}
-        arguments = _parse(asked, label, shared, ALONE[named.name] | given)
-        yield PlannedRow(label, named.name, word=label, arguments=arguments)
-        return
-    own = find_policy("rows", "ce" if named.name == GUIDED else named.name) | given
-    shared, reads = keep_read(asked.arguments, own["policy"]), policies.get(own["policy"]).reads()
+    own = (ALONE.get(named.name) or find_policy("rows", "ce" if named.name == GUIDED else named.name)) | given
+    everyone = asked.arguments
+    if named.name == THINKING:  # another model than the pair's: without what belongs to their repositories, or to the guide
+        label, theirs = THINKING, {*TWINS.values(), *(name for name, kind in KINDS.items() if kind.own)}
+        everyone = {name: value for name, value in everyone.items() if name not in theirs}
+    shared, reads = keep_read(everyone, own["policy"]), policies.get(own["policy"]).reads()
     # The rate is solved for, or, as of `random` and `early`, an argument of the policy itself.
     argument = next((name for name in ("target_rate", "rate") if name in reads), "")
     by_hand = not argument or any(name in own for name in (argument, *_BY_HAND))
@@ -78,11 +71,12 @@ def _expand(named: Named, asked: Comparison, has_leader: bool) -> Iterator[Plann
     follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
     method_name = own.get("score", "ce") if own["policy"] == DEFAULT_POLICY else own["policy"]
     told = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
-    word = ":".join([method_name, *(f"{key}={value}" for key, value in told.items())])
-    roles = method.policy.host, method.policy.donor, method.policy.mixes
+    word = label if named.name in ALONE else ":".join([method_name, *(f"{key}={value}" for key, value in told.items())])
+    policy = method.policy
+    roles = (None, None, False) if named.name in ALONE else (policy.host, policy.donor, policy.mixes)
     for rate in rates or [None if by_hand or follows else asked.target_rate]:
         at = f"{label}@{rate:g}" if rates else label
-        arguments = _parse(asked, at, asked.arguments, own if rate is None else own | {argument: rate})
+        arguments = _parse(asked, at, everyone, own if rate is None else own | {argument: rate})
         yield PlannedRow(at, named.name, rate, follows, word, None, *roles, arguments=arguments, method=method)
 
 

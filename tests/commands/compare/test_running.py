@@ -186,7 +186,7 @@ def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
         (["--group", "kind"], "takeover_demo: the document has no value in 'kind' (--group)"),
         (["--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
         (["--rows", "base,entropi@0.05"], "--rows 'entropi' is not known; did you mean 'entropy'?"),
-        (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
+        (["--rows", "base@0.1"], "--rows base@0.1: policy=base has no budget_parameter"),
         (["--rows", "ce:tau=1@0.1"], "its arguments set already how many tokens are taken over"),
         (["--rows", "ce,ce"], "--rows names ce twice"),
         (["--rows", "js:score_top_p=0.95:spike_ratio=0.1"], "score_top_p=0.95 needs target_rate=…"),
