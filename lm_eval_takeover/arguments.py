@@ -12,12 +12,11 @@ from itertools import product
 from os.path import expanduser
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Literal, Self, get_args, get_type_hints
 
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.storage.schema import check, describe
+from lm_eval_takeover.storage.schema import Positive, check, describe
 
-BACKENDS = ("hf", "vllm")
 DEFAULT_POLICY = "disagreement"
 
 OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model type has instead
@@ -77,7 +76,7 @@ class ModelArguments:
     #: The reasoning model that takes over, named in the same way. None: the bundled demo pair
     guide: str | None = _argument(None, FILES)
     #: `hf` is transformers, `vllm` is vLLM, which takes its own engine arguments too.
-    backend: str = _argument("hf", ENGINE)
+    backend: Literal["hf", "vllm"] = _argument("hf", ENGINE)
     #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base`, `guide`, `segment`, `lossy`, `ensemble`, or a
     #: plug-in's.
     policy: str = _argument(DEFAULT_POLICY, METHOD)
@@ -99,7 +98,7 @@ class ModelArguments:
     #: Factor of the window test, set by hand with `tau`; 0 turns it off. None: the calibration's; 0 with `tau`
     kappa: float | None = _argument(None, METHOD)
     #: Number of earlier tokens in the window test.
-    window: int = _argument(10, METHOD)
+    window: Positive = _argument(10, METHOD)
     #: Which `kappa` of the calibration: `threshold_to_mean` or `tail_to_mean`. None: `threshold_to_mean`
     kappa_rule: str | None = _argument(None, METHOD)
     #: With a gate: the probability with which a position is taken over where it fires; it sets the rate of `top1`. None: 1
@@ -112,7 +111,7 @@ class ModelArguments:
     early_tokens: int | None = _argument(None, METHOD)
     #: Tokens that the host drafts before the donor checks them: a number, 1 for lockstep, or `auto`. It changes the
     #: speed, not the text.
-    block_size: int | str = _argument("auto", RUN)
+    block_size: Positive | Literal["auto"] = _argument("auto", RUN)
     #: Seed of the random numbers. It wins over lm-eval's `--seed`. None: lm-eval's `--seed` (the third, torch's), else `0`
     seed: int | None = _argument(None, SEED)
     #: Dtype of the weights, as in lm-eval's `hf`.
@@ -125,13 +124,13 @@ class ModelArguments:
     guide_dtype: str | None = None
     #: Samples at a time; `auto` takes as many as fit if every sample reaches its limit. If memory runs out, the batch is
     #: halved and the run goes on.
-    batch_size: int | str = _argument(1, RUN)
+    batch_size: Positive | Literal["auto"] = _argument(1, RUN)
     #: Largest value of `batch_size=auto`. None: 64
-    max_batch_size: int | None = _argument(None, RUN)
+    max_batch_size: Positive | None = _argument(None, RUN)
     #: Context in tokens. None: the shorter context of the two models
-    max_length: int | None = _argument(None, PROMPT)
+    max_length: Positive | None = _argument(None, PROMPT)
     #: New tokens, if the task sets no limit.
-    max_gen_toks: int = _argument(256, PROMPT)
+    max_gen_toks: Positive = _argument(256, PROMPT)
     #: Passed to the guide's chat template. None: the template's own
     enable_thinking: bool | None = _argument(None, PROMPT)
     #: As in lm-eval's `hf`: whether prompts begin with the tokenizer's BOS. None: the tokenizer's own
@@ -198,7 +197,7 @@ class ModelArguments:
         `own` are the types of arguments that only the chosen policy has; they go into `policy_arguments`. With
         `backend=vllm` unknown ones go into `engine_arguments`, as they are.
         """
-        hints = {**get_type_hints(cls), **(own or {})}
+        hints = {**get_type_hints(cls, include_extras=True), **(own or {})}
         del hints["policy_arguments"], hints["engine_arguments"]
         unknown = [name for name in values if name not in hints]
         engine_arguments: dict[str, Any] = {}
@@ -213,13 +212,6 @@ class ModelArguments:
         return cls(**typed, policy_arguments=policy_arguments, engine_arguments=engine_arguments)
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise ArgumentError(f"backend='{self.backend}' is not known; expected one of {', '.join(BACKENDS)}")
-        for name in ("block_size", "batch_size"):
-            if (size := getattr(self, name)) != "auto" and (isinstance(size, str) or size < 1):
-                raise ArgumentError(f"{name}={size} is neither 'auto' nor a whole number of at least 1")
-        if self.window < 1:
-            raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
         for name in ("spike_ratio", "target_rate"):
             if (share := getattr(self, name)) is not None and not 0 < share < 1:
                 raise ArgumentError(f"{name}={share} is outside 0..1; for 5 % of the tokens give 0.05")
@@ -230,9 +222,6 @@ class ModelArguments:
         for name, expected in wanted.items():
             if getattr(self, name) == "":
                 raise ArgumentError(f"{name}= is empty; expected {expected}")
-        for name in ("max_length", "max_gen_toks", "max_batch_size"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ArgumentError(f"{name}={value} is not at least 1")
         for gate, read in product(("tau", "kappa"), ("calibration", "spike_ratio", "target_rate", "kappa_rule")):
             tau, value = getattr(self, gate), getattr(self, read)
             if tau is not None and value is not None:
@@ -327,9 +316,8 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
     """`value` in the type that the argument has: what it stands for, or its text."""
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
     if value is None or value == "None":
-        if len(kinds) < len(get_args(hint)):
+        if NoneType in get_args(hint):
             return None
         raise ArgumentError(f"{name}={value} has no value; leave it out for its default")
     if name == "batch_size" and str(value).partition(":")[0] == "auto":
@@ -340,7 +328,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     for candidate in (_read(value), *([str(value)] if is_text and not isinstance(value, bool) else [])):
         with contextlib.suppress(ValueError):
             return check(candidate, hint)
-    raise ArgumentError(f"{name}={value!r} is not {' or '.join(map(describe, kinds))}")
+    raise ArgumentError(f"{name}={value!r} is not {describe(hint).removesuffix(' or null')}")
 
 
 def _read(value: Any) -> Any:

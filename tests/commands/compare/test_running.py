@@ -196,7 +196,7 @@ def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
         (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
         (["--limit", "0"], "--limit 0 is neither a number of problems nor a share"),
-        (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
+        (["--batch_size", "many"], "batch_size='many' is not a whole number"),
     ],
 )
 def test_wrong_calls_are_one_line_before_anything_runs(harness, tmp_path, words, text):
