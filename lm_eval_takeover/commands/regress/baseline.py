@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 
@@ -64,26 +64,21 @@ def _tell_apart(results: Path, runs: Sequence[Run]) -> str:
 # The file. Counts are sums over the samples of each problem.
 
 
-class _StoredRun(TypedDict):
-    identity: str | None
-    texts: str
-    counts: dict[str, _Counts]
-    seed: NotRequired[int | None]
-
-
 class _StoredTask(TypedDict):
     settings: dict[str, Any]
     samples: Annotated[int, Between(1, 4096)]
     ids: list[str]
     prompts: list[str]
-    runs: list[_StoredRun]  # one
-    anchors: NotRequired[None]  # of earlier versions
+    identity: str | None
+    texts: str
+    counts: dict[str, _Counts]
 
 
 class _Stored(TypedDict):
-    schema: Literal[2]
+    schema: Literal[3]
     checksum: str
     model: str
+    seed: int | None
     settings: dict[str, Any]
     versions: dict[str, Any]
     tasks: dict[str, _StoredTask]
@@ -92,23 +87,22 @@ class _Stored(TypedDict):
 def write_baseline(path: Path, run: Run) -> None:
     """Write the file whole. Raises ArgumentError."""
     content = {
-        "schema": 2,
+        "schema": 3,
         "written_by": f"lm-eval-takeover {__version__}",
-        **{name: getattr(run, name) for name in ("label", "model", "settings", "versions")},
-        "tasks": {task: _pack(result, run.seed) for task, result in run.tasks.items()},
+        **{name: getattr(run, name) for name in ("label", "model", "seed", "settings", "versions")},
+        "tasks": {task: _pack(result) for task, result in run.tasks.items()},
     }
     content = json.loads(json.dumps(content, default=str)) | {"checksum": ""}
     write_file("baseline", path, json.dumps(content | {"checksum": digest_of(content)}) + "\n")
 
 
-def _pack(result: TaskResult, seed: int | None) -> dict[str, Any]:
+def _pack(result: TaskResult) -> dict[str, Any]:
     problems = result.problems
     kept = {name: each for name, each in problems.values.items() if not name.startswith(_DERIVED)}
     sums = {name: np.round(each * problems.samples, 9).tolist() for name, each in kept.items()}
     counts = {name: [int(x) if x.is_integer() else x for x in each] for name, each in sums.items()}
-    packed = {"identity": result.identity, "texts": problems.texts, "counts": counts, "seed": seed}
-    about = {name: getattr(problems, name) for name in ("samples", "ids", "prompts")}
-    return {"settings": result.settings, **about, "runs": [packed]}
+    about = {name: getattr(problems, name) for name in ("samples", "ids", "prompts", "texts")}
+    return {"settings": result.settings, "identity": result.identity, **about, "counts": counts}
 
 
 def read_baseline(path: Path) -> Run:
@@ -120,28 +114,25 @@ def read_baseline(path: Path) -> Run:
         stored: _Stored = check(content, _Stored)
         if digest_of(content | {"checksum": ""}) != stored["checksum"]:
             raise ValueError("field 'checksum' does not agree with the content: the file was edited or cut")
-        if "ends" in stored["settings"]:  # older baselines have those of each task, too
-            for side in stored["tasks"].values():
-                side["settings"].pop("end_tokens", None)
         tasks = {task: _unpack(task, side) for task, side in stored["tasks"].items()}
     except ValueError as error:
         raise ResultsError(f"'{path}': {error}; write it again with {WRITER}") from None
-    seed = next((side["runs"][0].get("seed") for side in stored["tasks"].values()), None)
-    return Run(path, stored["model"], "other", stored["settings"], {}, stored["versions"], tasks, None, seed=seed)
+    settings, versions, seed = stored["settings"], stored["versions"], stored["seed"]
+    return Run(path, stored["model"], "other", settings, {}, versions, tasks, None, seed=seed)
 
 
 def _unpack(task: str, side: _StoredTask) -> TaskResult:
     """Raises ValueError for counts that do not fit the problems and samples."""
     samples, ids, prompts = side["samples"], side["ids"], side["prompts"]
-    if len(side["runs"]) != 1 or ACC not in (run := side["runs"][0])["counts"]:
-        raise ValueError("field 'runs' is not one run with 'counts.acc'")
-    values = {name: as_values(each) / samples for name, each in run["counts"].items()}
+    if ACC not in side["counts"]:
+        raise ValueError("field 'counts.acc' is missing")
+    values = {name: as_values(each) / samples for name, each in side["counts"].items()}
     for name, each in values.items():
         if len(each) != len(ids):
             raise ValueError(f"field {name!r} has {len(each)} problems, 'ids' has {len(ids)}")
         if name not in COSTS and (each > 1).any():
             raise ValueError(f"field {name!r} holds more than {samples} samples")
     no_costs = "" if {*COSTS} <= values.keys() else "the baseline was written without them"
-    problems = Problems(tuple(ids), samples, fill_pass_at_k(values, samples), texts=run["texts"], prompts=tuple(prompts))
+    problems = Problems(tuple(ids), samples, fill_pass_at_k(values, samples), texts=side["texts"], prompts=tuple(prompts))
     problems = replace(problems, clusters=join_clusters(prompts))
-    return TaskResult.of(task, problems, side["settings"], identity=run["identity"], no_costs=no_costs)
+    return TaskResult.of(task, problems, side["settings"], identity=side["identity"], no_costs=no_costs)
