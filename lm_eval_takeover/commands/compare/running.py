@@ -68,8 +68,10 @@ def run_rows(asked: Comparison, rows: Sequence[PlannedRow], plan: CalibrationPla
         run_calls(asked, [call for of_row in calls.values() for call in of_row])
         for row, of_row in calls.items():
             done[row] = [read_run(max(find_results(Path(call.options["output_path"])), key=file_date)) for call in of_row]
-        leader = next((runs for row, runs in done.items() if row.name in LEADERS), [])
-        rates = {task: result.counts.realized_rate or 0.0 for run in leader for task, result in run.tasks.items()}
+        leaders = [row for row in done if row.name in LEADERS]  # `guided`, else the `ce` that has its rate
+        leaders.sort(key=lambda row: (row.name != LEADERS[0], asked.target_rate not in (row.rate, row.covers)))
+        led = [result for row in leaders[:1] for run in done[row] for result in run.tasks.items()]
+        rates = {task: result.counts.realized_rate or 0.0 for task, result in led}
     for row in kept:
         # Which samples of its run_dir it is made of, as calls with other settings leave their own there.
         own = {task: run.takeover["per_task"][task].get("identity") for run in done[row] for task in run.tasks}
