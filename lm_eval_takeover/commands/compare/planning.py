@@ -61,7 +61,7 @@ class TaskLoad:
 def read_workload(asked: Comparison) -> list[TaskLoad]:
     """The single tasks, also of groups. Raises ArgumentError, or ResultsError for one without the field of `--group`."""
     tasks = load_named_tasks(asked.tasks, asked.harness.get("include_path"), metadata=asked.harness.get("metadata"))
-    loads = []
+    loads, usual = [], int(asked.arguments.get("max_gen_toks", ModelArguments().max_gen_toks))
     for name, task in tasks.items():
         if task.OUTPUT_TYPE != "generate_until":
             raise ArgumentError(f"--tasks {name} is {task.OUTPUT_TYPE}; expected tasks that generate texts")
@@ -75,7 +75,7 @@ def read_workload(asked: Comparison) -> list[TaskLoad]:
                 f"whether it is correct, such as acc or exact_match"
             )
         settings = {**(task.config.generation_kwargs or {}), **asked.harness.get("gen_kwargs", {})}
-        sampling, _, tokens = read_generation_settings(settings, ModelArguments().max_gen_toks)
+        sampling, _, tokens = read_generation_settings(settings, usual)
         problems = min(len(task.eval_docs), get_sample_size(task, asked.harness.get("limit")) or len(task.eval_docs))
         loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling, task))
     return loads
