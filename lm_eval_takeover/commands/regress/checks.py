@@ -318,12 +318,21 @@ def _read_fixed_values(path: Path, metrics: Sequence[str], tasks: Collection[str
         reason = str(error).partition("\n")[0]
         raise ResultsError(f"--baseline '{path}': {reason}; expected a configuration of vLLM's lm-eval-harness") from None
     values: dict[str, dict[str, float]] = {}
+    metric_names = {name for task in file["tasks"] for each in task["metrics"] for name in _list_names(each)}
+    for option, given, held in (("tasks", tasks, {task["name"] for task in file["tasks"]}), ("metric", metrics, metric_names)):
+        if unknown := [name for name in given if name not in held]:
+            raise ArgumentError(f"--{option} '{unknown[0]}' has no value in '{path}'; {nearest(unknown[0], held)}")
     for task in file["tasks"]:
         for metric in task["metrics"]:
-            names = {"acc", metric["name"], metric["name"].partition(",")[0]}
+            names = _list_names(metric)
             if task["name"] in (tasks or [task["name"]]) and names.intersection(metrics or names):
                 values.setdefault(metric["name"], {})[task["name"]] = metric["value"]
     if not values:
         known = [f"{task['name']}: {metric['name']}" for task in file["tasks"] for metric in task["metrics"]]
         raise ArgumentError(f"'{path}' has no value of these --tasks and --metric; it has {'; '.join(known)}")
     return file, values
+
+
+def _list_names(metric: _Metric) -> set[str]:
+    """What it is called: `acc`, its name, its name with its filter."""
+    return {ACC, metric["name"], metric["name"].partition(",")[0]}
