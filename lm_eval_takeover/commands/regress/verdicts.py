@@ -128,9 +128,9 @@ def find_changed(old: Run, new: Run, task: str) -> Changed | None:
 
 
 def is_greedy(settings: Settings) -> bool:
-    """Whether a task draws no random number: by its temperature, else by `do_sample`."""
-    temperature = settings.get("temperature")
-    return float(temperature) == 0 if temperature is not None else not settings.get("do_sample")
+    """Whether a task draws no random number, as `tasks.instances.is_greedy` says, which loads lm-eval."""
+    temperature, sampled = settings.get("temperature"), settings.get("do_sample")
+    return not (sampled or (sampled is None and temperature)) or (temperature is not None and float(temperature) == 0)
 
 
 def judge_changed(old: Run, new: Run, most: float, confidence: float) -> dict[str, TaskVerdict]:
