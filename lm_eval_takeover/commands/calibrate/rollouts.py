@@ -15,7 +15,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -88,6 +88,7 @@ class Setup:
             "guide": guide.id,
             "vocabulary": {"size": self.pair.vocabulary.size, "digest": self.pair.vocabulary.digest},
             "dtypes": {member.role: member.weights.dtype for member in (base, guide)},
+            "loading": {m.role: settings for m in (base, guide) if (settings := text_settings(m.given))},
             "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
             "direction": self.backend.policy.direction,
             "prompts": self.prompts.source,
@@ -177,15 +178,8 @@ class Rollouts:
 @contextlib.contextmanager
 def open_rollouts(setup: Setup, out: Path, scores: Sequence[Score]) -> Iterator[Rollouts]:
     """What this calibration, and no other, keeps beside `out`. Raises ArgumentError where another process is at work there."""
-    measured = {
-        **{m.role: [m.id.revision or m.id.id, str(m.dtype), text_settings(m.given)] for m in setup.pair.members},
-        "draw": "race",
-        "vocabulary": setup.pair.vocabulary.digest,
-        "roles": setup.roles,
-        "prompts": setup.prompts.source["digest"],
-        "scores": {score.name: score.source.digest for score in scores},
-        **setup.describe()["decoding"],
-    }
+    digests = {"prompts": setup.prompts.source["digest"], "scores": {score.name: score.source.digest for score in scores}}
+    measured = json.dumps(setup.describe() | digests, default=asdict)
     folder = out.with_name(f".{out.name}.{digest_of(measured)[:12]}.partial")
     try:
         rollouts = Rollouts(scores, folder)
