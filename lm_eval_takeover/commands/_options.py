@@ -5,8 +5,9 @@ dtype={"default": None})`. Start reading at `add_shared`.
 """
 
 import argparse
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,21 @@ def read_truth(text: str) -> bool:
     return text.lower() == "true"
 
 
-def read_share(text: str) -> float:
-    """Read a share from 0 to below 1. For `type=` of an option."""
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = -1.0
-    if not 0 <= amount < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a share from 0 to below 1, such as 0.02")
-    return amount
+def number(kind: Callable[[str], Any], expected: str, fits: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """For `type=` of an option: reads a number of this kind, and refuses with what is `expected` one that does not fit."""
+
+    def read(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if fits(value := kind(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"'{text}' is not {expected}")
+
+    return read
+
+
+COUNT = number(int, "a whole number of at least 1", lambda count: count >= 1)
+SHARE = number(float, "a share from 0 to below 1, such as 0.02", lambda share: 0 <= share < 1)
+RATE = number(float, "a share between 0 and 1; for 5 % give 0.05", lambda rate: 0 < rate < 1)
 
 
 _SHARED: Mapping[str, dict[str, Any]] = {
@@ -61,7 +68,7 @@ _SHARED: Mapping[str, dict[str, Any]] = {
     "filter": {"metavar": "NAME", "help": "of a task with several filters read this one (default: the first)"},
     "group": {"metavar": "FIELD", "help": "documents with one value of this field count as one; equal prompts always do"},
     "max_missing": {
-        "type": read_share,
+        "type": SHARE,
         "default": 0.02,
         "metavar": "X",
         "help": "share of problems that may have no response, since they crashed or are missing (default: 0.02)",
@@ -147,13 +154,6 @@ def read_arguments(text: str | None, option: str = "model_args") -> dict[str, An
         return dict(json.loads(text)) if text.lstrip().startswith("{") else dict(key_val_to_dict(text))
     except ValueError as error:
         raise ArgumentError(f"--{option} '{text}' is neither NAME=VALUE,… nor a map in JSON: {error}") from error
-
-
-def check_least(options: argparse.Namespace, *names: str) -> None:
-    """Raise ArgumentError where one of these options is given and below 1."""
-    for name in names:
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise ArgumentError(f"--{name} {value} is not at least 1")
 
 
 def list_fields(field: str | None, has_task: bool) -> tuple[str, ...]:

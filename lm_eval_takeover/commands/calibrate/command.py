@@ -2,7 +2,7 @@ import argparse
 from pathlib import Path
 
 from lm_eval_takeover.arguments import check_folder, split_plugins
-from lm_eval_takeover.commands._options import ENGINE, LOADING, PAIR, add_shared, check_include_path, check_least, check_prompts
+from lm_eval_takeover.commands._options import COUNT, ENGINE, LOADING, PAIR, RATE, add_shared, check_include_path, check_prompts
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
 from lm_eval_takeover.errors import ArgumentError
 
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--task", metavar="TASK", help="the task that you will run; it supplies the template and the sampling settings")
     add_shared(group, "include_path", include_path={"help": "a folder of task files for --task"})
     add_shared(group, "apply_chat_template", "enable_thinking")
-    add("--num_prompts", type=int, default=500, metavar="N", help="number of prompts (default: 500)")
+    add("--num_prompts", type=COUNT, default=500, metavar="N", help="number of prompts (default: 500)")
     allowed = "allow benchmark problems (without --prompts: those of --task); runs on these benchmarks refuse the file"
     add("--diagnostic", action="store_true", help=allowed)
 
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--top_p", type=float, help="top-p of the sampling (default: the task's, else 0.95)")
     add("--top_k", type=int, help="top-k of the sampling (default: the task's, else 0: off)")
     add("--min_p", type=float, help="min-p of the sampling (default: the task's, else 0: off)")
-    add("--max_gen_toks", type=int, help="most new tokens of a rollout (default: the task's, else 16384)")
+    add("--max_gen_toks", type=COUNT, help="most new tokens of a rollout (default: the task's, else 16384)")
     add_shared(
         group,
         *("seed", "batch_size", *ENGINE, *LOADING, "model_args"),
@@ -52,16 +52,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("realized rate")
     add = group.add_argument
-    add("--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="solve for this share of guide tokens")
+    add("--target_rate", type=RATE, nargs="+", default=[], metavar="RATE", help="solve for this share of guide tokens")
     rows = "methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)"
     add("--methods", nargs="+", default=[], metavar="METHOD", help=rows)
     more = "more prompts: rates are solved on half of them, and measured on the others (default: 100)"
-    add("--num_held_out", type=int, default=100, metavar="N", help=more)
+    add("--num_held_out", type=COUNT, default=100, metavar="N", help=more)
     add("--score", nargs="+", default=[], metavar="SCORE", help="scores to solve and print (default: of --methods, else ce)")
     rules = ("threshold_to_mean", "tail_to_mean")
     add("--kappa_rule", choices=rules, default=rules[0], help="for --target_rate (default: threshold_to_mean)")
     add_shared(group, "plugins", plugins={"help": "files or modules with your own scores; they are collected too"})
-    add("--window", type=int, default=10, metavar="N", help="window of the gate for --target_rate (default: 10)")
+    add("--window", type=COUNT, default=10, metavar="N", help="window of the gate for --target_rate (default: 10)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,10 +90,6 @@ def _check_measurement(options: argparse.Namespace) -> None:
         check_folder(role, getattr(options, role) or "")
     if options.enable_thinking is not None and not options.apply_chat_template:
         raise ArgumentError(f"--enable_thinking {options.enable_thinking} needs --apply_chat_template")
-    check_least(options, "num_prompts", "max_gen_toks", "num_held_out", "window")
-    for rate in options.target_rate:
-        if not 0 < rate < 1:
-            raise ArgumentError(f"--target_rate {rate} is outside 0..1; for 5 % of the tokens give 0.05")
     if options.out is None:
         raise ArgumentError("--out is missing (see lm-eval-takeover calibrate --help)")
     if options.out.suffix != ".json":

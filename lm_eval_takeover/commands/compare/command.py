@@ -1,7 +1,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import LOADING, add_shared
+from lm_eval_takeover.commands._options import COUNT, LOADING, RATE, add_shared, number
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "run a pair by several methods and print one table"
@@ -33,15 +33,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rows", default="base,random,guided,guide", metavar="ROW,…", help=rows)
     add("--rates", metavar="RATE,…", help="shares of tokens to take over, for rows without a rate of their own, except guided")
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
-    add("--target_rate", type=float, default=0.05, metavar="RATE", help=target)
+    add("--target_rate", type=RATE, default=0.05, metavar="RATE", help=target)
     add_shared(parser, "direction", "plugins")
 
     add = parser.add_argument_group("calibration").add_argument
     add("--calibration", help="a packaged name or a file (default: one that fits, else it is measured)")
     add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main; the demo pair has its own)")
     add("--field", metavar="NAME", help="field of the prompts, as in calibrate")
-    add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
-    add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
+    add("--num_prompts", type=COUNT, default=500, metavar="N", help="as in calibrate (default: 500)")
+    add("--num_held_out", type=COUNT, default=100, metavar="N", help="as in calibrate (default: 100)")
 
     harness = parser.add_argument_group("as in lm_eval, for all rows")
     add_shared(
@@ -52,7 +52,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add = harness.add_argument
     add("--gen_kwargs", nargs="+", default=[], metavar="NAME=VALUE", help="decoding of all rows")
-    add("--limit", type=float, metavar="N", help="problems of each task; below 1, a share of them")
+    problems = number(float, "a number of problems or a share below 1", lambda n: 0 < n < 1 or (n >= 1 and n.is_integer()))
+    add("--limit", type=problems, metavar="N", help="problems of each task; below 1, a share of them")
     add("--metadata", metavar="JSON", help="passed to the tasks")
 
     output = parser.add_argument_group("output")

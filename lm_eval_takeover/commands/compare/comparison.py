@@ -78,8 +78,6 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
     models = [("base", options.base), ("guide", options.guide)] if options.base is not None else []
     for role, model in [*models, *((THINKING, row.arguments["guide"]) for row in rows if row.name == THINKING)]:
         check_folder(role, model)
-    if options.limit is not None and not (0 < options.limit < 1 or (options.limit >= 1 and options.limit.is_integer())):
-        raise ArgumentError(f"--limit {options.limit:g} is neither a number of problems nor a share of them between 0 and 1")
     told = {"gen_kwargs": drawn, "metadata": read_arguments(options.metadata, "metadata")}
     return Comparison(
         tasks=[task for word in options.tasks for task in word.split(",") if task],

@@ -147,8 +147,6 @@ def _use_fixed_values(options: argparse.Namespace, reading: ReadOptions) -> int:
 def _plan(options: argparse.Namespace, chosen: Run) -> int:
     if set(options.metric or [ACC]) != {ACC}:
         raise ArgumentError(f"--metric {' '.join(options.metric)}: --plan is of acc alone")
-    if not all(0 < drop < 1 for drop in options.drop):
-        raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     design = Design(options.max_drop, options.confidence, options.samples)
     rows = plan(chosen, design, options.drop)
     if options.format == "json":

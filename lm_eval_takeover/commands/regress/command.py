@@ -1,7 +1,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import add_shared, check_least, read_share
+from lm_eval_takeover.commands._options import COUNT, RATE, SHARE, add_shared, number
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "check a run for regressions against a baseline, in CI"
@@ -27,14 +27,8 @@ _LOG = (
 )
 
 
-def _read_most(text: str) -> float:
-    try:
-        most = float(text)
-    except ValueError:
-        most = -1.0
-    if not (0 <= most < 1 or (most >= 1 and most.is_integer())):
-        raise argparse.ArgumentTypeError(f"'{text}' is neither a number of answers nor a share below 1")
-    return most
+MOST = number(float, "a number of answers or a share below 1", lambda n: 0 <= n < 1 or (n >= 1 and n.is_integer()))
+CONFIDENCE = number(float, "a share from 0.5 to below 1", lambda share: 0.5 <= share < 1)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -44,28 +38,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--update", action="store_true", help="write the baseline from RESULTS")
     add("--metric", nargs="+", help=_METRICS)
     for name, word in (("drop", "drop"), ("change", "change, up or down")):
-        add(f"--max_{name}", type=read_share, default=0.02, metavar="X", help=f"allowed {word} (default: 0.02)")
+        add(f"--max_{name}", type=SHARE, default=0.02, metavar="X", help=f"allowed {word} (default: 0.02)")
     most = "answers that may change their verdict (a number, or a share); beyond it an exact sign test judges. For greedy runs"
-    add("--max_changed", type=_read_most, metavar="N", help=most)
+    add("--max_changed", type=MOST, metavar="N", help=most)
     sure = "confidence of the two-sided interval (default: 0.95)"
-    add("--confidence", type=float, default=0.95, metavar="P", help=sure)
+    add("--confidence", type=CONFIDENCE, default=0.95, metavar="P", help=sure)
     add("--strict", action="store_true", help="exit with 1 also if the verdict is inconclusive")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="check only these tasks (default: all of the baseline)")
     add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
     add("--plan", action="store_true", help="print the chance to notice a drop; needs only the baseline")
     drops = "for --plan: drops to try (default: 0.02 0.05 0.10)"
-    add("--drop", type=float, nargs="+", default=[0.02, 0.05, 0.10], metavar="X", help=drops)
-    add("--samples", type=int, metavar="N", help="for --plan: samples of each problem (default: the baseline's)")
+    add("--drop", type=RATE, nargs="+", default=[0.02, 0.05, 0.10], metavar="X", help=drops)
+    add("--samples", type=COUNT, metavar="N", help="for --plan: samples of each problem (default: the baseline's)")
     add("--junit", type=Path, metavar="FILE", help="also write JUnit XML to this file")
     add_shared(parser, "filter", "group", "max_missing", "format", format={"choices": ("table", "md", "json")})
 
 
 def run(options: argparse.Namespace) -> int:
-    if not 0.5 <= options.confidence < 1:
-        raise ArgumentError(f"--confidence {options.confidence} is not a share from 0.5 to below 1")
     if not options.results and (options.update or not options.plan):
         raise ArgumentError("regress needs RESULTS, the folder of `lm_eval … --output_path`")
-    check_least(options, "samples")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
     from lm_eval_takeover.commands.regress.checks import regress

@@ -1,6 +1,8 @@
 import argparse
 from pathlib import Path
 
+from lm_eval_takeover.commands._options import COUNT
+
 HELP = "print answers of a run, with their takeovers"
 DESCRIPTION = """\
 Print one answer. Takeovers are in brackets, with the token that each replaced: [fox|ant]. The bar is left out if that token
@@ -24,13 +26,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group()
     for kind in ("wrong", "right", "rescued", "missed"):
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"print answers that are {kind}")
-    add("--number", type=int, default=1, metavar="N", help="how many of these (default: 1)")
+    add("--number", type=COUNT, default=1, metavar="N", help="how many of these (default: 1)")
     add("--tokenizer", help="hub id or local folder, if the run's own tokenizer cannot be loaded")
 
 
 def run(options: argparse.Namespace) -> int:
-    from lm_eval_takeover.commands._options import check_least
     from lm_eval_takeover.commands.show.rollout import show
 
-    check_least(options, "number")
     return show(options)

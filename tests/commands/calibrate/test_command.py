@@ -115,7 +115,6 @@ def test_calibrate_reads_models_and_data_of_the_hub_and_refuses_test_sets(forked
         ("--prompts WRONG", "--prompts 'WRONG': no text in field 'prompt' (its fields: text); name the field with --field"),
         ("--prompts LONG", "--prompts: all 1 are empty or exceed the context of 2048 tokens"),
         ("--prompts none.jsonl", "does not exist; expected a JSONL file, or a data set of the hub"),
-        ("--prompts LONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
         ("--prompts LONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
         ("--prompts LONG --methods random@0.05", "policy=random has nothing that a rate could be solved by"),
         ("--prompts LONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),

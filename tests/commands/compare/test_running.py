@@ -201,7 +201,6 @@ def test_a_policy_of_the_users_own_without_a_rate_is_a_row(harness, tmp_path):
         (["--base", str(DEMO["base"])], "--base and --guide go together"),
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
         (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
-        (["--limit", "0"], "--limit 0 is neither a number of problems nor a share"),
         (["--batch_size", "many"], "batch_size='many' is not a whole number"),
     ],
 )

@@ -75,8 +75,6 @@ def check(tmp_path, made, regress):
     [
         ([], "regress needs RESULTS"),
         (["results"], "regress needs --baseline FILE"),
-        (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
-        (["results", "--baseline", "b", "--samples", "0"], "--samples 0 is not at least 1"),
         (["no/results", "--plan"], "'no/results' does not exist"),
         (["results", "--baseline", "none.json", "--plan"], "leave one of them out"),
     ],
@@ -109,16 +107,19 @@ def test_what_cannot_be_compared_is_one_line(check, correct, words, written, tex
 
 
 def test_a_limit_is_a_share_or_a_number_of_answers(capsys):
-    drop, changed = "is not a share from 0 to below 1", "is neither a number of answers nor a share below 1"
+    drop, changed = "is not a share from 0 to below 1", "is not a number of answers or a share below 1"
     for option, limit, text in (
-        ("drop", "5%", drop),
-        ("drop", "1", drop),
-        ("changed", "-1", changed),
-        ("changed", "1.5", changed),
+        ("max_drop", "5%", drop),
+        ("max_drop", "1", drop),
+        ("max_changed", "-1", changed),
+        ("max_changed", "1.5", changed),
+        ("confidence", "95", "is not a share from 0.5 to below 1"),
+        ("samples", "0", "is not a whole number of at least 1"),
+        ("drop", "nan", "is not a share between 0 and 1"),
     ):
         with pytest.raises(SystemExit, match=r"^2$"):
-            main(["regress", "results", "--baseline", "b", f"--max-{option}={limit}"])
-        assert f"argument --max_{option}: '{limit}' {text}" in capsys.readouterr().err
+            main(["regress", "results", "--baseline", "b", f"--{option}={limit}"])
+        assert f"argument --{option}: '{limit}' {text}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ['{"scores": {}, "decoding": {}, "checksum": ""}', ""], ids=["a calibration", "an empty file"])
