@@ -50,14 +50,13 @@ _SHARED: Mapping[str, dict[str, Any]] = {
         "help": "forward: the base writes by default; reverse: the guide does (default: forward)",
     },
     "backend": {"choices": ("hf", "vllm"), "default": "hf", "help": "hf is transformers, vllm is vLLM (default: hf)"},
-    "engine_args": {"metavar": "NAME=VALUE,…", "help": "with --backend vllm: arguments of the vLLM engine"},
     "batch_size": {"default": "auto", "metavar": "N", "help": "samples at a time, or auto (default: auto); not in vLLM"},
     "device": {"help": "cpu, cuda, cuda:1, … (default: the GPU if there is one)"},
     "guide_device": {"metavar": "DEVICE", "help": "device of the guide (default: --device)"},
     "dtype": {"default": "auto", "help": "of the weights: auto, bfloat16, float32, … (default: auto)"},
     "guide_dtype": {"metavar": "DTYPE", "help": "dtype of the guide (default: --dtype)"},
     "trust_remote_code": {"action": "store_true", "help": "run Python code that a checkpoint brings"},
-    "model_args": {"metavar": "NAME=VALUE,…", "help": "more model arguments, as in lm_eval"},
+    "model_args": {"metavar": "NAME=VALUE,…", "help": "more model arguments, as in lm_eval; with vllm its engine's too"},
     "plugins": {"metavar": "FILE+MODULE", "help": "files or modules with your own scores and policies"},
     "tasks": {"nargs": "+", "metavar": "TASK", "help": "tasks and groups, as in lm_eval"},
     "include_path": {"type": Path, "metavar": "DIR", "help": "a folder of task files, as in lm_eval"},
@@ -83,7 +82,6 @@ def add_shared(parser: argparse._ActionsContainer, *names: str, **changes: Mappi
         parser.add_argument(f"--{name}", **{**_SHARED[name], **changes.get(name, {})})
 
 
-ENGINE = ("backend", "engine_args")
 PAIR = ("base", "guide")
 # Arguments that load models and have an option of their own; `--model_args` takes all of them.
 LOADING = tuple(name for name in _SHARED if name in KINDS and KINDS[name].loads and name not in PAIR)
@@ -94,12 +92,12 @@ def add_stored_pair(parser: argparse.ArgumentParser) -> None:
     models = {role: {"help": "hub id (id@revision) or local folder (default: the run's)"} for role in ("base", "guide")}
     add_shared(
         parser.add_argument_group("models, by default the run's"),
-        *(*PAIR, "batch_size", *ENGINE, *LOADING, "model_args", "plugins"),
+        *(*PAIR, "batch_size", "backend", *LOADING, "model_args", "plugins"),
         **models,
         dtype={"default": None, "help": "of the weights: auto, bfloat16, float32, … (default: the run's)"},
         guide_dtype={"help": "dtype of the guide (default: the run's, or --dtype)"},
         trust_remote_code={"help": "run Python code that a checkpoint brings; never taken from the run"},
-        model_args={"help": "how the run's models were loaded: peft, load_in_4bit, …"},
+        model_args={"help": "how the run's models were loaded: peft, load_in_4bit, …; arguments of the vLLM engine"},
         plugins={"help": "files or modules with your own scores; each adds a column"},
     )
     parser.add_argument("--allow", choices=["weights"], help="read texts of models whose files have changed since")
@@ -116,17 +114,17 @@ def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:
     split_plugins(values.get("plugins"))
     if "dtype" in values:
         values.setdefault("guide_dtype", values["dtype"])
-    return {**values, **read_engine(options)}
+    return {**read_engine(options.backend), **values}
 
 
 def read_loading(options: argparse.Namespace) -> dict[str, Any]:
-    """The model arguments that name and load the pair. Raises ArgumentError for others in `--model_args`."""
+    """The model arguments that name and load the pair. Raises ArgumentError for others in `--model_args`, but vLLM's own."""
     arguments = read_arguments(options.model_args)
     for name in arguments:
-        if name not in KINDS or not KINDS[name].loads:
+        if not (KINDS[name].loads if name in KINDS else options.backend == "vllm"):
             loading = [name for name, kind in KINDS.items() if kind.loads]
             raise ArgumentError(f"--model_args {name}=… loads no model; {nearest(name, loading)}")
-    return {**read_given(options, *PAIR, *LOADING), **arguments, **read_engine(options)}
+    return {**read_engine(options.backend), **read_given(options, *PAIR, *LOADING), **arguments}
 
 
 def read_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -135,13 +133,9 @@ def read_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and (value is not False or name in TRUTHS)}
 
 
-def read_engine(options: argparse.Namespace) -> dict[str, Any]:
-    """The model arguments that `--backend` and `--engine_args` stand for; vLLM's engine is the fused pair."""
-    if options.backend == "hf":
-        if options.engine_args:
-            raise ArgumentError(f"--engine_args {options.engine_args}: it is read by --backend vllm")
-        return {}
-    return {"backend": "vllm", "block_size": 1, **read_arguments(options.engine_args, "engine_args")}
+def read_engine(backend: str) -> dict[str, Any]:
+    """The model arguments that `--backend` stands for; vLLM's engine is the fused pair."""
+    return {"backend": "vllm", "block_size": 1} if backend == "vllm" else {}
 
 
 def read_arguments(text: str | None, option: str = "model_args") -> dict[str, Any]:

@@ -209,7 +209,7 @@ def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, 
     assert by_vllm == by_hf
     # Concurrent repeats may change places.
     assert _sort(by_server) == _sort(by_hf)
-    words = ["--backend", "vllm", "--engine_args", ",".join(f"{name}={value}" for name, value in engine.items())]
+    words = ["--backend", "vllm", "--model_args", ",".join(f"{name}={value}" for name, value in engine.items())]
     assert main(["score", str(tmp_path / "hf")]) == main(["score", str(tmp_path / "vllm"), *words]) == 0
     assert [given for given, _ in opened] == [engine] * 2
     want, got = (_read_scores(tmp_path / name) for name in ("hf", "vllm"))

@@ -2,7 +2,7 @@ import argparse
 from pathlib import Path
 
 from lm_eval_takeover.arguments import check_folder, split_plugins
-from lm_eval_takeover.commands._options import COUNT, ENGINE, LOADING, PAIR, RATE, add_shared, check_include_path, check_prompts
+from lm_eval_takeover.commands._options import COUNT, LOADING, PAIR, RATE, add_shared, check_include_path, check_prompts
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
 from lm_eval_takeover.errors import ArgumentError
 
@@ -44,10 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max_gen_toks", type=COUNT, help="most new tokens of a rollout (default: the task's, else 16384)")
     add_shared(
         group,
-        *("seed", "batch_size", *ENGINE, *LOADING, "model_args"),
+        *("seed", "batch_size", "backend", *LOADING, "model_args"),
         seed={"help": "seed for the choice of prompts and for the rollouts (default: 0)"},
         batch_size={"help": "rollouts at a time, a number or auto (default: auto)"},
-        model_args={"help": "how the models are loaded: peft, load_in_4bit, …"},
+        model_args={"help": "how the models are loaded: peft, load_in_4bit, …; arguments of the vLLM engine"},
     )
 
     group = parser.add_argument_group("realized rate")

@@ -11,7 +11,7 @@ with --backend vllm it reads one token a step, many texts at a time."""
 EXAMPLE = """examples:
   lm-eval-takeover score runs/base
   lm-eval-takeover score runs/base --guide Qwen/Qwen3-8B --batch_size 8
-  lm-eval-takeover score runs/base --backend vllm --engine_args tensor_parallel_size=4
+  lm-eval-takeover score runs/base --backend vllm --model_args tensor_parallel_size=4
 """
 
 
