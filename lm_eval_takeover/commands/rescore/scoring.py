@@ -1,6 +1,7 @@
 """Stored responses through lm-eval's own evaluation: results as of today, and the verdicts that changed."""
 
 import argparse
+import contextlib
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,10 @@ from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.identity import describe_identity, summarize_samples
 from lm_eval_takeover.runs.journal import AskedSample, Sample, read_prompt
-from lm_eval_takeover.runs.layout import find_run_dir
+from lm_eval_takeover.runs.layout import find_run_dir, list_ranks
 from lm_eval_takeover.runs.run_reader import RunReader, read_stored_runs
+from lm_eval_takeover.runs.run_writer import RunWriter
+from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.files import join_inside, make_component, write_text
 from lm_eval_takeover.tasks.benchmarks import Record
@@ -36,9 +39,10 @@ Place = tuple[str, int, int, int]  # task, number of the document in the task as
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """lm-eval's results, and changed verdicts."""
+    """lm-eval's results, the verdicts by documents as the run knows them, and those that changed."""
 
     results: dict[str, Any]
+    verdicts: list[Verdict]
     changes: list[Change]
     compared: int
     left_out: int
@@ -74,6 +78,11 @@ def rescore_all(options: argparse.Namespace) -> int:
             words = ",".join(f"{name}={value}" for name, value in read_given_arguments(stored).items())
             print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {words or 'no model arguments'}"))
         _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
+    if options.output_path is None and options.verifier == "takeover":  # what the run says of itself from now on
+        ranks = list_ranks(run_dir)  # of which each may have judged a text
+        for rank in ranks:
+            with contextlib.closing(RunWriter(run_dir, rank, max(ranks) + 1)) as run:
+                run.add_verdicts([verdict for _, outcome in rescored for verdict in outcome.verdicts])
     for refusal in refusals:
         print(for_terminal(f"not scored: {refusal}"))
     return 0
@@ -217,8 +226,8 @@ def _match_documents(stored: Mapping[str, list[AskedSample]], documents: Sequenc
     return sorted(matched.items())
 
 
-def _compare_verdicts(run: RunReader, matched: _Matched, samples: Mapping[str, Any]) -> tuple[list[Change], int]:
-    """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
+def _compare_verdicts(run: RunReader, matched: _Matched, samples: Mapping[str, Any]) -> tuple[list[Verdict], list[Change], int]:
+    """`(verdicts, changes, how many the run has, too)`; `samples` are those of lm-eval's results."""
     after = {
         (task, row["doc_id"], repeat): verdict
         for task, rows in samples.items()
@@ -226,15 +235,18 @@ def _compare_verdicts(run: RunReader, matched: _Matched, samples: Mapping[str, A
         if isinstance(record := row["filtered_resps"][0], Record)
         for repeat, verdict in enumerate(record)
     }
-    changes, compared = [], 0
+    verdicts, changes, compared = [], [], 0
     for (task, number, _, repeat), row in matched.answers.items():
-        before = run.verdicts.get((row.doc, digest_of_text(run.samples[row.key].text)))
-        if before is not None and (task, number, repeat) in after:
+        if (task, number, repeat) not in after:
+            continue
+        new, is_now = after[task, number, repeat]
+        verdicts.append(Verdict(row.doc, digest_of_text(run.samples[row.key].text), new, is_now))
+        if (before := run.verdicts.get(verdicts[-1][:2])) is not None:
             compared += 1
-            (old, was), (new, is_now) = before, after[task, number, repeat]
+            old, was = before
             if was != is_now:
                 changes.append((task, row.doc_id, repeat, was, is_now, old or "", new or ""))
-    return changes, compared
+    return verdicts, changes, compared
 
 
 def write_results(results: dict[str, Any], folder: Path) -> Path:

@@ -4,6 +4,7 @@ Figures, those of `compare` too, become safe parts of a page, in its own colours
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.lab.analyze.tables import INDEX, analyze
 from lm_eval_takeover.lab.measures.catalogue import COLUMNS
 from lm_eval_takeover.lab.measures.effects import EXAMPLES
@@ -112,10 +113,20 @@ class Analysis:
 
     @cached_property
     def board(self) -> dict[str, Fields]:
+        """Its rows by name; empty where `rescore` has judged their texts again since."""
         rows = [
             Fields(board.place, row, "rows") for board in self.boards for row in board.require("rows", list[dict[str, Any]])
         ]
-        return {row.require("model", str): row for row in rows}
+        by_name = {row.require("model", str): row for row in rows}
+        tasks = {name: row.require("tasks", dict[str, dict[str, Any]], {}) for name, row in by_name.items()}
+        shown = ((name, task, each.get("acc")) for name, own in tasks.items() for task, each in own.items())
+        return by_name if all(self._is_present(*one) for one in shown) else {}
+
+    def _is_present(self, name: str, task: str, accuracy: Any) -> bool:
+        """Whether this is the Acc of a run by its present verdicts; True where nothing is known."""
+        answered = self.runs[name].answered if name in self.runs else ()
+        own = [one.correct for one in answered if one.task == task and one.outcome is not None]
+        return not own or not isinstance(accuracy, int | float) or math.isclose(accuracy, sum(own) / len(own))
 
     def find_kept(self, name: str) -> list[Path]:
         """The file of this name in the one folder of `compare` of which all runs are rows, if it is there."""
@@ -127,7 +138,13 @@ class Analysis:
         """The lines of an analysis that are of these runs; none where it was not made. Raises ResultsError."""
         path = self.folder / f"{name}.json"
         rows = read_rows(path, "`lm-eval-takeover analyze`", dict[str, Any]) if name in self.names else []
-        return [line for row in rows if (line := Fields(f"'{path}'", row)).require("run", str) in self.runs]
+        lines = [line for row in rows if (line := Fields(f"'{path}'", row)).require("run", str) in self.runs]
+        for line in lines:
+            if not self._is_present(line.require("run", str), line.require("task", str), line.get("acc")):
+                raise ResultsError(
+                    f"{line.place} has other verdicts than its runs have now; run lm-eval-takeover analyze again"
+                )
+        return lines
 
     @property
     def compared(self) -> str | None:

@@ -14,9 +14,10 @@ from helpers.run_dirs import plant, plant_facts, query
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
 from lm_eval_takeover.commands.show.rollout import find_sample, list_scores, mark_takeovers
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.runs.layout import journal_path, lock_path
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_stored_runs
-from lm_eval_takeover.storage.files import TASK_CONFIGS
+from lm_eval_takeover.storage.files import TASK_CONFIGS, Lock
 from lm_eval_takeover.tasks import benchmarks
 
 LIMIT = 3
@@ -57,7 +58,9 @@ def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(
 
 def test_changed_verdicts_are_listed(finished, tmp_path, printed, monkeypatch):
     """A corrected gold answer: the document has changed, its prompt has not."""
-    folder, original = finished
+    original, folder = finished[1], shutil.copytree(finished[0], tmp_path / "run")
+    shutil.copy(journal_path(folder, 0), journal_path(folder, 1))  # another rank has judged these texts, too
+    before = read_stored_runs(folder)[0].verdicts
     problems = benchmarks.demo.problems()
     answers = [row["answer"] for row in problems]
 
@@ -79,6 +82,13 @@ def test_changed_verdicts_are_listed(finished, tmp_path, printed, monkeypatch):
     assert found["config"]["takeover"]["rescored"] is True and found["versions"] == {"takeover_demo": 9.9}
     (samples,) = (tmp_path / "out").rglob("samples_takeover_demo_*.jsonl")
     assert len(samples.read_text().splitlines()) == LIMIT
+    assert read_stored_runs(folder)[0].verdicts == before
+    assert "verdicts changed" in printed("rescore", folder, "--include_path", tasks)  # these are the run's own from now on
+    correct = [sample.correct for sample in read_run_folder(folder).answered]
+    now, then = (results["results"]["takeover_demo"]["acc,all"] for results in (found, original))
+    assert sum(correct) / len(correct) == now != then
+    with Lock(lock_path(folder, 1)), pytest.raises(RunDirError, match="is in use by process"):
+        main(["rescore", str(folder)])
 
 
 def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsys):

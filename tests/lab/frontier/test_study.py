@@ -311,6 +311,17 @@ def test_after_a_stopped_call_with_another_limit_each_row_has_its_last_results(t
     assert sizes == dict.fromkeys(ALONE | NEAR, 6) | {"base": 12}
 
 
+def test_a_rescored_row_has_one_accuracy_in_frontier_and_leaderboard(tmp_path, answered):
+    write_comparison(tmp_path / "one", ALONE | NEAR)
+    told = {"base": "acme/Small-Base", "seed": 0, "per_task": {"takeover_demo": {"identity": "base of acme/Small-Base, 0"}}}
+    again = takeover("base", rescored=True, **told)
+    place = tmp_path / "one" / "base" / "samples" / "rescored"
+    write_results(place, {"takeover_demo": [5] * 6}, run=again, date="2026-01-02T00-00-00")
+    (row,) = (row for row in answered("leaderboard", tmp_path / "one")[1]["rows"] if row["model"] == "base")
+    (point,) = (line for line in merge(tmp_path, "one")[0] if line["row"] == "base")
+    assert row["tasks"]["takeover_demo"]["acc"] == point["acc"] == 5 / 8
+
+
 def test_only_folders_of_compare_are_read(tmp_path):
     write_comparison(tmp_path / "one", ALONE | NEAR)
     (tmp_path / "empty").mkdir()

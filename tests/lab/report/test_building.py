@@ -136,6 +136,13 @@ def test_the_page_opens_with_a_picture_the_mean_and_what_it_means(tmp_path):
     (line,) = re.findall(r"Guide passes per token: ([^<]*)\.</p>", shown)
     assert all(f"{name} " in line for name in names) and "Tokens per second" in line
     assert ">rows differ in &lt;seed&gt;<" in shown  # what compare warned of
+    kept[0]["tasks"] = {"takeover_gsm8k": {"acc": 0.0}}
+    (tmp_path / "leaderboard.json").write_text(json.dumps({"rows": kept, "warnings": []}))
+    assert "Recovery against" not in write_report(tmp_path).read_text()  # its verdicts are not those of today
+    table = tmp_path / "analysis" / "budget.json"
+    table.write_text(table.read_text().replace('"acc": 0.3', '"acc": 0.2'))
+    with pytest.raises(ResultsError, match="has other verdicts than its runs have now; run lm-eval-takeover analyze again"):
+        write_report(tmp_path)
 
 
 def test_runs_of_two_comparisons_meet_by_document_and_none_has_the_recovery_of_the_other(tmp_path):
