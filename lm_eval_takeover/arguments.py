@@ -244,6 +244,12 @@ class ModelArguments:
         return {**given, **self.policy_arguments, **self.engine_arguments}
 
     @property
+    def quantization(self) -> dict[str, Any]:
+        """What quantizes the model of these arguments as it is loaded."""
+        names = (name for name, kind in KINDS.items() if kind == QUANTIZATION and name not in TWINS.values())
+        return {name: value for name in names if (value := getattr(self, name))}
+
+    @property
     def rows(self) -> int:
         """The batch size in samples; for `auto` the most that it may be, 64 or `max_batch_size` where that is smaller."""
         if isinstance(self.batch_size, int):

@@ -187,7 +187,7 @@ class Calibration:
     tokens: int | None = None
     cut: int | None = None  # rollouts that ran into their limit of tokens
     dtypes: dict[str, str] = field(default_factory=dict)  # of the weights by role
-    loading: dict[str, dict[str, Any]] = field(default_factory=dict)  # what else changes them by role, such as load_in_4bit
+    quantization: dict[str, dict[str, Any]] = field(default_factory=dict)  # as they are loaded by role, such as load_in_4bit
     diagnostic: tuple[str, ...] = ()  # the benchmarks that it was measured on; runs on them refuse it
     library_versions: dict[str, str] = field(default_factory=dict)
     window: Positive = 10
@@ -256,8 +256,8 @@ class _MeasuredFields(TypedDict):
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
     content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
-    if not content["loading"]:
-        del content["loading"]
+    if not content["quantization"]:
+        del content["quantization"]
     for score in content["scores"].values():
         for name in ("plugin", "signed"):
             if not score[name]:

@@ -15,7 +15,7 @@ from lm_eval_takeover.calibration import files
 from lm_eval_takeover.calibration.commands import NO_TASK, RunTask, calibration_command
 from lm_eval_takeover.calibration.files import DEFAULT_RHO, KAPPA_RULES, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.demo import prompts_for
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
@@ -110,8 +110,10 @@ class CalibrationFit:
             self._say_once(f"calibration '{self.calibration.name}' differs from this run: {told}", told)
 
     def compare_dtypes(self) -> None:
-        for role, measured in self.calibration.dtypes.items():
-            if (now := self.pair.member(role).weights.dtype) != measured:
+        for role, dtype in self.calibration.dtypes.items():
+            member = self.pair.member(role)
+            measured = _describe_weights(dtype, self.calibration.quantization.get(role, {}))
+            if (now := _describe_weights(member.weights.dtype, member.given.quantization)) != measured:
                 self._say_once(
                     f"calibration '{self.calibration.name}' was measured with the {role} in {measured}, and this run has it in "
                     f"{now}; its thresholds may be a little off"
@@ -134,6 +136,10 @@ class CalibrationFit:
 
 def _describe_thinking(enabled: bool | None) -> str:
     return "the chat template's own thinking mode" if enabled is None else f"enable_thinking={enabled}"
+
+
+def _describe_weights(dtype: str, quantization: Mapping[str, Any]) -> str:
+    return " with ".join([dtype, *(f"{name}={value}" for name, value in quantization.items())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +224,7 @@ def make_command(arguments: ModelArguments, method: Method, task: RunTask) -> Ca
     if arguments.target_rate is not None:
         word = f"{files.name_method(method.settings)}@{arguments.target_rate:g}"
         solving = {"methods": [word], "plugins": arguments.plugins}
-    return partial(calibration_command, arguments, CALIBRATION_PROMPTS, solving=solving, **task._asdict())
+    return partial(calibration_command, arguments, prompts_for(task.task or ""), solving=solving, **task._asdict())
 
 
 def find_fitting_calibration(

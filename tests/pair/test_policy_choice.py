@@ -92,6 +92,10 @@ def test_another_form_or_decoding_is_an_error_that_names_both_sides(lm, prompt, 
             {"dtypes": {"base": "torch.float32", "guide": "torch.bfloat16"}}, PROMPT, {},
             "was measured with the guide in torch.bfloat16, and this run has it in torch.float32",
         ),
+        (
+            {"quantization": {"base": {"load_in_4bit": True}}}, PROMPT, {},
+            "with the base in torch.float32 with load_in_4bit=True, and this run has it in torch.float32;",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_no_error_is_a_notice_said_once(lm, caplog, changes, prompt, settings, said):

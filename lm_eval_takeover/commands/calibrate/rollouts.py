@@ -42,7 +42,6 @@ from lm_eval_takeover.method.reading import PairReading
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Generation, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.identity import text_settings
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.digests import digest_of
@@ -88,7 +87,7 @@ class Setup:
             "guide": guide.id,
             "vocabulary": {"size": self.pair.vocabulary.size, "digest": self.pair.vocabulary.digest},
             "dtypes": {member.role: member.weights.dtype for member in (base, guide)},
-            "loading": {m.role: settings for m in (base, guide) if (settings := text_settings(m.given))},
+            "quantization": {member.role: own for member in (base, guide) if (own := member.given.quantization)},
             "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
             "direction": self.backend.policy.direction,
             "prompts": self.prompts.source,

@@ -101,7 +101,8 @@ def _drop_repeated(asked: Comparison, rows: Sequence[PlannedRow], plan: Calibrat
             kept.append(row)
         else:
             _say(asked, f"{row.label}: the same as {kept[same].label}")
-            kept[same] = replace(kept[same], covers=row.rate)
+            if (row.rate or 0.0) > (kept[same].rate or 0.0):  # not the same rate by another name
+                kept[same] = replace(kept[same], covers=row.rate)
     return kept
 
 
