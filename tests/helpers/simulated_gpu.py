@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention, silu
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 from lm_eval_takeover.forward.forward_pass import CudaGraphs
@@ -81,15 +82,7 @@ def run_captured(self, key, function):
 
 
 def list_tensors(values):
-    tensors = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += list_tensors(value)
-        elif isinstance(value, dict):
-            tensors += list_tensors(value.values())
-    return tensors
+    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
 
 
 class SimulatedGpu(TorchFunctionMode):
