@@ -20,6 +20,7 @@ sys.path += [str(Path(__file__).parent.parent / name) for name in ("benchmarks",
 import psutil
 import pytest
 import torch
+from helpers.browser import CHROMIUM, open_browser
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model, save_small_pair
 from helpers.process_state import given_back
@@ -191,6 +192,15 @@ def hub(random_pair):
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A page of a real browser."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (Debian's package `chromium`), which is not here")
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

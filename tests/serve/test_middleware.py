@@ -10,7 +10,6 @@ import socket
 from contextlib import suppress
 
 import pytest
-from helpers.browser import CHROMIUM, open_browser
 from helpers.foreign_bodies import ROUTES, post
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, serve, talk, tell
 from prometheus_client import REGISTRY
@@ -264,19 +263,11 @@ def test_the_page_has_a_prompt_of_its_models_to_try(model, prompt):
     assert re.search(r"<textarea[^>]*>([^<]*)</textarea>", data.decode())[1].startswith(prompt)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian's package `chromium`), which is not here")
-    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
-        opened.call("Emulation.setFocusEmulationEnabled", enabled=True)
-        yield opened
-
-
 @pytest.fixture
-def open_page(browser, request):
+def page(browser, request):
     """The browser on the page of a scripted server, which has the keys that a test gives."""
     with serve(ScriptedVllm(chunks=(1, 3), pause=0.002, api_key=getattr(request, "param", None))) as url:
+        browser.call("Emulation.setFocusEmulationEnabled", enabled=True)
         browser.look(1280, 900, "light")
         browser.open(url)
         browser.messages.clear()
@@ -284,8 +275,7 @@ def open_page(browser, request):
         browser.open("about:blank")
 
 
-def test_an_answer_is_streamed_and_the_guides_tokens_are_marked(open_page):
-    page = open_page
+def test_an_answer_is_streamed_and_the_guides_tokens_are_marked(page):
     page.evaluate(SEND.format("one"))
     page.wait_for(DONE)
     assert page.evaluate(TEXT) == tell(SCRIPTS["one"][0])
@@ -304,8 +294,7 @@ def test_an_answer_is_streamed_and_the_guides_tokens_are_marked(open_page):
     assert page.messages == []
 
 
-def test_an_answer_is_marked_while_it_comes_and_can_be_stopped(open_page):
-    page = open_page
+def test_an_answer_is_marked_while_it_comes_and_can_be_stopped(page):
     page.evaluate("document.querySelector('#max-tokens').value = 200")
     page.evaluate(SEND.format("long"))
     page.wait_for(f"{MARKS}.length")
@@ -316,8 +305,7 @@ def test_an_answer_is_marked_while_it_comes_and_can_be_stopped(open_page):
     assert page.messages == []
 
 
-def test_a_refusal_is_said(open_page):
-    page = open_page
+def test_a_refusal_is_said(page):
     page.evaluate(SEND.format("<img src=x onerror=alert(1)>"))
     page.wait_for("!document.querySelector('#error').hidden")
     said = page.evaluate("document.querySelector('#error').textContent")
@@ -328,9 +316,8 @@ def test_a_refusal_is_said(open_page):
     assert page.evaluate("document.querySelector('#error').hidden")
 
 
-@pytest.mark.parametrize("open_page", [["secret"]], indirect=True)
-def test_the_key_goes_with_the_prompt(open_page, monkeypatch):
-    page = open_page
+@pytest.mark.parametrize("page", [["secret"]], indirect=True)
+def test_the_key_goes_with_the_prompt(page, monkeypatch):
     monkeypatch.setattr(server, "_has_key", lambda scope: (b"authorization", b"Bearer secret") in scope["headers"])
     page.evaluate(SEND.format("one"))
     page.wait_for("document.querySelector('#error').textContent == 'Unauthorized'")

@@ -8,7 +8,6 @@ from pathlib import Path
 from shlex import split
 
 import pytest
-from helpers.browser import CHROMIUM, open_browser
 from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of
 from helpers.read_once import made_once
 from helpers.stock import comparing_here
@@ -120,17 +119,15 @@ def test_examples_are_chosen_by_their_rule(paper):
     assert all(re.search(r"\[[^]|]+\|[^]]+\]", row["text"]) and row["problem"] for row in largest)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_the_page_fits_its_window(paper, tmp_path):
-    with open_browser(tmp_path) as page:
-        page.open((paper / "index.html").as_uri())
-        for width, theme in ((390, "light"), (1280, "dark")):
-            page.look(width, 900, theme)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.evaluate("document.querySelectorAll('section').length") == 27
-            texts = "[...document.querySelectorAll('.scroll:has(.texts)')]"
-            assert page.evaluate(f"{texts}.length > 3 && {texts}.every((box) => box.scrollWidth <= box.clientWidth)")
-            assert page.messages == []
+def test_the_page_fits_its_window(browser, paper):
+    browser.open((paper / "index.html").as_uri())
+    for width, theme in ((390, "light"), (1280, "dark")):
+        browser.look(width, 900, theme)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.evaluate("document.querySelectorAll('section').length") == 27
+        texts = "[...document.querySelectorAll('.scroll:has(.texts)')]"
+        assert browser.evaluate(f"{texts}.length > 3 && {texts}.every((box) => box.scrollWidth <= box.clientWidth)")
+        assert browser.messages == []
 
 
 def test_a_stopped_command_goes_on_and_writes_the_index_at_its_end(tmp_path, monkeypatch):

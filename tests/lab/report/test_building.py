@@ -11,7 +11,6 @@ from itertools import product
 import numpy as np
 import pytest
 from helpers.analyses import write_analysis, write_run
-from helpers.browser import CHROMIUM, open_browser
 from helpers.pairs import ROOT, TableTokenizer
 
 from lm_eval_takeover.cli import main
@@ -242,15 +241,6 @@ def test_the_scripts_own_tests_pass():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """A page of a browser; it must have written nothing at the end."""
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian's package `chromium`), which is not here")
-    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
-
-
 FOCUSED = "document.activeElement.dataset.at"
 TOO_WIDE = "document.documentElement.scrollWidth - innerWidth"
 TYPE = """globalThis.type = (id, value) => {
@@ -260,57 +250,57 @@ TYPE = """globalThis.type = (id, value) => {
 }"""
 
 
-def test_a_problem_is_found_read_by_keys_and_linked(page, small):
-    page.messages.clear()
-    page.look(1280, 900, "light")
-    page.open(small.as_uri())
-    page.evaluate(TYPE)
-    page.evaluate("type('find', '#1')")
-    assert page.evaluate(TOO_WIDE) <= 0
-    assert page.evaluate("grid.tBodies[0].innerText").split()[:2] == ["toy", "#1"]
-    assert page.evaluate("grid.tBodies[0].rows.length") == 1
-    page.evaluate("type('find', ''), type('change', 'rescued')")
-    assert page.evaluate("grid.tBodies[0].rows.length + grid.tBodies[0].rows[0].innerText.split(/\\s/)[1]") == "1#0"
-    page.evaluate("document.querySelectorAll('#grid tbody button')[1].click()")
-    page.wait_for("!rollout.hidden")
+def test_a_problem_is_found_read_by_keys_and_linked(browser, small):
+    browser.messages.clear()
+    browser.look(1280, 900, "light")
+    browser.open(small.as_uri())
+    browser.evaluate(TYPE)
+    browser.evaluate("type('find', '#1')")
+    assert browser.evaluate(TOO_WIDE) <= 0
+    assert browser.evaluate("grid.tBodies[0].innerText").split()[:2] == ["toy", "#1"]
+    assert browser.evaluate("grid.tBodies[0].rows.length") == 1
+    browser.evaluate("type('find', ''), type('change', 'rescued')")
+    assert browser.evaluate("grid.tBodies[0].rows.length + grid.tBodies[0].rows[0].innerText.split(/\\s/)[1]") == "1#0"
+    browser.evaluate("document.querySelectorAll('#grid tbody button')[1].click()")
+    browser.wait_for("!rollout.hidden")
     for width, height, theme in ((390, 844, "dark"), (1280, 900, "light")):
-        page.look(width, height, theme)
-        assert page.evaluate(TOO_WIDE) <= 0
-    assert page.evaluate("document.querySelectorAll('#problem math').length") == 2
-    assert page.evaluate("document.querySelectorAll('#answers math').length") == 2
-    assert "✗ incorrect: differs from the gold answer" in page.evaluate("answers.innerText")
-    assert page.evaluate("document.querySelector('.same h4').innerText") == "Both, up to token 20"
+        browser.look(width, height, theme)
+        assert browser.evaluate(TOO_WIDE) <= 0
+    assert browser.evaluate("document.querySelectorAll('#problem math').length") == 2
+    assert browser.evaluate("document.querySelectorAll('#answers math').length") == 2
+    assert "✗ incorrect: differs from the gold answer" in browser.evaluate("answers.innerText")
+    assert browser.evaluate("document.querySelector('.same h4').innerText") == "Both, up to token 20"
     places = []
     for key in "nnnp":
-        page.press(key)
-        places.append(page.evaluate(FOCUSED))
+        browser.press(key)
+        places.append(browser.evaluate(FOCUSED))
     assert places == ["5", "20", "30", "20"]
-    assert "score (ce)" in page.evaluate("facts.innerText") and "> tau 2.00" in page.evaluate("facts.innerText")
-    page.press("ArrowRight")
-    assert page.evaluate(FOCUSED) == "21"
-    place = page.evaluate("location.href")
-    page.press("?")
-    assert page.evaluate("document.querySelector('#help').open")
-    page.press("Escape")
-    page.open("about:blank")
-    page.open(place)
-    assert page.wait_for(FOCUSED) == "21"
-    page.press("j")
-    page.wait_for("!document.querySelector('#rollout-title').innerText.startsWith('toy #0')")
-    assert page.messages == []
+    assert "score (ce)" in browser.evaluate("facts.innerText") and "> tau 2.00" in browser.evaluate("facts.innerText")
+    browser.press("ArrowRight")
+    assert browser.evaluate(FOCUSED) == "21"
+    place = browser.evaluate("location.href")
+    browser.press("?")
+    assert browser.evaluate("document.querySelector('#help').open")
+    browser.press("Escape")
+    browser.open("about:blank")
+    browser.open(place)
+    assert browser.wait_for(FOCUSED) == "21"
+    browser.press("j")
+    browser.wait_for("!document.querySelector('#rollout-title').innerText.startsWith('toy #0')")
+    assert browser.messages == []
 
 
-def test_hostile_texts_are_texts(page, hostile):
-    page.messages.clear()
-    page.look(390, 844, "dark")
-    page.open(hostile.as_uri() + "#task=toy&doc=0&sample=0&run=guided&token=20")
-    page.wait_for(FOCUSED)
-    assert page.evaluate("document.querySelectorAll('main script, main img, main a[href^=javascript]').length") == 0
-    shown = page.evaluate("document.querySelector('#problem').innerText")
+def test_hostile_texts_are_texts(browser, hostile):
+    browser.messages.clear()
+    browser.look(390, 844, "dark")
+    browser.open(hostile.as_uri() + "#task=toy&doc=0&sample=0&run=guided&token=20")
+    browser.wait_for(FOCUSED)
+    assert browser.evaluate("document.querySelectorAll('main script, main img, main a[href^=javascript]').length") == 0
+    shown = browser.evaluate("document.querySelector('#problem').innerText")
     assert "<script>console.log('out')</script>" in shown and "\\u202e" in shown and "\u202e" not in shown
-    code = page.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")
+    code = browser.evaluate("[...document.querySelectorAll('#problem code')].map((node) => node.innerText)")
     assert code[-1] == "\\[\\unknown\\]"
     for part in ("#show", "header"):
-        assert page.evaluate(TOO_WIDE) <= 0
-        page.evaluate(f"document.querySelector('{part}').scrollIntoView()")
-    assert page.evaluate(TOO_WIDE) <= 0 and page.messages == []
+        assert browser.evaluate(TOO_WIDE) <= 0
+        browser.evaluate(f"document.querySelector('{part}').scrollIntoView()")
+    assert browser.evaluate(TOO_WIDE) <= 0 and browser.messages == []
