@@ -102,6 +102,34 @@ def write_results(
     return folder
 
 
+def write_exact(folder, right, *, flexible=None, responses=1, sampled=False, shots=5, field=None):
+    """A greedy run of stock lm-eval on `gsm8k`, with one score a problem: of two filters, which agree unless `flexible` is given.
+
+    `field` is a field of its documents.
+    """
+    folder.mkdir()
+    rows, filters = [], {"strict-match": right, "flexible-extract": right if flexible is None else flexible}
+    for number, score in enumerate(right):
+        digests = {f"{name}_hash": digest(f"{name} {number}") for name in ("doc", "prompt", "target")}
+        row = {"doc_id": number, "doc": {"question": f"{number}"} | ({"family": field[number]} if field else {}), **digests}
+        row |= {"arguments": {"gen_args_0": {"arg_0": f"{number}", "arg_1": {}}}, "resps": [[f"{number} {score}"] * responses]}
+        row |= {"filtered_resps": ["1"], "metrics": ["exact_match"]}
+        rows += [row | {"filter": name, "exact_match": float(scores[number])} for name, scores in filters.items()]
+    means = {f"exact_match,{name}": float(np.mean(scores)) for name, scores in filters.items()}
+    decoding = {"do_sample": True, "temperature": 0.7} if sampled else {"do_sample": False, "temperature": 0.0}
+    content = {
+        "results": {"gsm8k": {"alias": "gsm8k", **means}},
+        "configs": {"gsm8k": {"task": "gsm8k", "repeats": responses, "generation_kwargs": decoding}},
+        "versions": {"gsm8k": 3.0}, "n-shot": {"gsm8k": shots}, "higher_is_better": {"gsm8k": {"exact_match": True}},
+        "n-samples": {"gsm8k": {"original": 1319, "effective": len(right)}},
+        "config": {"model": "vllm", "model_args": {"pretrained": "acme/Small-8B"}},
+    }  # fmt: skip
+    (folder / "results_2026-01-01T00-00-00.json").write_text(json.dumps(content))
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "samples_gsm8k_2026-01-01T00-00-00.jsonl").write_text(lines)
+    return folder
+
+
 def draw_counts(seed, shift=0.0, size=300):
     """Correct ones of 8 samples on problems whose chances are always the same, shifted by so much."""
     chances = np.random.default_rng(0).beta(0.8, 0.8, size)

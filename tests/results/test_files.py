@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.one_line import one_line
-from helpers.results import takeover, write_results
+from helpers.results import takeover, write_exact, write_results
 
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results import summary
@@ -108,31 +108,17 @@ def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
     assert found.tasks[TASK].means["acc"] == 0.25 and "has more problems of it" in notes[0]
 
 
-def write_plain(folder, values, texts=1):
-    """A generate_until task of lm-eval's own, with two filters: one text of each problem is scored."""
-    folder = write_results(folder, {"plain": [0] * len(values)})
-    (samples,) = folder.glob("samples_*")
-    rows = []
-    for row, value in zip(map(json.loads, samples.read_text().splitlines()), values, strict=True):
-        kept = {name: row[name] for name in ("doc_id", "doc", "target", "arguments", "doc_hash")}
-        kept |= {"resps": [["a"] * texts], "filtered_resps": ["a"]}
-        rows += [kept | {"filter": name, "exact_match": score} for name, score in (("strict", value), ("loose", 1.0))]
-    samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    means = {"exact_match,strict": sum(values) / len(values), "exact_match,loose": 1.0}
-    content = json.loads(results_file(folder).read_text())
-    content["results"]["plain"] = {"alias": "plain", **means}
-    results_file(folder).write_text(json.dumps(content))
-    return folder
-
-
 def test_a_plain_task_is_read_by_its_first_filter_and_grades_have_no_pass_at_k(tmp_path):
-    (run,), notes = read_runs([write_plain(tmp_path / "shares", [1.0, 0.0, 1.0, 1.0], texts=3)])
-    result = run.tasks["plain"]
+    shares = write_exact(tmp_path / "shares", [1.0, 0.0, 1.0, 1.0], flexible=[1.0] * 4, responses=3)
+    (run,), notes = read_runs([shares])
+    result = run.tasks["gsm8k"]
     assert (result.accuracy, result.samples, result.k, notes) == ("exact_match", 1, 1, [])
     assert result.means == {"acc": 0.75, "pass@1": 0.75}
-    (run,), notes = read_runs([write_plain(tmp_path / "grades", [0.3, 0.5])])
-    assert (run.tasks["plain"].means, run.tasks["plain"].k, notes) == ({"acc": 0.4}, None, [])
-    others = write_plain(tmp_path / "others", [27.0, -26.0])
+    grades = write_exact(tmp_path / "grades", [0.3, 0.5])
+    samples_file(grades).write_text(samples_file(grades).read_text().replace('"metrics": ["exact_match"], ', ""))
+    (run,), notes = read_runs([grades])
+    assert (run.tasks["gsm8k"].means, run.tasks["gsm8k"].k, notes) == ({"acc": 0.4}, None, [])
+    others = write_exact(tmp_path / "others", [27.0, -26.0])
     for file in others.iterdir():
         file.write_text(file.read_text().replace("exact_match", "bleu"))
     runs, notes = read_runs([others])
