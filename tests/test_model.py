@@ -80,7 +80,7 @@ def test_log_likelihoods_equal_those_of_hf(role):
     for mine, other in zip(*found, strict=True):
         assert mine[0] == pytest.approx(other[0], rel=1e-4, abs=1e-3)
         assert mine[1] == other[1]
-    long = (PROMPTS[0], "ab " * 200)
+    long = (PROMPTS[0], "ab " * 200, "")
     texts = [Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1)) for text in long]
     mine, other = (one.loglikelihood_rolling(texts, disable_tqdm=True) for one in (ours, theirs))
     assert mine == pytest.approx(other, rel=1e-4)

@@ -17,7 +17,7 @@ from lm_eval_takeover.demo import calibration_prompts, problems
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.samples import Response, pass_at_k
-from lm_eval_takeover.tasks.instances import LENGTHS, cut_to_context, list_rolling_windows, read_generation_settings
+from lm_eval_takeover.tasks.instances import LENGTHS, cut_to_context, read_generation_settings
 from lm_eval_takeover.tasks.known_problems import DIGESTS, problem_digest, refuse_calibrated_tasks, words
 from lm_eval_takeover.tasks.sampled import SampledTask, load_named_tasks
 from lm_eval_takeover.tasks.verdicts import list_metrics, score_samples
@@ -264,16 +264,6 @@ def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
 def test_impossible_generation_settings_are_refused(settings, text):
     with one_line(ArgumentError, text):
         read_generation_settings(settings, 256)
-
-
-def test_every_token_of_a_long_text_is_in_one_continuation():
-    texts = [list(range(10, 33)), [], [7]]
-    windows = list_rolling_windows(texts, prefix=0, max_length=8)
-    for index, tokens in enumerate(texts):
-        mine = [(context, continuation) for owner, context, continuation in windows if owner == index]
-        assert [token for _, continuation in mine for token in continuation] == tokens
-        assert all(len(context) + len(continuation) <= 8 + 1 for context, continuation in mine)
-        assert all(context for context, _ in mine)
 
 
 def test_texts_are_cut_from_the_left_and_the_last_token_is_only_predicted(caplog):
