@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import tarfile
 import time
@@ -14,6 +13,7 @@ import experiment
 import problems as made
 import pytest
 import yaml
+from helpers import processes
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.results import takeover, write_results
@@ -44,10 +44,8 @@ def shell(tmp_path):
         path = os.pathsep.join([str(bin), str(Path(sys.executable).parent), os.environ["PATH"]])
         given = {"PATH": path, "GITHUB_STEP_SUMMARY": str(summary)}
         given |= {"GITHUB_ENV": str(tmp_path / "env"), "GITHUB_SHA": "abc", "PYTHONPATH": str(ROOT)} | env
-        return subprocess.run(
-            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
-            env=environment(**given), cwd=tmp_path, capture_output=True, text=True,
-        )  # fmt: skip
+        words = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]]
+        return processes.run(words, env=environment(**given), cwd=tmp_path)
 
     run.folder, run.summary = tmp_path, summary
     return run
@@ -146,7 +144,7 @@ def check_gpu(folder, call, **more):
         (tools / name).chmod(0o755)
     env = {"PATH": f"{tools}:/usr/bin:/bin", "PYTHON": str(tools / "python"), "TMPDIR": str(folder)} | more
     words = ["bash", str(ROOT / "scripts" / "gpu_check.sh"), call, str(folder / "out")]
-    done = subprocess.run(words, capture_output=True, text=True, env=env)
+    done = processes.run(words, env=env)
     archive = folder / "out" / f"gpu_check_{call}.tgz"
     if not archive.exists():
         return done, []

@@ -2,9 +2,9 @@
 
 import json
 import random
-import urllib.error
-import urllib.request
 from functools import reduce
+
+import requests
 
 _LEAVES = (
     None, True, False, 0, -1, 1, 2, 10**18, 10**30, 10**400, -(10**9), 0.5, 1e308, -0.0, float("nan"), float("inf"), "", "x",
@@ -105,9 +105,5 @@ def make_body(route: str, seed: int) -> bytes:
 
 def post(url: str, path: str, body: bytes, **headers: str) -> tuple[int, str]:
     """The status and the answer of a request as it is sent, which need not be JSON."""
-    asked = urllib.request.Request(f"{url}{path}", body, {"Content-Type": "application/json"} | headers)
-    try:
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+    answer = requests.post(f"{url}{path}", body, headers={"Content-Type": "application/json"} | headers, timeout=60)
+    return answer.status_code, answer.content.decode()

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +14,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import requests
 from helpers.demo_runs import evaluate, run_demo
 from helpers.foreign_bodies import ROUTES, make_body, post
 from helpers.pairs import POLICIES, ROOT, SAMPLED
@@ -83,10 +83,9 @@ def _end_engine(server, address):
 
 def _is_healthy(address):
     try:
-        urllib.request.urlopen(f"{address}/health", timeout=5)
-    except OSError:  # 503, or nobody listens
+        return requests.get(f"{address}/health", timeout=5).ok
+    except OSError:  # nobody listens
         return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +139,7 @@ def test_samples_are_streamed_together_and_say_who_wrote_each_token(url, client,
         assert (one["positions"], len(one["host_tokens"])) == (places, len(places))
         assert ("".join(one["trace"]["text"]), one["trace"]["takeover"]) == (text, want.taken_over)
         assert one["trace"]["score"] == pytest.approx(want.scores, abs=1e-3)
-    shown = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
+    shown = requests.get(f"{url}/metrics", timeout=10).text
     for counter in ("vllm:generation_tokens_total{.*}", "takeover:tokens_total", "takeover:guide_passes_total"):
         counts = re.findall(rf"^{counter} (.+)", shown, re.MULTILINE)
         assert len(counts) == 1 + ("vllm" in counter) and all(map(float, counts))  # vLLM's own by engine

@@ -6,8 +6,6 @@ nothing, and a captured draft is the eager one.
 
 import itertools
 import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.pairs import METHODS, POLICIES, SAMPLED
+from helpers.processes import run
 from helpers.simulated_gpu import CUDA, Recording, compute_words, draw, simulated_gpu
 
 from lm_eval_takeover.kernels import operations
@@ -55,10 +54,7 @@ def jobs(prompts, tight, random_folders, wide_folders):
 def written(jobs, tight):
     """What each job wrote, in a process of its own; see write_apart.py."""
     plain = [[tight | model | how, [asdict(one) for one in asked], names] for model, how, asked, names, _ in jobs.values()]
-    words = [sys.executable, str(Path(__file__).parent / "write_apart.py")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, input=json.dumps(plain), env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run([sys.executable, str(Path(__file__).parent / "write_apart.py")], status=0, input=json.dumps(plain))
     return dict(zip(jobs, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
