@@ -83,14 +83,14 @@ def main() -> None:
     count(options.vocab)
 
 
-def place_rules(how: Sampling) -> operations.Rules:
-    return operations.Rules.of([astuple(how)], torch.device("cpu"))
+def place_rules(*samplings: Sampling) -> operations.Rules:
+    return operations.Rules.of([astuple(one) for one in samplings], torch.device("cpu"))
 
 
-def make_logits(vocab: int, generator: torch.Generator) -> Tensor:
-    """Rows of all kinds: flat and sharp, equal tokens, tokens that are ruled out, nuclei of one token."""
-    logits = torch.randn(ROWS, vocab, generator=generator)
-    logits *= torch.tensor([0.0, 0.5, 3.0, 12.0]).repeat(ROWS // 4)[:, None]
+def make_logits(vocab: int, generator: torch.Generator, rows: int = ROWS) -> Tensor:
+    """Rows of all kinds: flat, sharp and certain, equal tokens, tokens that are ruled out, nuclei of one token."""
+    logits = torch.randn(rows, vocab, generator=generator)
+    logits *= torch.tensor([0.0, 0.5, 3.0, 12.0]).repeat(rows)[:rows, None]
     logits[:, 0] = logits[:, -1]
     logits[::5, vocab // 3] = -torch.inf
     logits[1::7, : vocab // 2] = -torch.inf

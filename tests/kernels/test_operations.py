@@ -1,7 +1,6 @@
 """In Triton's interpreter or on a GPU: attention beside SDPA, draws beside those of the CPU, scores and traces beside torch."""
 
 import math
-from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -11,12 +10,12 @@ import triton.language as tl
 from helpers import simulated_gpu as plain
 from helpers.interpreter import interpret_operations
 from helpers.pairs import SAMPLINGS
+from kernel_draws import make_logits, place_rules
 from torch.nn.functional import scaled_dot_product_attention
 from triton.runtime import interpreter
 
 from lm_eval_takeover.forward.caches import LONGEST
 from lm_eval_takeover.kernels import attention, draws, layers, readings
-from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.reading import PairReading, compare, observe
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Sampling
@@ -160,26 +159,8 @@ def test_a_layer_is_that_of_transformers(rows, new, dim, normed, dtype):
         assert dtype == torch.float32 or (ours == theirs).float().mean() > 0.995  # sums are added up in another order
 
 
-CPU = torch.device("cpu")
-
-
-def place_rules(*samplings):
-    return Rules.of([astuple(one) for one in samplings], CPU)
-
-
 def at_random(count):
     return torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63, count))
-
-
-def rough_logits(rows, vocab):
-    """Of all kinds: flat, sharp and certain rows, equal tokens, tokens that are ruled out, a nucleus of one token."""
-    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(1))
-    logits *= torch.tensor([0.0, 0.5, 3.0, 12.0]).repeat(rows)[:rows, None]
-    logits[:, 0] = logits[:, -1]
-    logits[::5, vocab // 3] = -torch.inf
-    logits[1::7, : vocab // 2] = -torch.inf
-    logits[2::11, vocab // 4] = 60.0
-    return logits
 
 
 def test_the_words_of_a_device_are_those_of_numpys_philox():
@@ -198,7 +179,7 @@ DRAWS += [(Sampling(1.5, 0.02), torch.float32, 200, 150, {"judged": judged}) for
 
 @pytest.mark.parametrize(("how", "dtype", "rows", "vocab", "cut"), DRAWS, ids=str)
 def test_every_draw_is_that_of_the_cpu(how, dtype, rows, vocab, cut):
-    logits, at = rough_logits(rows, vocab).to(dtype), at_random(rows)
+    logits, at = make_logits(vocab, torch.Generator().manual_seed(1), rows).to(dtype), at_random(rows)
     given = logits[:, None], at, *place_rules(how), None
     tokens, masses = draws.draw(*given, **{"rows": 512, "tile": 64} | cut)
     expected, known = plain.draw(*given)
@@ -208,7 +189,7 @@ def test_every_draw_is_that_of_the_cpu(how, dtype, rows, vocab, cut):
 
 def test_each_row_has_its_own_rule_and_row_of_logits():
     """Rows of a padded vocabulary are picked out without a copy, some twice, some never; who asks for nothing gets 0."""
-    logits, at = rough_logits(40, 120)[:, :97], at_random(33)
+    logits, at = make_logits(120, torch.Generator().manual_seed(1), 40)[:, :97], at_random(33)
     hows = [SAMPLINGS[i % len(SAMPLINGS)] for i in range(33)]
     asked = torch.arange(33) * 7 % 40
     asked[5] = asked[20] = -1
