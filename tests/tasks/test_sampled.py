@@ -216,12 +216,6 @@ def test_the_metrics_of_one_problem():
     }  # fmt: skip
 
 
-def test_thinking_ends_at_the_token_of_its_model():
-    response = "maybe \\boxed{41} [END] So it is 42."
-    for end, outcome in (("[END]", "correct"), ("", "incorrect")):
-        assert score_samples("42", [response], think_end=end)[0][0].outcome == outcome
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -290,17 +284,11 @@ def test_words_are_what_is_compared():
         ("my_own", "<|im_start|>user\nThink first. " + problems()[3]["problem"].upper()),
     ],
 )
-def test_a_run_on_the_benchmark_is_refused_by_its_name_or_its_problems(task, prompt):
-    asked = [("takeover_math500", calibration_prompts()[0]), (task, prompt)]
+def test_a_run_on_the_benchmark_is_refused_by_its_name_or_its_problems_and_no_other_is(task, prompt):
+    asked = [("takeover_math500", calibration_prompts()[0]), ("takeover_gsm8kk", "What is the time?"), (task, prompt)]
     told = rf"calibration 'mine' was measured on problems of \w+ .*and task {task} asks them"
     with pytest.raises(CalibrationError, match=told):
         refuse_calibrated_tasks("mine", ("takeover_gsm8k", "takeover_demo"), asked)
-
-
-def test_other_tasks_pass():
-    asked = [("takeover_math500", calibration_prompts()[0]), ("takeover_gsm8kk", "What is the time?")]
-    refuse_calibrated_tasks("mine", ("takeover_gsm8k", "takeover_demo"), asked)
-    refuse_calibrated_tasks("mine", (), [("takeover_demo", problems()[0]["problem"])])
 
 
 def test_packaged_digests_are_those_of_the_open_benchmarks(hub, tmp_path):
