@@ -105,11 +105,6 @@ def test_what_is_no_error_is_a_notice_said_once(lm, caplog, changes, prompt, set
     assert [record.getMessage().count(said or "") for record in caplog.records] == [1] * (said is not None)
 
 
-def test_a_gate_by_hand_is_nobodys(caplog):
-    ask(GuidedTakeover(tau=1.0), (CHAT, {"temperature": 1.0}))
-    assert "calibration" not in caplog.text
-
-
 def test_thinking_modes_are_compared_by_what_the_template_makes_of_them(lm):
     chat = {"chat_template": True, "enable_thinking": True}
     ask(calibrated(lm, chat), (CHAT, {}))  # the template's own mode is this one
