@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
-import datasets
 import duckdb
 import numpy as np
 import pandas as pd
@@ -35,7 +34,6 @@ from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.recorder import count_asked, count_changed
 from lm_eval_takeover.runs.run_reader import read_stored_runs
 from lm_eval_takeover.runs.run_writer import RunWriter
-from lm_eval_takeover.tasks.sampled import GPQA
 
 
 def make_rows(task, numbers, ending=""):
@@ -61,18 +59,6 @@ def test_prompts_are_kept_once_and_written_for_anyone(tmp_path):
     with closing(Journal(tmp_path / "journal-001.sqlite", read_only=True)) as journal:
         (kept,) = map(read_prompt, journal.prompts().values())
     assert kept == {"task": "a", "doc_id": 7, "prompt": "ask p7", "prompt_ids": [7, 8], "problem": "p7", "answer": "7"}
-
-
-@pytest.mark.parametrize("withheld", [True, False])
-def test_withheld_questions_leave_only_their_ids(withheld):
-    data = {"test": datasets.Dataset.from_list([{"problem": "p1", "answer": "1"}])}
-    config = {"task": "secret", "doc_to_text": "ask {{problem}}", "doc_to_target": "1", "custom_dataset": lambda **_: data}
-    task = GPQA(config | {"test_split": "test", "metadata": {"withhold_questions": withheld}})
-    task.build_all_requests()
-    (instance,) = task.instances[:1]
-    row = make_prompt(instance, Request((1, 2), 0, 5, Sampling(), label="r"), 1)
-    assert (row["prompt"], row["problem"]) == ((None, None) if withheld else ("ask p1", "p1"))
-    assert (row["prompt_ids"], row["answer"]) == ([1, 2], "1")
 
 
 def test_window_means_are_those_of_the_gate():

@@ -151,6 +151,9 @@ def test_questions_that_the_run_withheld_stay_withheld(tmp_path):
     write_task(tmp_path / "tasks", "secret", [secret], "GPQA", repeats=2, generation_kwargs={"max_gen_toks": 3})
     withheld = {"metadata": {"withhold_questions": True}}
     run_demo(tmp_path / "run", None, {"policy": "base"}, "secret", tmp_path / "tasks", **withheld)
+    run = read_run_folder(tmp_path / "run")
+    kept = run.find_prompt(run.answered[0])
+    assert (kept["prompt"], kept["problem"], kept["answer"]) == (None, None, "A") and kept["prompt_ids"]
     assert main(["rescore", str(tmp_path / "run"), "--include_path", str(tmp_path / "tasks")]) == 0
     written = [path.read_text() for path in (tmp_path / "run" / "rescored").rglob("*.json*")]
     assert len(written) == 2 and all("nobody publishes" not in text for text in written) and "withheld" in "".join(written)
