@@ -36,14 +36,6 @@ def test_a_written_file_reads_back(made, tmp_path):
     assert read_calibration(path).notes == "measured on a Sunday [ 1 2 ]"
 
 
-def published(content, columns):
-    content.update(source="published", columns=columns)
-
-
-def set_first_tail(content):
-    content["scores"]["ce"]["sketch"]["tail_mean"][100] = 9.0
-
-
 EDITED = "field 'checksum' does not fit: the file was edited"
 
 
@@ -55,10 +47,10 @@ EDITED = "field 'checksum' does not fit: the file was edited"
         (lambda c: c.pop("base"), "field 'base' is missing"),
         (lambda c: c.update(scores={}), "field 'scores' is empty"),
         (lambda c: c["prompts"].pop("chat_template"), "field 'prompts.chat_template' is missing"),
-        (lambda c: published(c, {"ce": {}}), "has no row"),
-        (lambda c: published(c, {"ce": {"A": [{"tau": 1}]}}), "field 'columns.ce.A[0].kappa' is missing"),
+        (lambda c: c.update(source="published", columns={"ce": {}}), "has no row"),
+        (lambda c: c.update(source="published", columns={"ce": {"A": [{"tau": 1}]}}), "'columns.ce.A[0].kappa' is missing"),
         (lambda c: c.pop("checksum"), EDITED),
-        (set_first_tail, EDITED),
+        (lambda c: c["scores"]["ce"]["sketch"]["tail_mean"].reverse(), EDITED),
     ],
 )
 def test_a_damaged_or_edited_file_is_named_with_its_field(made, tmp_path, edit, text):
