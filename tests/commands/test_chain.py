@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import stock
 from helpers.demo_runs import write_task
 from helpers.printed_numbers import check_numbers
 from helpers.results import takeover, write_results
@@ -17,18 +16,10 @@ from helpers.stock import comparing_here
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, problems
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
-from lm_eval_takeover.tasks.sampled import find_tasks
 
 
-@pytest.fixture
-def rows_here(monkeypatch):
-    """`compare` runs its rows in this process, with the tasks of the folder `tasks`."""
-    monkeypatch.setattr(stock, "find_tasks", lambda names, _: find_tasks(names, Path("tasks")))
-    with stock.comparing_here():
-        yield
-
-
-def test_every_command_takes_what_the_last_one_left(rows_here, tmp_path, printed, answered, monkeypatch):
+@comparing_here()
+def test_every_command_takes_what_the_last_one_left(tmp_path, printed, answered, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     task, run_dir, own = "my_puzzles", Path("runs/mine"), ["--include_path", "tasks"]

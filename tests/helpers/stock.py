@@ -29,7 +29,7 @@ def evaluate_here(options):
     tasks = ",".join(options.tasks).split(",")
     names = ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")
     named = {name: getattr(options, name, None) for name in names}
-    named |= {"tasks": tasks, "task_manager": find_tasks(tasks, None), "bootstrap_iters": 0}
+    named |= {"tasks": tasks, "task_manager": find_tasks(tasks, getattr(options, "include_path", None)), "bootstrap_iters": 0}
     results = simple_evaluate(**named, evaluation_tracker=tracker)
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)
