@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import worlds
+from helpers.plugins import MARGIN
 from helpers.stock import parse_stock
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
@@ -130,14 +131,6 @@ CODE = {
     "judging.py": "from words import RIGHT\n\n\ndef judge(doc, results):\n    return {'acc': float(results[0] == RIGHT)}\n",
     "words.py": "RIGHT = '7'\n",
 }
-PLUGIN = """\
-from lm_eval_takeover import register_score
-
-
-@register_score("mine", needs_donor=False)
-def mine(logits):
-    return logits.amax(-1)
-"""
 
 
 def edit(path):
@@ -161,7 +154,7 @@ def test_every_file_that_a_calibration_reads_makes_it_anew_and_no_other(plan, tm
     tasks.mkdir()
     for file in (data, prompts):
         file.write_text(json.dumps({"problem": "3 + 4 =", "answer": "7"}) + "\n")
-    score.write_text(PLUGIN)
+    score.write_text(MARGIN.format(name="mine"))
     for name, code in {**CODE, "mine.yaml": worlds.TASK.format(task="mine", judge="judging.judge", data=data)}.items():
         (tasks / name).write_text(code)
     monkeypatch.syspath_prepend(tasks)
