@@ -23,12 +23,9 @@ from lm_eval_takeover.storage.files import CALIBRATIONS, TASK_CONFIGS
 from lm_eval_takeover.tasks.verdicts import list_metrics
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
-
-
-def page_text(name):
-    return (ROOT / "docs" / name).read_text()
 
 
 def first_cells(text, header):
@@ -93,14 +90,14 @@ def test_tables_of_pages_name_all_that_there_is_and_no_more():
         ("install.md", "dependency", {re.match(r"[\w-]+", one)[0] for one in wanted} - {project["name"]}),
         ("contributing.md", "source folder", [*modules, *(f"{path.parent.name}/" for path in package.glob("*/__init__.py"))]),
     ):
-        assert sorted(first_cells(page_text(page), header)) == sorted(names), page
-    assert draws == set(re.findall(r"`(takeover_\w+_\d+0)`", page_text("tasks.md")))
+        assert sorted(first_cells((DOCS / page).read_text(), header)) == sorted(names), page
+    assert draws == set(re.findall(r"`(takeover_\w+_\d+0)`", (DOCS / "tasks.md").read_text()))
 
 
 def test_every_page_is_in_both_indexes():
-    for index, folder in ((README, "docs/"), (ROOT / "docs" / "README.md", "")):
+    for index, folder in ((README, "docs/"), (DOCS / "README.md", "")):
         linked = set(re.findall(rf"\]\({folder}([\w/-]+\.md)\)", index.read_text()))
-        pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+        pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
         assert pages - {"README.md"} <= linked
 
 
