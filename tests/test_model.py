@@ -277,6 +277,7 @@ def test_every_argument_says_once_what_it_is_for():
     for name, kind in KINDS.items():
         assert isinstance(kind, Kind) and (name in HARMLESS) == (kind.key is None and name != "model"), name
         assert not kind.own or name in ("base", "guide") or name.removeprefix("guide_") in TWINS, name
+    assert all(KINDS[name] == KINDS[twin] for name, twin in TWINS.items())
 
 
 @pytest.mark.parametrize("name", VLLM_INSTEAD)
@@ -284,12 +285,3 @@ def test_vllm_names_what_it_has_instead(name):
     refuse_others(ModelArguments())
     with pytest.raises(ArgumentError, match=f"{name}=x is read by backend=hf; backend=vllm has {VLLM_INSTEAD[name]}"):
         refuse_others(ModelArguments(**{name: "x"}))
-
-
-@pytest.mark.parametrize("name", TWINS)
-def test_a_twin_stands_for_the_guide_alone(name):
-    of_base, of_both = ModelArguments(**{name: "x"}), ModelArguments(**{name: "x", TWINS[name]: "y"})
-    assert getattr(of_base.for_role("base"), name) == getattr(of_both.for_role("base"), name) == "x"
-    assert getattr(of_both.for_role("guide"), name) == "y"
-    assert getattr(of_base.for_role("guide"), name) == (None if KINDS[name].own else "x")
-    assert KINDS[name] == KINDS[TWINS[name]]
