@@ -165,17 +165,19 @@ def test_no_weights_are_loaded_for_a_run_that_does_not_fit():
 
 
 def test_a_run_on_a_problem_of_the_calibration_is_refused(caplog):
-    """Whatever the task calls its field, and however it words its prompt; examples of a few-shot prompt are no problems of it."""
+    """Whatever the task asks for, calls its field and words its prompt; examples of a few-shot prompt are no problems of it."""
     problem = PROMPT.removeprefix("Problem: ").removesuffix("\nSolution:")
     other = problem.replace("the ant takes", "the ant adds")
 
-    def request(prompt, document):
-        return Instance("generate_until", document, (prompt, SAMPLED), 0, metadata=("mine", 3, 1))
+    def request(kind, document, *given):
+        return Instance(kind, document, given, 0, metadata=("mine", 3, 1))
 
-    refused = request(f"Q: {problem}\nA:", {"question": f"<b>{problem}</b>", "answer": "7"})
-    with pytest.raises(CalibrationError, match="'demo' was measured on the problem of task mine, doc 3; give one"):
-        GuidedTakeover().generate_until([refused], disable_tqdm=True)
-    shown = request(f"Q: {problem}\nA: 7\n\nQ: {other}\nA:", {"question": other})
+    own = {"question": f"<b>{problem}</b>", "answer": "7"}
+    refused = request("generate_until", own, f"Q: {problem}\nA:", SAMPLED)
+    for each in (refused, request("loglikelihood", own, problem, " 7"), request("loglikelihood_rolling", own, problem)):
+        with pytest.raises(CalibrationError, match="'demo' was measured on the problem of task mine, doc 3; give one"):
+            getattr(GuidedTakeover(), each.request_type)([each], disable_tqdm=True)
+    shown = request("generate_until", {"question": other}, f"Q: {problem}\nA: 7\n\nQ: {other}\nA:", SAMPLED)
     GuidedTakeover().generate_until([shown], disable_tqdm=True)
     GuidedTakeover(allow_calibration_mismatch=True).generate_until([refused], disable_tqdm=True)
     assert "was measured on the problem of task mine, doc 3; used anyway" in caplog.text

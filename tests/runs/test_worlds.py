@@ -6,11 +6,10 @@ import pytest
 import worlds
 from helpers.demo_runs import run_demo
 from helpers.pairs import edit, save_adapter
-from lm_eval.api.instance import Instance
 from safetensors.torch import load_file, save_file
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, calibration_prompts
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, TakeoverError
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
@@ -77,15 +76,6 @@ def test_runs_are_joined_by_document(pair, tmp_path):
         assert {one.doc_id: run.find_prompt(one)["problem"] for one in run.answered} == problems
     runs = read_run_folders([tmp_path / "one", tmp_path / "other"])
     assert {one.doc_id for one in runs[0].answered}.isdisjoint(one.doc_id for one in runs[1].answered)
-
-
-def test_rolling_log_likelihoods_refuse_the_problems_of_a_calibration(monkeypatch):
-    lm = GuidedTakeover()
-    problem = calibration_prompts()[0]
-    for kind, given in (("loglikelihood", (problem, " 7")), ("loglikelihood_rolling", (problem,))):
-        instance = Instance(kind, {"problem": problem, "answer": "1"}, given, 0, metadata=("t", 0, 1))
-        with pytest.raises(CalibrationError, match="was measured on the problem"):
-            getattr(lm, kind)([instance], disable_tqdm=True)
 
 
 def test_a_run_says_if_a_plug_in_asks_for_a_variable_when_it_is_called(tmp_path, monkeypatch, caplog):
