@@ -171,13 +171,6 @@ def test_a_special_token_with_two_names_is_a_warning(tmp_path, caplog):
     assert "base '<|im_start|>', guide '<|User|>'" in caplog.text
 
 
-def test_a_missing_chat_template_is_one_line():
-    lm = GuidedTakeover(policy="base")
-    lm.tokenizer.chat_template = None
-    with pytest.raises(ArgumentError, match=r"--apply_chat_template: the tokenizer of .* has no chat template"):
-        lm.apply_chat_template([{"role": "user", "content": "x"}])
-
-
 def test_command_line_values_are_typed():
     made = ModelArguments.parse({"tau": "1.5", "kappa": 2, "window": "7", "trust_remote_code": "true", "batch_size": "auto:4"})
     assert (made.tau, made.kappa, made.window, made.trust_remote_code, made.rows) == (1.5, 2.0, 7, True, 64)

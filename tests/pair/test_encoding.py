@@ -122,7 +122,7 @@ def test_a_gguf_file_says_whether_texts_begin_with_a_bos(tmp_path, value, says):
     assert adds_bos(tmp_path, "x.gguf") is says
 
 
-def test_a_chat_template_is_chosen_by_its_name():
+def test_a_chat_template_is_chosen_by_its_name_and_one_has_to_be_there():
     pair, messages = load_pair(ModelArguments()), [{"role": "user", "content": TEXT}]
     pair.template = "brief"
     with one_line(ArgumentError, "--apply_chat_template 'brief' is no template of ", "; it has one template without a name"):
@@ -131,6 +131,9 @@ def test_a_chat_template_is_chosen_by_its_name():
     assert pair.chat_prompt(messages) == f"Be brief: {TEXT}"
     pair.template = "breif"
     with one_line(ArgumentError, "did you mean 'brief'?"):
+        pair.chat_prompt(messages)
+    pair.tokenizer.chat_template = None
+    with one_line(ArgumentError, "--apply_chat_template: the tokenizer of ", " has no chat template"):
         pair.chat_prompt(messages)
 
 
