@@ -170,12 +170,8 @@ def test_a_response_ends_where_it_invents_the_next_problem():
 
 
 def test_headers_are_those_of_the_tasks_prompts():
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_multi_constructor("!", lambda *_: None)
-    texts = [path.read_text() for path in TASK_CONFIGS.glob("*yaml")]
-    prompts = [yaml.load(text, Loader).get("doc_to_text") for text in texts]
+    configs = [yaml.safe_load(path.read_text().replace("!function", "")) for path in TASK_CONFIGS.glob("*yaml")]
+    prompts = [config.get("doc_to_text") for config in configs]
     assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(HEADERS)
 
 
