@@ -15,14 +15,11 @@ from lm_eval_takeover.kernels import attention, draws, layers, readings
 
 TARGETS = ((80, "fp16"), (90, "bf16"), (100, "bf16"))  # A100; H100 and H200; B200
 SMALL, LARGE = torch.zeros(64, dtype=torch.int64), torch.zeros(2**18, dtype=torch.bfloat16)
-WIDTHS = {"tokens": "*i64", "asked": "*i64", "words": "*i64", "keys": "*i64", "positions": "*i64", "counts": "*i32"}
+WIDTHS = dict.fromkeys(("tokens", "asked", "words", "keys", "positions", "slots"), "*i64") | {"counts": "*i32"}
 WIDTHS |= dict.fromkeys(("logits", "host", "donor"), "*bf16") | {"out": "*fp32"}
 WIDTHS |= dict.fromkeys(("queries", "key_cache", "value_cache", "mask", "attended"), "*bf16") | {"scale": "fp32"}
 WIDTHS |= dict.fromkeys(("mixes", "tops", "totals"), "*fp32")
-WIDTHS |= dict.fromkeys(("x", "made", "weight", "qkv", "cosines", "sines", "gate_up"), "*bf16") | {
-    "eps": "fp32",
-    "slots": "*i64",
-}
+WIDTHS |= dict.fromkeys(("x", "made", "weight", "qkv", "cosines", "sines", "gate_up"), "*bf16") | {"eps": "fp32"}
 WIDTHS |= dict.fromkeys(("rules", "parts", "shares", "masses"), "*fp64")
 CONSTANTS = {
     "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1,
