@@ -88,20 +88,16 @@ def test_scores_equal_float64(rows, vocab, scale):
             assert score(host.index_fill(-1, torch.tensor([3]), wrong), donor, tokens).isnan().all()
 
 
-def step_by_step(gate, scores):
-    recent, fired = torch.zeros(1, gate.window), []
+@given(st.lists(st.floats(0, 20, width=32), max_size=60), st.floats(0, 5), st.floats(0, 30), st.integers(1, 80))
+def test_both_forms_equal_the_definition(scores, tau, kappa, window):
+    gate = Gate(tau, kappa, window)
+    recent, fired = torch.zeros(1, window), []
     for t, s in enumerate(scores):
         score = torch.tensor([s])
         fired.append(bool(fires(gate, score, recent, t)))
         recent = push(recent, score)
-    return fired
-
-
-@given(st.lists(st.floats(0, 20, width=32), max_size=60), st.floats(0, 5), st.floats(0, 30), st.integers(1, 80))
-def test_both_forms_equal_the_definition(scores, tau, kappa, window):
-    gate = Gate(tau, kappa, window)
     expected = reference.fires_along(scores, tau, kappa, window)
-    assert step_by_step(gate, scores) == expected
+    assert fired == expected
     assert fires_along(gate, torch.tensor(scores, dtype=torch.float32)).tolist() == expected
 
 
