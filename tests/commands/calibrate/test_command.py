@@ -1,6 +1,5 @@
 """calibrate: its prompts, the file that it writes, and what is refused."""
 
-import contextlib
 import json
 import os
 import random
@@ -8,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import sqlite3
 from pathlib import Path
 
 import datasets
@@ -16,6 +14,7 @@ import pytest
 from helpers.one_line import one_line
 from helpers.pairs import ROOT
 from helpers.processes import wait_until
+from helpers.run_dirs import query
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from puzzle import make_puzzle
@@ -133,11 +132,8 @@ def test_an_error_of_the_user_is_one_line_and_writes_nothing(tmp_path, monkeypat
 
 def count_kept(folder, kind):
     """How many rollouts or results the journal beside a calibration holds."""
-    count = 0
-    for path in folder.glob(".out.json.*.partial/journal-000.sqlite"):
-        with contextlib.closing(sqlite3.connect(path)) as journal:
-            count += journal.execute("SELECT count(*) FROM evidence WHERE kind = ?", (kind,)).fetchone()[0]
-    return count
+    journals = folder.glob(".out.json.*.partial/journal-000.sqlite")
+    return sum(len(query(path.parent, "SELECT key FROM evidence WHERE kind = ?", (kind,))) for path in journals)
 
 
 def test_a_calibration_that_is_stopped_and_killed_goes_on_and_ends_with_the_same_file(forked, tmp_path):
