@@ -1,7 +1,6 @@
 """The stock command in this process: what it reads, and what it does without lm-eval's thousands of task files."""
 
 import sys
-from argparse import Namespace
 from contextlib import contextmanager
 
 import pytest
@@ -24,12 +23,12 @@ def parse_stock(words):
 
 
 def evaluate_here(options):
-    """What the stock command does with the options that it has read, without lm-eval's thousands of task files."""
-    tracker = EvaluationTracker(output_path=options.output_path)
-    tasks = ",".join(options.tasks).split(",")
+    """What the stock command does with these options, without lm-eval's thousands of task files."""
+    tracker = EvaluationTracker(output_path=options["output_path"])
+    tasks = ",".join(options["tasks"]).split(",")
     names = ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")
-    named = {name: getattr(options, name, None) for name in names}
-    named |= {"tasks": tasks, "task_manager": find_tasks(tasks, getattr(options, "include_path", None)), "bootstrap_iters": 0}
+    named = {name: options.get(name) for name in names}
+    named |= {"tasks": tasks, "task_manager": find_tasks(tasks, options.get("include_path")), "bootstrap_iters": 0}
     results = simple_evaluate(**named, evaluation_tracker=tracker)
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)
@@ -43,6 +42,6 @@ def comparing_here():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "run_apart", lambda call, **_: worker.run_batch([call], quiet=True))
         patched.setattr(worker, "read_harness_once", lambda: None)
-        patched.setattr(worker, "run_lm_eval", lambda options: evaluate_here(Namespace(**options)))
+        patched.setattr(worker, "run_lm_eval", evaluate_here)
         patched.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
         yield
