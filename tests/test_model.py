@@ -186,7 +186,6 @@ def test_model_arguments_win_over_what_lm_eval_passes_beside_them():
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    ({"spike_ration": 0.1}, "unknown model argument 'spike_ration'; did you mean 'spike_ratio'?"),
     ({"parallelize": True}, "argument 'parallelize'; device_map=auto spreads the layers over all devices"),
     ({"pretrained": "x"}, "argument 'pretrained'; base=… and guide=… name the two models"),
     ({"window": "ten"}, "window='ten' is not a whole number"),
