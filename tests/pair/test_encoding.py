@@ -150,8 +150,6 @@ def vocabulary(names, size=None, added=()):
 
 
 WORDS = ["a", "b", "c", "d"]
-
-
 BYTES = vocabulary(["\u0120the", "\u010a", "\u00c3\u00a9", "a"])
 SENTENCEPIECE = vocabulary(["\u2581the", "<0x0A>", "\u00e9", "a"])
 PLAIN = vocabulary([" the", "\n", "\u00e9", "a"])

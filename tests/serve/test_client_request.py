@@ -121,17 +121,12 @@ def test_depth_is_bounded():
             parse_body(data)
 
 
-def params(**extra):
-    return SimpleNamespace(extra_args=extra)
-
-
 def test_what_a_worker_cannot_trust_or_honour_is_refused_before_it_sees_it():
     forged = {"takeover_sealed": '{"forced": [1000000000]}'}
     for extra in ({}, {"takeover_tau": 2.5}, forged, forged | {"takeover_seal": "0" * 64}):
         with pytest.raises(ArgumentError, match="a request without this package's seal"):
-            check_params(params(**extra))
-    asked = params(**RequestSettings().to_extra_args())
-    asked.min_tokens = 3
+            check_params(SimpleNamespace(extra_args=extra))
+    asked = SimpleNamespace(extra_args=RequestSettings().to_extra_args(), min_tokens=3)
     with pytest.raises(ArgumentError, match="min_tokens: guided texts are drawn without it; leave it out"):
         check_params(asked)
 
