@@ -27,8 +27,6 @@ from helpers.read_once import lighten_harness
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from lm_eval_takeover import cli, model
 
-_MOUNTS = 0x00020000  # CLONE_NEWNS of sched.h
-
 
 def serve():
     """Fork until the input ends, which ends all children, too. Returns in each child, with what it was asked.
@@ -51,7 +49,7 @@ def serve():
 def enter_mounts(pid):
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/proc/{pid}/ns/mnt") as namespace:
-        if libc.setns(namespace.fileno(), _MOUNTS):
+        if libc.setns(namespace.fileno(), 0x00020000):  # CLONE_NEWNS of sched.h
             raise OSError(ctypes.get_errno(), "setns")
 
 

@@ -30,8 +30,7 @@ _VALUES = (
         for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
     ),
 )
-_OURS = logging.getLogger("lm_eval_takeover")
-_LOGGERS = (logging.root, _OURS, logging.getLogger("lm_eval"), logging.getLogger("transformers"))
+_LOGGERS = (logging.root, *map(logging.getLogger, ("lm_eval_takeover", "lm_eval", "transformers")))
 _LOGGER = ("level", "handlers", "filters", "propagate", "disabled", "parent")
 
 
