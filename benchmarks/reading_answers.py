@@ -28,7 +28,7 @@ from lm_eval_takeover.answers import reading
 from lm_eval_takeover.answers.boxes import find_boxes
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.reading import read_answer
-from lm_eval_takeover.answers.samples import Kind, Question, Verifier, judge_samples
+from lm_eval_takeover.answers.samples import AnswerKind, Question, Verifier, judge_samples
 from lm_eval_takeover.answers.sentences import Sentence
 from lm_eval_takeover.answers.verification import verify
 
@@ -48,7 +48,7 @@ class Text(NamedTuple):
     text: str
     gold: str
     right: bool
-    kind: Kind = "math"
+    kind: AnswerKind = "math"
     group: str = ""
     tolerance: float = 0.0
     problem: str = ""
@@ -109,7 +109,7 @@ def load_reports(half: str) -> list[Text]:
         room, _, group = row["kind"].partition("/")
         if room in ("answer", "letter"):
             case: dict[str, str] = row["input"]  # type: ignore[assignment]
-            kind: Kind = "letters" if "letter" in (room, group) else "math"
+            kind: AnswerKind = "letters" if "letter" in (room, group) else "math"
             texts.append(
                 Text(case["response"], case["gold"], row["expected"] == "correct", kind, row["kind"].removeprefix("answer/"))
             )

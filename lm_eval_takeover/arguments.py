@@ -1,6 +1,6 @@
 """The model arguments of `lm_eval --model guided-takeover --model_args …`, checked once when they come in.
 
-Each field of `ModelArguments` says what it is for (`Kind`) and what vLLM has instead; all other lists of arguments are derived.
+Each field of `ModelArguments` says what it is for (`ArgumentKind`) and what vLLM has instead; all other lists are derived.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ OTHERS_NAMES = {  # arguments of lm-eval's `hf` and `vllm`, with what this model
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ArgumentKind:
     """What a model argument is for."""
 
     # The part of a sample's key through which it changes the text, or `verdict`; None: it changes neither.
@@ -46,19 +46,19 @@ class Kind:
     named: bool = False  # it says which model it is and runs no code; only these are taken from a stored run
 
 
-FILES = Kind("models", loads=True, own=True, named=True)
-ADAPTER = Kind("models", loads=True, own=True)
-DTYPE = Kind("models", loads=True, named=True)
-QUANTIZATION = Kind("models", loads=True)
-CODE = Kind("trust_remote_code", loads=True)
-ENCODING = Kind("request", loads=True)  # it changes the ids of a prompt
-PLACE = Kind(loads=True)
-METHOD, PROMPT, SEED, ENGINE = Kind("policy"), Kind("request"), Kind("seed"), Kind("backend")
-VERDICT = Kind("verdict")  # it changes how a text is read
-RUN = Kind()  # speed, labels and files
+FILES = ArgumentKind("models", loads=True, own=True, named=True)
+ADAPTER = ArgumentKind("models", loads=True, own=True)
+DTYPE = ArgumentKind("models", loads=True, named=True)
+QUANTIZATION = ArgumentKind("models", loads=True)
+CODE = ArgumentKind("trust_remote_code", loads=True)
+ENCODING = ArgumentKind("request", loads=True)  # it changes the ids of a prompt
+PLACE = ArgumentKind(loads=True)
+METHOD, PROMPT, SEED, ENGINE = ArgumentKind("policy"), ArgumentKind("request"), ArgumentKind("seed"), ArgumentKind("backend")
+VERDICT = ArgumentKind("verdict")  # it changes how a text is read
+RUN = ArgumentKind()  # speed, labels and files
 
 
-def _argument(default: Any, kind: Kind, vllm: str | None = None) -> Any:
+def _argument(default: Any, kind: ArgumentKind, vllm: str | None = None) -> Any:
     """A field with this default. `vllm` is what `backend=vllm` has instead of it."""
     return field(default=default, metadata={"kind": kind, "vllm": vllm})
 
@@ -268,7 +268,7 @@ def _read_metadata(key: str) -> dict[str, Any]:
     return {name: metadata.get(key) for name, metadata in metadata.items()}
 
 
-KINDS: Mapping[str, Kind] = _read_metadata("kind")
+KINDS: Mapping[str, ArgumentKind] = _read_metadata("kind")
 VLLM_INSTEAD: Mapping[str, str] = {name: instead for name, instead in _read_metadata("vllm").items() if instead}
 
 

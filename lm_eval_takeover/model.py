@@ -29,7 +29,7 @@ from lm_eval_takeover.runs import identity
 from lm_eval_takeover.runs.journal import AskedSample, Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Plan, Recorder, is_changed_traced
+from lm_eval_takeover.runs.recorder import Recorder, RequestPlan, is_changed_traced
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.storage.code_reach import digest_code
 from lm_eval_takeover.tasks.context import Evaluation, RunContext, get_evaluation
@@ -204,7 +204,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 self.samples[task] += samples
         return texts
 
-    def _plan(self, instances: Sequence[Instance]) -> tuple[Recorder, Plan]:
+    def _plan(self, instances: Sequence[Instance]) -> tuple[Recorder, RequestPlan]:
         """What this rank's instances ask for. Loads the models if a text is missing."""
         thinking = self.arguments.enable_thinking
         if thinking is not None and not self._chat and self.pair.is_chat_prompt(instances[0].args[0]) is False:
@@ -221,7 +221,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         return recorder, plan
 
     def _list_samples(
-        self, instances: Sequence[Instance], recorder: Recorder, plan: Plan, *, quiet: bool
+        self, instances: Sequence[Instance], recorder: Recorder, plan: RequestPlan, *, quiet: bool
     ) -> Iterator[tuple[int, Sample]]:
         """`(index of a request, its sample)` of all that the plan asks for: of finished samples, then of those that it writes."""
         requests, stored = plan.requests, plan.stored

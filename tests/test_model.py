@@ -12,7 +12,7 @@ from helpers.pairs import save_random_model
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from lm_eval_takeover.arguments import KINDS, TWINS, VLLM_INSTEAD, Kind, ModelArguments
+from lm_eval_takeover.arguments import KINDS, TWINS, VLLM_INSTEAD, ArgumentKind, ModelArguments
 from lm_eval_takeover.commands.calibrate.rollouts import Setup
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.demo import DEMO, calibration_prompts
@@ -267,7 +267,7 @@ def test_a_context_beyond_the_models_own_is_said(caplog):
 def test_every_argument_says_once_what_it_is_for():
     """Its field alone says it: keys of samples (tests/runs/test_identity.py) and all tables of arguments follow."""
     for name, kind in KINDS.items():
-        assert isinstance(kind, Kind) and (name in HARMLESS) == (kind.key is None and name != "model"), name
+        assert isinstance(kind, ArgumentKind) and (name in HARMLESS) == (kind.key is None and name != "model"), name
         assert not kind.own or name in ("base", "guide") or name.removeprefix("guide_") in TWINS, name
     assert all(KINDS[name] == KINDS[twin] for name, twin in TWINS.items())
 

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from threading import Timer
 from typing import Any, TypeVar
 
-from lm_eval_takeover.answers.samples import JudgedProblem, Question, Ran, Step, judge_samples, run_here
+from lm_eval_takeover.answers.samples import JudgedProblem, JudgeStep, Question, Ran, judge_samples, run_here
 
 TIME_LIMIT = 5.0  # seconds of processor time for one step
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space of one worker
@@ -88,7 +88,7 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.started = self.loaded = self.closed = False
 
-    def run(self, step: Step) -> Ran:
+    def run(self, step: JudgeStep) -> Ran:
         """The result of a step; a reason if it exceeds the limits, raises, or ends the worker again and again."""
         why = ""
         for _ in range(_TRIES):
@@ -120,7 +120,7 @@ class _Worker:
         self.started = True
         return process
 
-    def _ask(self, process: subprocess.Popen[bytes], step: Step | None, seconds: float) -> Ran:
+    def _ask(self, process: subprocess.Popen[bytes], step: JudgeStep | None, seconds: float) -> Ran:
         """What a worker answers. One that does not answer within `seconds` on the wall clock is ended."""
         assert process.stdin is not None and process.stdout is not None
 
@@ -166,10 +166,10 @@ def serve(time_limit: float, memory_limit: int) -> None:
     print(json.dumps([None, None, None]), file=answers, flush=True)
     loaded = False
     for line in sys.stdin:
-        step = Step(*json.loads(line))
+        step = JudgeStep(*json.loads(line))
         if step.module == "verification" and not loaded:
             # Imports sympy and the grammar, which may take longer than a step.
-            run_here(Step("verification", "verify", (r"\sqrt{8}", r"2\sqrt{2}")))
+            run_here(JudgeStep("verification", "verify", (r"\sqrt{8}", r"2\sqrt{2}")))
             refuse_events(tuple(map(os.path.abspath, sys.path)))  # after these imports, which load libraries
             loaded = True
         signal.setitimer(signal.ITIMER_PROF, time_limit)  # of processor time: the kernel ends this process

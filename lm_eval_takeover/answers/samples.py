@@ -16,7 +16,7 @@ from lm_eval_takeover.answers.text_verdicts import restates
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["math", "letters", "answer"]  # `answer`: a response is nothing but its answer
+AnswerKind = Literal["math", "letters", "answer"]  # `answer`: a response is nothing but its answer
 Verifier = Literal["takeover", "math_verify"]  # ours, and that library alone
 
 
@@ -26,7 +26,7 @@ class Question(NamedTuple):
     gold: str
     responses: Sequence[str]
     truncated: Sequence[bool]
-    kind: Kind = "math"
+    kind: AnswerKind = "math"
     tolerance: float = 0.0
     verifier: Verifier = "takeover"  # letters are read and compared alike by both
     problem: str = ""  # its own expressions are no answers
@@ -48,7 +48,7 @@ class JudgedProblem(NamedTuple):
     majority: int | None
 
 
-class Step(NamedTuple):
+class JudgeStep(NamedTuple):
     """A call that touches a response: a module of this folder (`verification` loads sympy), its function, and the arguments."""
 
     module: str
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 Ran = tuple[Any, Literal["unparsed", "timed_out"] | None, str | None]
 
 
-def run_here(step: Step) -> Ran:
+def run_here(step: JudgeStep) -> Ran:
     """Run a step in this process. An error is the outcome of that response alone."""
     module = import_module(f"{__package__}.{step.module}")
     try:
@@ -71,12 +71,12 @@ def run_here(step: Step) -> Ran:
         return None, "unparsed", type(error).__name__
 
 
-def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> JudgedProblem:
+def judge_samples(question: Question, run: Callable[[JudgeStep], Ran] = run_here) -> JudgedProblem:
     """Read and judge all samples of a problem, an answer that several give once."""
     stock = question.verifier == "math_verify" and question.kind == "math"
 
     def ask(module: str, name: str, *arguments: Any) -> tuple[Any, Any]:
-        value, reason, raised = run(Step(module, name, arguments))
+        value, reason, raised = run(JudgeStep(module, name, arguments))
         if raised:
             _log.warning("%s while a response was judged; it counts as unparsed", raised)
         return value, reason
@@ -112,7 +112,9 @@ def judge_samples(question: Question, run: Callable[[Step], Ran] = run_here) -> 
     return JudgedProblem(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 
 
-def read(response: str, truncated: bool, kind: Kind, gold: str, problem: str) -> tuple[str | None, str | None, bool, bool]:
+def read(
+    response: str, truncated: bool, kind: AnswerKind, gold: str, problem: str
+) -> tuple[str | None, str | None, bool, bool]:
     """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
         return response, None, False, False

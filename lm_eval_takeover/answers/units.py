@@ -37,21 +37,21 @@ _FACTOR = re.compile(
     re.IGNORECASE,
 )
 
-Measured = tuple[tuple[str, int], ...]  # (what, exponent), sorted
+Dimensions = tuple[tuple[str, int], ...]  # (what, exponent), sorted
 
 
 class Unit(NamedTuple):
     """What a unit measures, its size in base units, and the words of its name that are no unit."""
 
-    measured: Measured = ()
+    measured: Dimensions = ()
     size: Fraction = Fraction(1)
     words: frozenset[str] = frozenset()
     is_given: bool = False
 
 
 @cache
-def _read_table() -> dict[str, tuple[Measured, Fraction]]:
-    known: dict[str, tuple[Measured, Fraction]] = {}
+def _read_table() -> dict[str, tuple[Dimensions, Fraction]]:
+    known: dict[str, tuple[Dimensions, Fraction]] = {}
     for row in _TABLE.strip().replace("\n", ";").split(";"):
         measured, size, *names = row.split()
         factors = tuple(sorted((what, int(number or 1)) for what, number in re.findall(r"([^\d,-]+)(-?\d)?", measured)))

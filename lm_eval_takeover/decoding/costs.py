@@ -131,7 +131,7 @@ class PassCost:
         return self.seconds(rows, columns) + self.draw + self.per_draw * rows
 
 
-Count = TypeVar("Count", int, "NDArray[Any]")
+Length = TypeVar("Length", int, "NDArray[Any]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class StepCosts:
         seconds = self.target.draft_seconds(rows, columns)
         return seconds if self.fused is None else seconds + self.fused.draft_seconds(rows, columns)
 
-    def step_seconds(self, drafted: Count, rows: int) -> Count:
+    def step_seconds(self, drafted: Length, rows: int) -> Length:
         columns = rows * self.columns
         drafting = np.maximum(drafted, 1) * self.drafter.draft_seconds(rows, columns)
         reread: Any = (drafted + 1) * (np.asarray(drafted) > 0) if self.rereads else self.bonus
@@ -167,11 +167,11 @@ class StepCosts:
         host = self.target.block * (self.bonus and not self.rereads)
         return drafting + again + reading + looking + host  # type: ignore[no-any-return]
 
-    def token_seconds(self, drafted: Count, rows: int) -> Count:
+    def token_seconds(self, drafted: Length, rows: int) -> Length:
         """Of a token of each row."""
         return self.step_seconds(drafted, rows) / expect_tokens(self._positions(drafted), self.ends)  # type: ignore[no-any-return]
 
-    def count_read(self, drafted: Count) -> Count:
+    def count_read(self, drafted: Length) -> Length:
         """Tokens that the target reads of each row."""
         if self.rereads:
             return drafted + 1

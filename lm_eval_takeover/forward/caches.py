@@ -52,7 +52,7 @@ def are_contiguous(slots: Sequence[int]) -> bool:
     return list(slots) == list(range(len(slots)))
 
 
-class Plan:
+class PassPlan:
     """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`."""
 
     aligned_start: int | None  # the rows' first new column if they have one length, else None
@@ -60,18 +60,18 @@ class Plan:
     def __init__(self, lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> None:
         self.rows, self.new, self.device = len(lengths), new, device
         self._slots, self._lengths = slots, lengths
-        self._elsewhere: dict[torch.device, Plan] = {}
+        self._elsewhere: dict[torch.device, PassPlan] = {}
         self.is_contiguous = are_contiguous(slots)
         longest = max(lengths)
         self.aligned_start = longest if self.is_contiguous and longest == min(lengths) else None
         self.columns = longest + new
 
-    def on(self, device: torch.device) -> "Plan":
+    def on(self, device: torch.device) -> "PassPlan":
         """The same plan for layers on another device, made once."""
         if device == self.device or (device.type == self.device.type and self.device.index is None):
             return self
         if device not in self._elsewhere:
-            self._elsewhere[device] = Plan(self._lengths, self.new, self._slots, device)
+            self._elsewhere[device] = PassPlan(self._lengths, self.new, self._slots, device)
         return self._elsewhere[device]
 
     @cached_property
@@ -106,7 +106,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         plan = self._cache.plan.on(key_states.device)
         return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2), plan)
 
-    def write(self, keys: Tensor, values: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    def write(self, keys: Tensor, values: Tensor, plan: PassPlan) -> tuple[Tensor, Tensor]:
         """Write keys and values `[rows, new, heads, head_dim]`. Returns what `read` does."""
         for buffer, states in zip(self.reserve(plan.columns, (keys, values)), (keys, values), strict=True):
             if plan.aligned_start is None:
@@ -122,7 +122,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         assert self.buffers is not None
         return self.buffers
 
-    def read(self, plan: Plan) -> tuple[Tensor, Tensor]:
+    def read(self, plan: PassPlan) -> tuple[Tensor, Tensor]:
         """The keys and values that the rows of a pass attend to: `[rows, heads, columns, head_dim]` each."""
         assert self.buffers is not None
         keys, values = (buffer.transpose(1, 2) for buffer in self.buffers)
@@ -151,7 +151,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 class RaggedCache(Cache):  # type: ignore[misc]
     """The cache of one model for `slots` rows of at most `most_columns`. plan: of the current or the last pass."""
 
-    plan: Plan
+    plan: PassPlan
 
     def __init__(self, layers: int, slots: int, most_columns: int = _ANY) -> None:
         self.slots, self.most_columns = slots, most_columns

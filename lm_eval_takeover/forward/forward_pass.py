@@ -15,7 +15,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.caches import (
     COLUMN_STEP,
     LONGEST,
-    Plan,
+    PassPlan,
     RaggedCache,
     are_contiguous,
     choose_device,
@@ -99,7 +99,7 @@ class ForwardPass:
         `logits_at` `[rows]` picks one of each row's new tokens: `[rows, 1, vocab]`. With vocab 0 only the cache is filled.
         """
         new = ids.shape[1]
-        plan = cache.plan = Plan(lengths, new, slots, self.member.device)
+        plan = cache.plan = PassPlan(lengths, new, slots, self.member.device)
         if self.lean is not None:
             hidden = self.lean.compute_hidden(ids, self.build_masks(plan), cache)
             if logits_at is not None:
@@ -131,7 +131,7 @@ class ForwardPass:
         ).logits
         return logits
 
-    def build_masks(self, plan: Plan, *, always: bool = False) -> list[Tensor | None]:
+    def build_masks(self, plan: PassPlan, *, always: bool = False) -> list[Tensor | None]:
         """One additive mask `[rows, 1, new, columns]` per layer: a query attends to its own column and those before it.
 
         None where every query attends to all columns, except with `always`.
@@ -206,7 +206,7 @@ class CudaGraphs:
         return True
 
 
-class GraphedPlan(Plan):
+class GraphedPlan(PassPlan):
     """Every slot from its own length on; `positions` `[slots, new]` is a static tensor."""
 
     def __init__(self, positions: Tensor, columns: int) -> None:

@@ -15,7 +15,7 @@ from torch.linalg import vector_norm
 from torch.nn import Linear, Parameter
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
-from lm_eval_takeover.forward.caches import LONGEST, Plan, RaggedCache, RaggedLayer
+from lm_eval_takeover.forward.caches import LONGEST, PassPlan, RaggedCache, RaggedLayer
 from lm_eval_takeover.kernels import operations as kernels
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -236,7 +236,7 @@ class LeanDecoder:
 
 
 def _rotate(
-    qkv: Tensor, layer: LeanLayer, rotations: tuple[Tensor, Tensor], cached: RaggedLayer, plan: Plan
+    qkv: Tensor, layer: LeanLayer, rotations: tuple[Tensor, Tensor], cached: RaggedLayer, plan: PassPlan
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the new keys and values. Returns the queries `[rows, new, heads, dim]`, and all keys and values as `cached.read`."""
     qk, values = split_with_sizes(qkv, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
@@ -248,7 +248,7 @@ def _rotate(
 
 
 def _rotate_by_kernel(
-    qkv: Tensor, layer: LeanLayer, rotations: tuple[Tensor, Tensor], cached: RaggedLayer, plan: Plan
+    qkv: Tensor, layer: LeanLayer, rotations: tuple[Tensor, Tensor], cached: RaggedLayer, plan: PassPlan
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `_rotate`, in one kernel; rotations by position, of all columns."""
     buffers = cached.reserve(plan.columns, split_with_sizes(qkv, (layer.heads, layer.kv_heads, layer.kv_heads), 2)[1:])

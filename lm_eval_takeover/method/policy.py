@@ -222,13 +222,13 @@ class Policy(ABC):
 
 policies: Registry[type[Policy]] = Registry("policy", f"{PACKAGE}.policies")
 
-Kind = TypeVar("Kind", bound=type[Policy])
+PolicyClass = TypeVar("PolicyClass", bound=type[Policy])
 
 
-def register_policy(name: str) -> Callable[[Kind], Kind]:
+def register_policy(name: str) -> Callable[[PolicyClass], PolicyClass]:
     """Register a policy, a frozen dataclass whose fields are model arguments."""
 
-    def register(kind: Kind) -> Kind:
+    def register(kind: PolicyClass) -> PolicyClass:
         kind.name, kind.source = name, Source.of(kind)
         policies.add(name, kind)
         return kind

@@ -90,7 +90,7 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LoggedProblem:
     """One problem as a log has it: its metrics from 0 to 1, the number of its samples, and a digest of its responses."""
 
     name: str
@@ -135,7 +135,7 @@ def read_problems(
     out, and so are those that are `skipped`. Raises NotCorrect if `accuracy` is such a metric.
     """
     repeats, copies = dict[tuple[str, int], int](), Counter[str]()
-    rows, crashed, known = list[Measured](), 0, tuple[str, ...]()
+    rows, crashed, known = list[LoggedProblem](), 0, tuple[str, ...]()
     for number, row in enumerate(read_lines(path, WRITER), 1):
         if row.get("filter", filter_name) != filter_name:
             continue
@@ -160,7 +160,7 @@ def read_problems(
         texts, group = digest_of([document, row.get("resps")]), reading.find_group(row.place, row.get("doc"))
         each = tuple(digest_of(text) for part in row.get("resps", []) if isinstance(part, list) for text in part)
         prompt = str(row.get("prompt_hash") or "")
-        rows.append(Measured(document, doc_id, metrics, _count_samples(row), texts, prompt, group, each))
+        rows.append(LoggedProblem(document, doc_id, metrics, _count_samples(row), texts, prompt, group, each))
         if rows[-1].samples != rows[0].samples:
             row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
     if crashed > reading.max_missing * (total := crashed + len(rows)):
@@ -188,7 +188,7 @@ def is_share(value: Any) -> bool:
     return isinstance(value, (int, float)) and 0 <= value <= 1
 
 
-def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
+def collect_problems(rows: Sequence[LoggedProblem], missing: int = 0) -> Problems:
     """Put problems together. Metrics that only some have are left out."""
     samples = rows[0].samples
     shared = [metric for metric in rows[0].metrics if all(metric in row.metrics for row in rows)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.results.files import Counts, Run, TaskResult, find_kind
-from lm_eval_takeover.results.problems import ACC, Measured, collect_problems
+from lm_eval_takeover.results.problems import ACC, LoggedProblem, collect_problems
 from lm_eval_takeover.results.statistics import Values
 from lm_eval_takeover.runs.identity import summarize_samples
 from lm_eval_takeover.storage.digests import digest_of
@@ -40,12 +40,12 @@ def tabulate_task(run: "RunReader", task: str) -> TaskResult:
     return TaskResult.of(task, collect_problems(measured), {}, counts, run_dir=str(run.folder))
 
 
-def _measure(rows: Sequence["Answered"]) -> Measured:
+def _measure(rows: Sequence["Answered"]) -> LoggedProblem:
     first, count, texts = rows[0], len(rows), tuple(digest_of(one.stored.text) for one in rows)
     metrics = {ACC: sum(one.correct for one in rows) / count}
     metrics |= {name: sum(getattr(one.stored, name) for one in rows) / count for name in COSTS}
     responses, prompt = digest_of([first.doc, texts]), str(first.problem)
-    return Measured(first.doc, first.doc_id, metrics, count, responses, prompt, sample_texts=texts)
+    return LoggedProblem(first.doc, first.doc_id, metrics, count, responses, prompt, sample_texts=texts)
 
 
 def add_costs(run: Run) -> Run:

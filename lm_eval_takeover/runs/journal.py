@@ -31,7 +31,7 @@ from lm_eval_takeover.storage.schema import Between, check
 from lm_eval_takeover.tasks.context import RunContext
 
 _SCHEMA = 10
-Kind = Literal["trace", "score", "rollout", "result", "part"]  # of evidence
+EvidenceKind = Literal["trace", "score", "rollout", "result", "part"]  # of evidence
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # Of each table the digested columns, and the others.
 _TABLES = {
@@ -235,12 +235,12 @@ class Journal:
 
     # Evidence
 
-    def add_evidence(self, kind: Kind, contents: Mapping[bytes, bytes]) -> None:
+    def add_evidence(self, kind: EvidenceKind, contents: Mapping[bytes, bytes]) -> None:
         """Commit contents by key, in the place of those that are here."""
         with self._connection:
             self._insert("REPLACE", "evidence", [(kind, key, content) for key, content in contents.items()])
 
-    def read_evidence(self, kind: Kind, keys: Iterable[bytes] | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def read_evidence(self, kind: EvidenceKind, keys: Iterable[bytes] | None = None) -> Iterator[tuple[bytes, bytes]]:
         """`(key, content)` of these keys, in their order, where there is one; of all without `keys`. Raises Damaged."""
         query = f"SELECT {_PACKED} FROM evidence WHERE kind = ? AND key = ? AND length(content) > 0"
         for key in self.list_evidence(kind) if keys is None else keys:
@@ -249,12 +249,12 @@ class Journal:
                     raise Damaged(f"a {kind} has changed")
                 yield key, content
 
-    def list_evidence(self, kind: Kind) -> list[bytes]:
+    def list_evidence(self, kind: EvidenceKind) -> list[bytes]:
         """The keys of a kind, in the order of their commits."""
         query = "SELECT key FROM evidence WHERE kind = ? AND length(content) > 0 ORDER BY rowid"
         return [key for (key,) in self._connection.execute(query, (kind,))]
 
-    def drop_evidence(self, kind: Kind, keys: Iterable[bytes]) -> None:
+    def drop_evidence(self, kind: EvidenceKind, keys: Iterable[bytes]) -> None:
         with self._connection:
             self._connection.executemany("DELETE FROM evidence WHERE kind = ? AND key = ?", [(kind, key) for key in keys])
 

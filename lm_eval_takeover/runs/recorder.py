@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RequestPlan:
     """What is asked for: a request for each of lm-eval's instances, which of them each text answers, rows of the journal, and
     the texts that are finished.
     """
@@ -44,7 +44,7 @@ class Recorder:
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
 
-    def plan(self, instances: Sequence[Instance], requests: Sequence[Request], indices: Sequence[int]) -> Plan:
+    def plan(self, instances: Sequence[Instance], requests: Sequence[Request], indices: Sequence[int]) -> RequestPlan:
         """The plan for the wanted indices into `requests`, which are in their order."""
         by_key: dict[bytes, list[int]] = {}
         for i in indices:
@@ -58,9 +58,9 @@ class Recorder:
                 digests[id(instance)] = digest_of(instance.doc), digest_of(prompts[-1])
             doc, prompt = digests[id(instance)]
             asked.append(AskedSample(instance.task_name or "none", doc, instance.idx, requests[i].sample, doc_id, prompt, key))
-        return Plan(requests, by_key, asked, prompts, self.run.find(list(by_key)) if self.run else {})
+        return RequestPlan(requests, by_key, asked, prompts, self.run.find(list(by_key)) if self.run else {})
 
-    def begin(self, instances: Sequence[Instance], plan: Plan, identities: Mapping[str, str]) -> None:
+    def begin(self, instances: Sequence[Instance], plan: RequestPlan, identities: Mapping[str, str]) -> None:
         """Enter the command and all that it asks for, and say how much is finished. The identities of its tasks make it."""
         if self.run is None:
             return

@@ -18,7 +18,7 @@ from lm_eval_takeover.arguments import TWINS
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.evidence import Columns, ScoresHeader, unpack_scores, unpack_trace
 from lm_eval_takeover.runs.identity import check_facts, describe_member, identify_task, read_row
-from lm_eval_takeover.runs.journal import AskedSample, Damaged, Journal, Kind, Prompt, Sample, read_prompt
+from lm_eval_takeover.runs.journal import AskedSample, Damaged, EvidenceKind, Journal, Prompt, Sample, read_prompt
 from lm_eval_takeover.runs.layout import ROW, SAMPLES, find_run_dir, find_run_dirs, list_journals
 from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.samples import name_document
@@ -216,7 +216,7 @@ class RunReader:
 
 
 def _read_evidence(
-    folder: Path, kind: Kind, tokens: Mapping[bytes, int], unpack: Callable[[bytes, int], T]
+    folder: Path, kind: EvidenceKind, tokens: Mapping[bytes, int], unpack: Callable[[bytes, int], T]
 ) -> Iterator[tuple[bytes, T]]:
     """What the journals hold of texts with these numbers of tokens. Raises RunDirError where it is damaged."""
     left, repair = set(tokens), "`lm-eval-takeover score`" if kind == "score" else "the run's own command"

@@ -13,14 +13,14 @@ from tqdm import tqdm
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.answers.normalisation import tidy
-from lm_eval_takeover.answers.samples import JudgedSample, Kind
+from lm_eval_takeover.answers.samples import AnswerKind, JudgedSample
 from lm_eval_takeover.samples import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.context import find_context
 from lm_eval_takeover.tasks.verdicts import Metrics, score_samples
 
 Document = dict[str, Any]
-Texts = Sequence[Sequence[str]]  # the samples of each document
+SampleTexts = Sequence[Sequence[str]]  # the samples of each document
 ProcessDocs = Callable[[datasets.Dataset], datasets.Dataset]
 _log = logging.getLogger(__name__)
 
@@ -36,17 +36,17 @@ class Record(list[list[str]]):
         self.metrics = metrics
 
 
-def score_all(resps: Texts, docs: Sequence[Document]) -> list[Record]:
+def score_all(resps: SampleTexts, docs: Sequence[Document]) -> list[Record]:
     """A filter: all samples of all documents judged."""
     return _score(resps, docs, "math")
 
 
-def score_letters(resps: Texts, docs: Sequence[Document]) -> list[Record]:
+def score_letters(resps: SampleTexts, docs: Sequence[Document]) -> list[Record]:
     """The filter for multiple-choice questions: letters are equal or not."""
     return _score(resps, docs, "letters")
 
 
-def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
+def _score(resps: SampleTexts, docs: Sequence[Document], kind: AnswerKind) -> list[Record]:
     run = find_context(chain.from_iterable(resps))
     with Judge() as judge:
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import unidata_version
 
-from lm_eval_takeover.answers.samples import JudgedProblem, JudgedSample, Kind, Question, Verifier, judge_samples
+from lm_eval_takeover.answers.samples import AnswerKind, JudgedProblem, JudgedSample, Question, Verifier, judge_samples
 from lm_eval_takeover.samples import Response, list_ks, pass_at_k
 from lm_eval_takeover.storage.digests import digest_of
 
@@ -47,7 +47,7 @@ def score_samples(
     gold: str,
     responses: Sequence[str],
     judge: Callable[[Question], JudgedProblem] = judge_samples,
-    kind: Kind = "math",
+    kind: AnswerKind = "math",
     tolerance: float = 0.0,
     verifier: Verifier = "takeover",
     problem: str = "",

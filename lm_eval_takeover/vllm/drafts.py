@@ -40,7 +40,7 @@ class Batch:
     whole: Sequence[bool]  # the prompt is read to its end
 
 
-class Verifier:
+class DraftVerifier:
     """Takes the place of vLLM's rejection sampler.
 
     drafted: the host's logits `[slots, k, vocab]` of each request's last draft. Without a draft, the first are those behind the
@@ -287,7 +287,7 @@ class DraftingModelState(TakeoverModelState):
     def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, Any]:
         """The same one twice: rows with a draft and rows without are decided together."""
         sampler.__class__ = DraftSampler
-        sampler.state, sampler.verifier = self, Verifier(self.slots, self.settings.vocab, self.drafted)
+        sampler.state, sampler.verifier = self, DraftVerifier(self.slots, self.settings.vocab, self.drafted)
         return sampler, sampler
 
 
@@ -296,7 +296,7 @@ class DraftSampler(Sampler):  # type: ignore[misc]
 
     enable_adaptive_verification = False  # vLLM asks its rejection sampler
     state: DraftingModelState
-    verifier: Verifier
+    verifier: DraftVerifier
 
     def __call__(self, logits: Tensor, input_batch: InputBatch, *drafts: Any) -> SamplerOutput:
         """The accepted tokens of each row: ids `[rows, k]` and their number. `logits` are the target's."""

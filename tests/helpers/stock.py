@@ -8,7 +8,7 @@ from lm_eval import simple_evaluate
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.loggers import EvaluationTracker
 
-from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, Measured
+from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, MeasuredRate
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.tasks.sampled import find_tasks
 
@@ -43,5 +43,5 @@ def comparing_here():
         patched.setattr(running, "run_apart", lambda call, **_: worker.run_batch([call], quiet=True))
         patched.setattr(worker, "read_harness_once", lambda: None)
         patched.setattr(worker, "run_lm_eval", evaluate_here)
-        patched.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
+        patched.setattr(HeldOutRollouts, "measure", lambda self, value, label: MeasuredRate(round(1e6 * value), 10**6, 0.0))
         yield

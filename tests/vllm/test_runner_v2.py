@@ -25,7 +25,7 @@ from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 
 module = pytest.importorskip("lm_eval_takeover.vllm.drafts")  # needs vLLM, which warns as it is imported
-Batch, Verifier = module.Batch, module.Verifier
+Batch, Verifier = module.Batch, module.DraftVerifier
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 ALONE = {"policy": "guide", "tau": None, "kappa": None}
 TIGHTER = {"num_gpu_blocks_override": 9, "max_model_len": 256}

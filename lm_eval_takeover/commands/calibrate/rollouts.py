@@ -256,7 +256,7 @@ def _check_values(score: Score, values: NDArray[np.float32], request: Request) -
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRate:
     """What rollouts realized, with the standard error of the rate over prompts."""
 
     takeovers: int
@@ -300,13 +300,13 @@ class HeldOutRollouts:
         """A key of all that a measured rate depends on, without the value."""
         return digest_of([[request.prompt for request in self.requests], self.method.settings])
 
-    def measure(self, value: float, label: str) -> Measured:
+    def measure(self, value: float, label: str) -> MeasuredRate:
         """The rate at this value of the budget parameter."""
         policy = self.method.at(value, self.calibration)
         shown = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}, {label}"
         with Progress(len(self.requests), quiet=False, label=shown, unit="rollout", bars=self.setup.bars) as bar:
             written = self.setup.write(self.requests, policy, bar)
-            return Measured.of([(generation.takeovers, len(generation.tokens)) for _, generation in written])
+            return MeasuredRate.of([(generation.takeovers, len(generation.tokens)) for _, generation in written])
 
 
 def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -> Iterator[Target]:
@@ -320,7 +320,7 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: Rollouts) -
     sign = 1 if parameter.rising else -1
     bounds = [sign * math.log(bound) for bound in (max(parameter.low, _LOW), min(parameter.high, _HIGH))]
     lowest, highest = min(bounds), max(bounds)
-    measured, expect = dict[float, Measured](), _read_replay(rollouts)
+    measured, expect = dict[float, MeasuredRate](), _read_replay(rollouts)
     for rate in rates:
         for step in range(MOST):
             x = _choose_next(measured, rate, step, expect) if measured else expect(rate)
@@ -344,15 +344,15 @@ def check_target(target: Target, rollouts: HeldOutRollouts, memory: Rollouts) ->
     return replace(target, **counts, solved_rate=target.realized_rate)
 
 
-def _measure(rollouts: HeldOutRollouts, value: float, label: str, memory: Rollouts) -> Measured:
+def _measure(rollouts: HeldOutRollouts, value: float, label: str, memory: Rollouts) -> MeasuredRate:
     """What these rollouts realize at this value, measured once."""
     name = f"{rollouts.name} {value!r}"
     if name not in memory.results:
         memory.remember(name, astuple(rollouts.measure(value, label)))
-    return Measured(*memory.results[name])
+    return MeasuredRate(*memory.results[name])
 
 
-def _choose_next(measured: dict[float, Measured], rate: float, step: int, expect: Callable[[float], float]) -> float | None:
+def _choose_next(measured: dict[float, MeasuredRate], rate: float, step: int, expect: Callable[[float], float]) -> float | None:
     """Where to measure next; None where it is near enough, or there is nothing left to try."""
     # Nearer than its error, more measurements of the same prompts would only fit their noise.
     if any(abs(found.rate - rate) <= min(max(_NEAR, found.error), TOLERANCE) for found in measured.values()):

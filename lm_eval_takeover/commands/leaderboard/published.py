@@ -15,7 +15,7 @@ _KINDS = (
     ("+ Random", "random"), ("+ Early", "early"), ("+ ", "guided"), ("8B (Thinking)", "guide"), ("(Guide)", "guide"),
     ("(Thinking)", "thinking"), ("Base", "base"),
 )  # fmt: skip
-Pair = tuple[float | None, float | None]  # (Acc, Pass@8) as shares, None where the source has none or lost it
+AccAndPass = tuple[float | None, float | None]  # (Acc, Pass@8) as shares, None where the source has none or lost it
 
 
 def read_published_rows() -> list[BoardRow]:
@@ -44,17 +44,17 @@ def _read_row(number: str, columns: list[str], row: list[str | None]) -> BoardRo
     return BoardRow(name, kind, source, nominal, rates, tasks, whole, why, _name_pair(recovery, _NOT_PRINTED))
 
 
-def _summarize(pair: Pair) -> Summary:
+def _summarize(pair: AccAndPass) -> Summary:
     return Summary(_name_pair(pair), Rates(), None, None, 8)
 
 
-def _name_pair(pair: Pair, why: str | None = None) -> dict[str, Figure]:
+def _name_pair(pair: AccAndPass, why: str | None = None) -> dict[str, Figure]:
     """Acc and Pass@8 without intervals, which the paper does not print."""
     acc, passed = (Figure(value, why=why if value is None else None) for value in pair)
     return {ACC: acc, "pass@8": passed}
 
 
-def _split(cell: str | None) -> Pair:
+def _split(cell: str | None) -> AccAndPass:
     acc, _, passed = (cell or "").partition(" / ")
     return _share(acc), _share(passed)
 

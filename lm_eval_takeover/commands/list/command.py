@@ -12,7 +12,7 @@ from lm_eval_takeover.storage.files import TASK_CONFIGS
 if TYPE_CHECKING:
     from lm_eval_takeover.method.registry import Registry
 
-Row = tuple[str, str]  # a name, and a line about it
+ListedName = tuple[str, str]  # a name, and a line about it
 
 HELP = "list packaged calibrations, scores, policies and tasks"
 KINDS = ("calibrations", "scores", "policies", "tasks")
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_calibrations() -> Iterable[Row]:
+def _list_calibrations() -> Iterable[ListedName]:
     from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
 
     for name, path in packaged_calibrations().items():
@@ -64,7 +64,7 @@ def _list_calibrations() -> Iterable[Row]:
         yield name, about + (f", target rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else "")
 
 
-def _list_registered(registry: "Registry[Any]") -> Iterable[Row]:
+def _list_registered(registry: "Registry[Any]") -> Iterable[ListedName]:
     for name in registry.names():
         entry = registry.get(name)
         text = " ".join((getattr(entry, "function", entry).__doc__ or "").strip().split("\n\n")[0].split())
@@ -72,7 +72,7 @@ def _list_registered(registry: "Registry[Any]") -> Iterable[Row]:
         yield name, ": ".join(filter(None, (source, text)))
 
 
-def _list_tasks() -> Iterable[Row]:
+def _list_tasks() -> Iterable[ListedName]:
     files = sorted(TASK_CONFIGS.glob("takeover_*.yaml"))
     members = {
         path.stem: re.findall(r"^  - (?:task: )?(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files

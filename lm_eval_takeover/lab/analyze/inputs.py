@@ -8,7 +8,7 @@ from functools import cached_property
 import polars as pl
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.lab.measures.planning import Vocabulary, classify_text, classify_vocabulary
+from lm_eval_takeover.lab.measures.planning import TokenClasses, classify_text, classify_vocabulary
 from lm_eval_takeover.lab.sample_tokens import SampleTokens
 from lm_eval_takeover.pair.vocabulary import Pieces
 from lm_eval_takeover.results.files import Run
@@ -139,7 +139,7 @@ class Inputs:
     def scored_names(self) -> dict[bytes, list[Name]]:
         return _name_texts(self.scored)
 
-    def read_scores(self, samples: Sequence[Answered], codes: Vocabulary | None) -> Iterator[tuple[list[Name], SampleTokens]]:
+    def read_scores(self, samples: Sequence[Answered], codes: TokenClasses | None) -> Iterator[tuple[list[Name], SampleTokens]]:
         """The names and the scored tokens of each text. With `codes`, a column of that name has the class of each token."""
         columns = ["token_id", *map(column_of, self.scores.scores)]
         for key, _, found in self.scored.read_scores(columns, samples):
@@ -156,7 +156,7 @@ class Inputs:
             raise CannotShow(str(error)) from error
 
     @cached_property
-    def codes(self) -> Vocabulary:
+    def codes(self) -> TokenClasses:
         return classify_vocabulary(self.pieces.list_names(), self.pieces.encode)
 
     def check_tokenizer(self, name: str) -> None:

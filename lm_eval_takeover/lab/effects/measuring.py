@@ -251,11 +251,11 @@ _MOST = 10  # examples of either sign
 _CONTEXT, _BEHIND = 400, 1500  # characters before and behind a position that are shown
 _INNER = ("problem", "host", "donor")  # of a row, not of the table
 _NAME = ("task", "doc_id", "sample", "position")
-Row = Mapping[str, Any]
+EffectRow = Mapping[str, Any]
 
 
 def write_effects(
-    folder: Path, run: RunReader, tokenizer: Any, rows: Sequence[Row], signals: Sequence[str], after: str, *, exact: bool
+    folder: Path, run: RunReader, tokenizer: Any, rows: Sequence[EffectRow], signals: Sequence[str], after: str, *, exact: bool
 ) -> None:
     """Write and print the effects of `rows`, of which one kind stands together; `signals` are columns to hold them against."""
     positions = pl.DataFrame([{name: row[name] for name in row if name not in ("begun", "texts")} for row in rows])
@@ -282,7 +282,7 @@ def write_effects(
     print(f"{', '.join(tables)} -> {folder}")
 
 
-def _list_texts(row: Row) -> Iterator[dict[str, Any]]:
+def _list_texts(row: EffectRow) -> Iterator[dict[str, Any]]:
     """The continuations of both tokens of a position: ids from the forced token on."""
     for writer, texts in row["texts"].items():
         for place, (text, correct) in enumerate(zip(texts, row[writer], strict=True)):
@@ -290,7 +290,7 @@ def _list_texts(row: Row) -> Iterator[dict[str, Any]]:
             yield {name: row[name] for name in _NAME} | facts | {"token_ids": text.tokens}
 
 
-def _choose_examples(rows: Sequence[Row], shrunk: Sequence[float]) -> list[Row]:
+def _choose_examples(rows: Sequence[EffectRow], shrunk: Sequence[float]) -> list[EffectRow]:
     """The takeovers of the largest effects of either sign, less what is noise; of equal ones the first."""
     takeovers = [(value, row) for value, row in zip(shrunk, rows, strict=True) if row["kind"] == effects.TAKEOVER]
     ordered = sorted(takeovers, key=lambda pair: -pair[0])
@@ -298,7 +298,7 @@ def _choose_examples(rows: Sequence[Row], shrunk: Sequence[float]) -> list[Row]:
     return helpful + [row for value, row in ordered[::-1] if value < 0 and row["effect"] < 0][:_MOST]
 
 
-def _describe_example(row: Row, tokenizer: Any) -> dict[str, Any]:
+def _describe_example(row: EffectRow, tokenizer: Any) -> dict[str, Any]:
     before = tokenizer.decode(row["begun"])
     described = {name: row[name] for name in (*_NAME, "score", "effect", "low", "high")}
     described |= {"before": before[-_CONTEXT:], "clipped": len(before) > _CONTEXT}

@@ -133,10 +133,10 @@ SCORED: Mapping[str, SampleAnalysis] = {
 }
 
 
-Texts = Iterable[tuple[Sequence[Name], SampleTokens]]  # with the tasks' names of each: where two tasks share it, both have it
+NamedTexts = Iterable[tuple[Sequence[Name], SampleTokens]]  # with the tasks' names of each: where two share it, both
 
 
-def measure_texts(names: Sequence[str], scores: Iterable[str], texts: Texts) -> dict[str, pl.DataFrame]:
+def measure_texts(names: Sequence[str], scores: Iterable[str], texts: NamedTexts) -> dict[str, pl.DataFrame]:
     """By analysis a row per name of a text and score: `task, doc_id, sample, score` and what is measured."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for places, sample in texts:

@@ -150,8 +150,8 @@ class Positions:
         return all(self._ratio(where) > _LIKELY for where in (BEYOND[:, 0], 1 - BEYOND[:, 0]))
 
     @cached_property
-    def ranks(self) -> "Ranks":
-        return Ranks(self)
+    def ranks(self) -> "AurocRanks":
+        return AurocRanks(self)
 
     def describe_beyond(self) -> dict[str, float | None]:
         """The shares of helpful and harmful positions with their intervals; null where one pair tells nothing of its noise."""
@@ -253,7 +253,7 @@ def measure_auroc(positions: Positions, values: Values) -> tuple[float | None, f
     return auroc, low, high
 
 
-class Ranks:
+class AurocRanks:
     """How the rank of a score hangs on the effect, from positions whose effects are known but for noise.
 
     Ranks go from 0 to 1, equal scores share the middle one. The AUROC is then linear in the mean rank `m` of helpful positions:

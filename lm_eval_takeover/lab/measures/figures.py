@@ -14,8 +14,8 @@ from lm_eval_takeover.lab.measures.pooling import MEAN
 from lm_eval_takeover.results.summary import name_passed
 
 Axes = Any
-Table = pl.DataFrame
-Texts = Sequence[str]
+Frame = pl.DataFrame
+Names = Sequence[str]
 Level = float | None
 SIZE = (4.0, 2.9)  # inches: texts stay readable where a phone shows the figure
 _COLOURS = ("#2f81f7", "#d1495b")
@@ -35,7 +35,7 @@ _DOTS = {"marker": "o", "markersize": 3}
 _DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
 
 
-def draw(name: str, table: Table, figure: Any) -> None:
+def draw(name: str, table: Frame, figure: Any) -> None:
     """Draw this analysis into a matplotlib Figure of `SIZE`."""
     if name == "signals":  # those of the paper's figure
         table = table.filter(pl.col("score").is_in(["ce", "entropy"]))
@@ -53,7 +53,7 @@ def draw(name: str, table: Table, figure: Any) -> None:
     _put_legend(figure)
 
 
-def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
+def _draw_panels(figure: Any, table: Frame, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
     """One panel for each score, two in a row, with one scale."""
     groups = [(str(key), group) for (key,), group in table.group_by(["score"], maintain_order=True)]
     lines = (len(groups) + 1) // 2
@@ -95,7 +95,7 @@ def _put_legend(figure: Any) -> None:
 
 
 def _lines(
-    axes: Axes, table: Table, x: str, y: str, labels: Texts, by: Texts = _TASK, level: Level = None, **style: Any
+    axes: Axes, table: Frame, x: str, y: str, labels: Names, by: Names = _TASK, level: Level = None, **style: Any
 ) -> None:
     """A line for each combination of `by`, with its band where there is one; `level` is a line to compare with."""
     style, step = style or _DOTS, {"step": "post"} if "drawstyle" in style else {}
@@ -111,7 +111,7 @@ def _lines(
     axes.set(xlabel=labels[0], ylabel=labels[1])
 
 
-def _bars(axes: Axes, table: Table, by: Texts, y: str, label: str, level: Level = None, limits: Any = (0, 1)) -> None:
+def _bars(axes: Axes, table: Frame, by: Names, y: str, label: str, level: Level = None, limits: Any = (0, 1)) -> None:
     """A horizontal bar for each row, with its interval; the first row on top."""
     axes.barh(range(len(table)), [value or 0.0 for value in table[y]], color=_COLOURS[0], height=0.6)
     _intervals(axes, table, range(len(table)))
@@ -123,7 +123,7 @@ def _bars(axes: Axes, table: Table, by: Texts, y: str, label: str, level: Level 
     axes.set(xlabel=label)
 
 
-def _intervals(axes: Axes, table: Table, heights: Iterable[float]) -> None:
+def _intervals(axes: Axes, table: Frame, heights: Iterable[float]) -> None:
     for height, low, high in zip(heights, table["low"], table["high"], strict=True):
         if low is not None:
             axes.plot([low, high], [height, height], color=_INK, linewidth=1)
@@ -140,14 +140,14 @@ def _join(key: Any) -> str:
     return ", ".join(str(part) for part in key if part is not None)
 
 
-def _draw_lorenz(axes: Axes, table: Table) -> None:
+def _draw_lorenz(axes: Axes, table: Frame) -> None:
     labels = (f"share of tokens, smallest scores first (line: the largest {SHARES[-1]} %)", "share of score")
     _lines(axes, table, x="share_of_tokens", y="share_of_score", labels=labels, marker="")
     axes.plot([0, 1], [0, 1], **_DIAGONAL)
     axes.axvline(1 - SHARES[-1] / 100, **_DIAGONAL)
 
 
-def _draw_overlap(axes: Axes, table: Table) -> None:
+def _draw_overlap(axes: Axes, table: Frame) -> None:
     labels = ("top p % of the tokens (dotted: chance)", "IoU with the top by entropy")
     _lines(axes, table, x="top_percent", y="iou", labels=labels)
     chance = table.unique("top_percent", maintain_order=True)
@@ -155,7 +155,7 @@ def _draw_overlap(axes: Axes, table: Table) -> None:
     axes.set_ylim(0, 1.02)
 
 
-def _draw_planning(axes: Axes, table: Table) -> None:
+def _draw_planning(axes: Axes, table: Frame) -> None:
     keys = ["task", "run", "set", "score"]
     places = {key: place for place, key in enumerate(table.select(keys).unique(maintain_order=True).rows())}
     for number, name in enumerate(CLASSES):
@@ -171,7 +171,7 @@ def _draw_planning(axes: Axes, table: Table) -> None:
     axes.set(xlabel="enrichment over all tokens of the base")
 
 
-def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) -> None:
+def _draw_accuracies(axes: Axes, table: Frame, x: str, by: Names, label: str) -> None:
     """A point for each row, with its interval where there is one, and a hollow one of its Pass@k.
 
     A model alone that writes all tokens would stretch the axis: lines of its height stand for it.
@@ -195,7 +195,7 @@ def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) ->
     axes.set(xlabel=label, ylabel=f"Acc, {name_passed(ks)} (hollow)" if len(ks) else "Acc")
 
 
-def _draw_rates(axes: Axes, table: Table) -> None:
+def _draw_rates(axes: Axes, table: Frame) -> None:
     mixed = table.filter(pl.col("realized_rate").is_between(0, 1, closed="none").any().over("run"))  # two models write
     colours = colour_rows(table["run"])
     for (run,), group in (table if mixed.is_empty() else mixed).group_by(["run"], maintain_order=True):
@@ -228,7 +228,7 @@ def draw_places(figure: Any, places: Sequence[float]) -> None:
     axes.set(xlabel="place in the answer (0: its start, 1: its end)", ylabel="takeovers")
 
 
-def _draw_flips(axes: Axes, table: Table) -> None:
+def _draw_flips(axes: Axes, table: Frame) -> None:
     names = [_join(row) for row in table.select("task", "run").iter_rows()]
     axes.barh(range(len(names)), table["rescued"], color=_COLOURS[0], height=0.6, label="rescued")
     axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color=_COLOURS[1], height=0.6, label="harmed")
@@ -239,7 +239,7 @@ def _draw_flips(axes: Axes, table: Table) -> None:
     axes.set(xlabel="problems (harmed to the left)")
 
 
-def _draw_effects(axes: Axes, table: Table) -> None:
+def _draw_effects(axes: Axes, table: Frame) -> None:
     edges = [-1.0625 + 0.125 * place for place in range(18)]
     for (kind,), group in table.group_by(["kind"], maintain_order=True):
         share = (1 / group["inclusion"]) / (1 / group["inclusion"]).sum()
@@ -247,7 +247,7 @@ def _draw_effects(axes: Axes, table: Table) -> None:
     axes.set(xlabel="effect of the donor's token on the share of correct texts", ylabel="share of positions")
 
 
-def _draw_signals(axes: Axes, table: Table) -> None:
+def _draw_signals(axes: Axes, table: Frame) -> None:
     low, high = table["value"].min(), table["value"].max()
     for correct, name in ((True, "correct"), (False, "incorrect")):
         values = table.filter(correct=correct)["value"]

@@ -26,14 +26,14 @@ Codes = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class TokenClasses:
     """A code for each token `[vocab]`, and the execution characters that take several tokens, as their ids."""
 
     codes: Codes
     characters: tuple[tuple[int, ...], ...] = ()
 
 
-def classify_vocabulary(texts: Sequence[str], encode: Callable[[str], list[int]] | None = None) -> Vocabulary:
+def classify_vocabulary(texts: Sequence[str], encode: Callable[[str], list[int]] | None = None) -> TokenClasses:
     """The classes of a vocabulary. texts: each token, decoded. encode: for characters that are no token, such as √ in many."""
     rules = tomllib.loads(RULES.read_text(encoding="utf-8"))
     planning = {word.strip().lower() for words in rules["planning"].values() for word in words}
@@ -52,10 +52,10 @@ def classify_vocabulary(texts: Sequence[str], encode: Callable[[str], list[int]]
     symbols = sorted({symbol for symbol in execution.pattern if not symbol.isascii()})
     spelt = {tuple(encode(before + symbol)) for symbol in symbols for before in ("", " ")} if encode else ()
     several = tuple(sorted(ids for ids in spelt if len(ids) > 1 and all("\ufffd" in texts[token] for token in ids)))
-    return Vocabulary(np.array([classify(text) for text in texts], dtype=np.int8), several)
+    return TokenClasses(np.array([classify(text) for text in texts], dtype=np.int8), several)
 
 
-def classify_text(vocabulary: Vocabulary, tokens: NDArray[Any]) -> Codes:
+def classify_text(vocabulary: TokenClasses, tokens: NDArray[Any]) -> Codes:
     """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens."""
     inside = (tokens >= 0) & (tokens < len(vocabulary.codes))  # ids that pad a model's vocabulary are NONE
     codes = np.where(inside, vocabulary.codes[np.where(inside, tokens, 0)], NONE)

@@ -35,7 +35,7 @@ from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.storage.files import make_component, read_bounded
 from lm_eval_takeover.storage.schema import check
 
-Board = Literal["tasks", "average", "recovery"]
+BoardPart = Literal["tasks", "average", "recovery"]
 REVERSE = "reverse"  # the folder of rows whose calibration is of this direction
 
 
@@ -70,7 +70,7 @@ class PaperPair:
 
 
 @dataclass(frozen=True)
-class Part:
+class ItemPart:
     """A table of an analysis: these columns of the lines whose fields have one of these values."""
 
     analysis: str
@@ -79,7 +79,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Item:
+class PaperItem:
     """A table, a figure or a claim. `missing` says what of it cannot be made yet."""
 
     title: str
@@ -89,8 +89,8 @@ class Item:
     rollouts: Literal["base", "guide"] = "base"  # whose texts its analyses read
     printed: str | None = None  # the number of its table in published.json
     secondary: tuple[tuple[str, ...], ...] = ()  # headings and rows of figures by secondary copies
-    board: Board | None = None  # which part of the leaderboard it shows
-    parts: tuple[Part, ...] = ()
+    board: BoardPart | None = None  # which part of the leaderboard it shows
+    parts: tuple[ItemPart, ...] = ()
     figures: tuple[str, ...] = ()
     report: bool = False  # whether it is read in the report
     calibrate: bool = False
@@ -122,16 +122,16 @@ class Manifest:
     """Set-ups and items by name, in the papers' order."""
 
     pairs: dict[str, PaperPair]
-    items: dict[str, Item] = field(default_factory=dict)
+    items: dict[str, PaperItem] = field(default_factory=dict)
 
-    def choose(self, pair: str | None, items: str) -> dict[str, dict[str, Item]]:
+    def choose(self, pair: str | None, items: str) -> dict[str, dict[str, PaperItem]]:
         """By set-up its items; one that no item names has all. Raises ArgumentError for unknown names, or if nothing is left."""
         names = [name.strip() for name in items.split(",") if name.strip()] or list(self.items)
         given = [("items", name, self.items.keys()) for name in names]
         for option, name, known in [*given, *([("pair", pair, self.pairs.keys())] if pair else [])]:
             if name not in known:
                 raise ArgumentError(f"--{option} '{name}' is not in the manifest; {nearest(name, known)}")
-        chosen: dict[str, dict[str, Item]] = {}
+        chosen: dict[str, dict[str, PaperItem]] = {}
         is_named = pair is None or any(pair in item.pairs for item in self.items.values())
         for name in self.items:
             for own in self.items[name].pairs if is_named else (str(pair),):
@@ -159,7 +159,9 @@ def read_manifest(own: Path | None = None) -> Manifest:
     return Manifest({**manifest.pairs, **more.pairs}, {**manifest.items, **more.items})
 
 
-def plan_commands(options: argparse.Namespace, pair: PaperPair, items: Mapping[str, Item], folder: Path) -> Iterator[list[str]]:
+def plan_commands(
+    options: argparse.Namespace, pair: PaperPair, items: Mapping[str, PaperItem], folder: Path
+) -> Iterator[list[str]]:
     """The commands of one set-up in order, as arguments of `lm-eval-takeover`."""
     limit = [] if options.limit is None else ["--limit", f"{options.limit:g}"]
     models = [word for role in ("base", "guide") if (model := getattr(pair, role)) for word in (f"--{role}", model)]
@@ -212,7 +214,7 @@ def write_index(
     run_dir: Path,
     manifest: Manifest,
     folders: Mapping[str, Path],
-    chosen: Mapping[str, Mapping[str, Item]],
+    chosen: Mapping[str, Mapping[str, PaperItem]],
     failed: Mapping[str, Sequence[str]],
 ) -> None:
     """`index.html` and `index.md`. `failed` says of a set-up which commands did not end well."""
@@ -226,7 +228,7 @@ def write_index(
     write_file("run_dir", run_dir / "index.html", _write_page(run_dir, pairs, shown))
 
 
-def _read_printed(item: Item) -> Table | None:
+def _read_printed(item: PaperItem) -> Table | None:
     if item.secondary:
         heading, *lines = map(list, item.secondary)
         return Table(heading, lines, ["By secondary copies: the paper itself was not at hand."])
@@ -238,7 +240,7 @@ def _read_printed(item: Item) -> Table | None:
     return Table(printed["columns"], rows, [note], names=2 if rows[0][1][:1].isalpha() else 1)
 
 
-def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
+def show_item(item: PaperItem, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
     needed = [" compare ", " calibrate " if item.calibrate else f"/analysis/{item.place} "]
     shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
     board, analysis = folder / "leaderboard.json", folder / "analysis" / item.place
@@ -266,7 +268,7 @@ def _show_rate(row: Mapping[str, Any]) -> str:
     return show_figure(row["realized_rate"], ".1f", 100) + " †" * (row.get("missed_rate") is not None)
 
 
-def lay_out_board(rows: Mapping[str, Mapping[str, Any]], item: Item) -> Table:
+def lay_out_board(rows: Mapping[str, Mapping[str, Any]], item: PaperItem) -> Table:
     """Rows in percent: by task with the average of several, the average alone, or Recovery alone."""
     mixed = {label: row for label, row in rows.items() if row["kind"] not in ALONE}
     figures = {
@@ -295,7 +297,7 @@ def _pair(cell: Mapping[str, Any] | None) -> str:
     return " / ".join(show_figure((cell or {}).get(metric), ".1f", 100) or "–" for metric in _METRICS)
 
 
-def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
+def lay_out_part(lines: Sequence[Mapping[str, Any]], part: ItemPart) -> Table:
     """The part of an analysis, its texts before its numbers; shares are in percent."""
     kept = [line for line in lines if all(line[name] in values for name, values in part.where.items())]
     texts = [name for name in part.columns if any(isinstance(line[name], str) for line in kept)]
@@ -326,7 +328,7 @@ def lay_out_thresholds(paths: Sequence[Path]) -> Table:
     return Table(["Calibration set", *(f"{ratio:.0%}" for ratio in SPIKE_RATIOS)], rows)
 
 
-Listed = Sequence[tuple[str, Item, Sequence[Shown], Table | None]]
+Listed = Sequence[tuple[str, PaperItem, Sequence[Shown], Table | None]]
 
 
 def _write_markdown(run_dir: Path, pairs: Mapping[str, PaperPair], shown: Listed) -> str:

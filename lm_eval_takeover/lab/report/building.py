@@ -158,7 +158,7 @@ def _read(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class PageRow:
     """A run on a task, or on the mean over tasks: its Acc and Pass@k, and all cells of its line."""
 
     task: str
@@ -168,7 +168,7 @@ class Row:
     cells: list[str]
 
 
-def list_rows(analysis: Analysis) -> list[Row]:
+def list_rows(analysis: Analysis) -> list[PageRow]:
     """Those of the mean over tasks first, where there are several. Its rate is that of all tokens together."""
     lines, board = analysis.read_table("budget"), analysis.board
     named = [(line.require("task", str), line.require("run", str), line) for line in lines]
@@ -187,7 +187,7 @@ def list_rows(analysis: Analysis) -> list[Row]:
         acc, solved = (_show(figure, ".1%") for figure in scores.values())
         own = f"k = {k}: " if k and passed == "Pass@k" else ""
         cells = [acc, own + solved, *recoveries, f"{rate:.1%}{mark}"]
-        rows.append(Row(task, name, scores, rate, cells))
+        rows.append(PageRow(task, name, scores, rate, cells))
     return rows
 
 
@@ -201,7 +201,7 @@ def _show(figure: Figure, form: str) -> str:
     return f"{figure.value:{form}}\n[{figure.low:{form}}, {figure.high:{form}}]"
 
 
-def list_columns(analysis: Analysis, head: Sequence[Row]) -> list[tuple[str, str]]:
+def list_columns(analysis: Analysis, head: Sequence[PageRow]) -> list[tuple[str, str]]:
     passed = [*head[0].scores][1] if head else ""
     named = (row.require("reference", str | None, None) for row in analysis.board.values())
     reference = next(filter(None, named), "the guide")

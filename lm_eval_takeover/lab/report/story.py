@@ -17,7 +17,7 @@ _WORDS = 10  # that are shown
 _LONGEST_TOKEN = 60  # characters
 _TRACED = ("token_id", "chosen_from", "host_token_id")
 
-Words = Counter[tuple[int, int]]  # what the host would have written, -1 if it was not asked; what the donor wrote
+WordCounts = Counter[tuple[int, int]]  # what the host would have written, -1 if it was not asked; what the donor wrote
 
 
 def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, Any] | None:
@@ -40,9 +40,9 @@ def tell_story(analysis: Analysis, pieces: Mapping[str, Pieces]) -> dict[str, An
     }
 
 
-def _read_takeovers(run: RunReader) -> tuple[list[float], Words]:
+def _read_takeovers(run: RunReader) -> tuple[list[float], WordCounts]:
     """Where all takeovers stand in their answers, from 0 to 1, and how often each changed a token."""
-    places, words = list[float](), Words()
+    places, words = list[float](), WordCounts()
     for _, found in run.read_traces(_TRACED):
         ids, writers, hosts = (found[name].tolist() for name in _TRACED)
         taken = [place for place, writer in enumerate(writers) if writer == run.donor]
@@ -68,7 +68,7 @@ def tell_accuracy(analysis: Analysis, rows: Mapping[str, Any]) -> str:
     return f"{wrote} {own} of its answers are correct{beside and '; '}{beside}."
 
 
-def _tell_places(places: Sequence[float], words: Words) -> str:
+def _tell_places(places: Sequence[float], words: WordCounts) -> str:
     if not places:
         return "No token was taken over."
     early = sum(place < 0.25 for place in places) / len(places)

@@ -23,7 +23,7 @@ from lm_eval_takeover.calibration.files import read_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.calibrate import measurement
 from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, Measured
+from lm_eval_takeover.commands.calibrate.rollouts import HeldOutRollouts, MeasuredRate
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROMPT, problems
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.registry import scores
@@ -198,7 +198,7 @@ def test_a_calibration_that_ends_between_its_two_files_goes_on(tmp_path, monkeyp
 
     words = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "3", "--max_gen_toks", "8"]
     words += ["--out", str(tmp_path / "out.json"), "--methods", "ce@0.05", "surprise@0.05", "--num_held_out", "5"]
-    monkeypatch.setattr(HeldOutRollouts, "measure", lambda self, value, label: Measured(round(1e6 * value), 10**6, 0.0))
+    monkeypatch.setattr(HeldOutRollouts, "measure", lambda self, value, label: MeasuredRate(round(1e6 * value), 10**6, 0.0))
     with monkeypatch.context() as patched:
         patched.setattr(measurement, "write_calibration", end)
         assert main(words) == 143

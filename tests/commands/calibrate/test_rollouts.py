@@ -15,7 +15,7 @@ from lm_eval_takeover.calibration.files import KAPPA_RULES, TABLE
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.measurement import calibrate
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Measured, Rollouts, Setup, check_target, solve
+from lm_eval_takeover.commands.calibrate.rollouts import MeasuredRate, Rollouts, Setup, check_target, solve
 from lm_eval_takeover.decoding.engine import TransformersBackend
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
@@ -154,13 +154,13 @@ class HeldOut:
     def measure(self, value, label):
         self.asked.append(value)
         if self.seed is None:
-            return Measured(round(self.rate(value) * 10**6), 10**6, 0.0)
+            return MeasuredRate(round(self.rate(value) * 10**6), 10**6, 0.0)
         common, own = np.random.default_rng(self.seed), np.random.default_rng([self.seed, int(value * 1e9)])
         leaning, lengths = common.gamma(4, 0.25, 40), common.poisson(50, 40)
         chance, changed, other = common.random((40, 100)), common.random((40, 100)) < 0.25, own.random((40, 100))
         fires = np.where(changed, other, chance) < (self.rate(value) * leaning)[:, None]
         taken = (fires & (np.arange(100) < lengths[:, None])).sum(-1)
-        return Measured.of(list(zip(taken.tolist(), lengths.tolist(), strict=True)))
+        return MeasuredRate.of(list(zip(taken.tolist(), lengths.tolist(), strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ def test_a_rate_is_measured_on_other_prompts_than_it_was_solved_on_and_the_inter
         assert (found.solved_rate, others.asked, found.prompts) == (target.realized_rate, [target.value], 40)
         held.append(found.low <= target.value <= found.high)  # each rho is its own rate
     assert np.mean(held) >= 0.85
-    assert Measured(1, 100, 0.0, 1.0).find_reach() == 1  # one prompt says nothing
+    assert MeasuredRate(1, 100, 0.0, 1.0).find_reach() == 1  # one prompt says nothing
 
 
 def test_a_text_that_holds_above_a_tenth_of_the_tokens_is_named(caplog):
     (target,) = solve(HeldOut(lambda rho: rho), [0.05], Rollouts([]))
     others = HeldOut(lambda rho: rho)
     for tokens, told in ((100, False), (4000, True)):
-        others.measure = lambda value, label, last=tokens: Measured.of([(5, 100)] * 39 + [(5, last)])
+        others.measure = lambda value, label, last=tokens: MeasuredRate.of([(5, 100)] * 39 + [(5, last)])
         check_target(target, others, Rollouts([]))
         assert ("one text holds 51% of the tokens" in caplog.text) == told
 
@@ -218,8 +218,10 @@ def test_the_interval_of_a_rate_holds_the_true_one_where_few_rollouts_have_most_
     generator, held = np.random.default_rng(1), []
     for _ in range(2000):
         tokens = np.ceil(np.exp(generator.normal(5, 1.5, 5))).astype(int)
-        found = Measured.of([*zip(generator.binomial(tokens, generator.beta(2, 38, 5)).tolist(), tokens.tolist(), strict=True)])
+        found = MeasuredRate.of(
+            [*zip(generator.binomial(tokens, generator.beta(2, 38, 5)).tolist(), tokens.tolist(), strict=True)]
+        )
         held.append(abs(found.rate - 0.05) <= found.find_reach())
     assert np.mean(held) >= 0.9
-    assert Measured.of([(1, 100), (2, 100), (5, 100)]).effective == pytest.approx(3)
-    assert Measured.of([(0, 16)] * 4).find_reach() == 0.75  # the rule of three
+    assert MeasuredRate.of([(1, 100), (2, 100), (5, 100)]).effective == pytest.approx(3)
+    assert MeasuredRate.of([(0, 16)] * 4).find_reach() == 0.75  # the rule of three

@@ -16,7 +16,7 @@ from helpers.pairs import ROOT, TableTokenizer
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError, ResultsError, RunDirError
 from lm_eval_takeover.lab.report.inputs import read_figure
-from lm_eval_takeover.lab.report.story import Words, _tell_places
+from lm_eval_takeover.lab.report.story import WordCounts, _tell_places
 from lm_eval_takeover.runs.run_reader import RunReader
 
 HOSTILE = [
@@ -164,8 +164,8 @@ def test_runs_of_two_comparisons_meet_by_document_and_none_has_the_recovery_of_t
 
 def test_a_takeover_whose_host_was_not_asked_is_not_told_as_changed():
     places = [0.1, 0.5]
-    assert "1 of them changed the token" in _tell_places(places, Words({(3, 5): 1}))
-    assert _tell_places(places, Words({(-1, 5): 2})) == "2 takeovers: 50% stand in the first quarter of an answer."
+    assert "1 of them changed the token" in _tell_places(places, WordCounts({(3, 5): 1}))
+    assert _tell_places(places, WordCounts({(-1, 5): 2})) == "2 takeovers: 50% stand in the first quarter of an answer."
 
 
 def test_what_is_embedded_fits_and_tells_which(small, tmp_path):
