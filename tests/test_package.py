@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tomllib
 import venv
+from collections import Counter
 from importlib.metadata import packages_distributions
 from inspect import ismodule
 from zipfile import ZipFile
@@ -49,8 +50,14 @@ def test_all_is_complete():
 def test_a_process_keeps_little_beside_its_models():
     """What is here is shared by all models of a process, so each has a reason; see the script."""
     variables, containers = list_state(ROOT / "lm_eval_takeover")
-    assert variables == ["lm_eval_hooks.py:_current", "stopping.py:_kept"]
-    assert len(containers) <= 12
+    assert variables == ["stopping.py:_kept", "tasks/context.py:_current"]
+    assert len(containers) <= 6
+
+
+def test_a_class_name_means_one_thing():
+    bodies = [ast.parse(file.read_text()).body for file in (ROOT / "lm_eval_takeover").rglob("*.py")]
+    names = Counter(node.name for body in bodies for node in body if isinstance(node, ast.ClassDef))
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_the_next_lm_eval_and_vllm_are_kept_out_until_they_are_known_to_fit():
