@@ -1,4 +1,4 @@
-"""The stock command in this process: what it reads, and what it does without lm-eval's thousands of task files."""
+"""The stock command in this process: what it reads and writes, and what it does without lm-eval's thousands of task files."""
 
 import sys
 from contextlib import contextmanager
@@ -22,18 +22,23 @@ def parse_stock(words):
         sys.argv = before
 
 
+def write_logs(folder, evaluate, *given, **options):
+    """The files that the stock command writes of an evaluation: of what `evaluate` returns for these arguments."""
+    tracker = EvaluationTracker(output_path=str(folder))
+    results = evaluate(*given, evaluation_tracker=tracker, **options)
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    for task in samples:
+        tracker.save_results_samples(task_name=task, samples=samples[task])
+
+
 def evaluate_here(options):
     """What the stock command does with these options, without lm-eval's thousands of task files."""
-    tracker = EvaluationTracker(output_path=options["output_path"])
     tasks = ",".join(options["tasks"]).split(",")
     names = ("model", "model_args", "batch_size", "device", "limit", "gen_kwargs")
     named = {name: options.get(name) for name in names}
     named |= {"tasks": tasks, "task_manager": find_tasks(tasks, options.get("include_path")), "bootstrap_iters": 0}
-    results = simple_evaluate(**named, evaluation_tracker=tracker)
-    samples = results.pop("samples")
-    tracker.save_results_aggregated(results=results, samples=samples)
-    for task in tasks:
-        tracker.save_results_samples(task_name=task, samples=samples[task])
+    write_logs(options["output_path"], simple_evaluate, **named)
 
 
 @contextmanager

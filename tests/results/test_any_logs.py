@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from helpers.demo_runs import run_demo
+from helpers.stock import write_logs
 from lm_eval import simple_evaluate
-from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import read_single_run, write_baseline
@@ -49,14 +49,9 @@ def logs(tmp_path_factory):
     rows = [row | {"choices": [row["answer"], "1", "12"], "right": 0} for row in problems()[: COUNT - 1]]
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
     for name, model in DEMO.items():
-        tracker = EvaluationTracker(output_path=str(folder / name))
         options = {"model_args": {"pretrained": str(model), "dtype": "float32"}, "device": "cpu", "batch_size": COUNT}
         tasks = describe_tasks(folder / "data.jsonl")
-        results = simple_evaluate("hf", tasks=tasks, bootstrap_iters=0, evaluation_tracker=tracker, **options)
-        samples = results.pop("samples")
-        tracker.save_results_aggregated(results=results, samples=samples)
-        for task in samples:
-            tracker.save_results_samples(task_name=task, samples=samples[task])
+        write_logs(folder / name, simple_evaluate, "hf", tasks=tasks, bootstrap_iters=0, **options)
     return folder
 
 

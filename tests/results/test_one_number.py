@@ -5,7 +5,7 @@ import re
 
 import pytest
 from helpers.demo_runs import run_demo, write_task
-from lm_eval.loggers import EvaluationTracker
+from helpers.stock import write_logs
 
 from lm_eval_takeover.demo import PROMPT, problems
 
@@ -24,11 +24,7 @@ def world(request, tmp_path_factory):
     decoding = {"max_gen_toks": 320, "until": ["\nProblem:"]}
     write_task(folder / "tasks", TASK, rows, doc_to_text=PROMPT.format(problem="{{problem}}"), generation_kwargs=decoding)
     for name, arguments in POLICIES.items():
-        tracker = EvaluationTracker(output_path=str(folder / "results" / name))
-        found = run_demo(folder / name, None, arguments, TASK, folder / "tasks", evaluation_tracker=tracker)
-        samples = found.pop("samples")
-        tracker.save_results_aggregated(results=found, samples=samples)
-        tracker.save_results_samples(task_name=TASK, samples=samples[TASK])
+        write_logs(folder / "results" / name, run_demo, folder / name, None, arguments, TASK, folder / "tasks")
     return folder, len(rows)
 
 
