@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import save_model
-from helpers.pairs import POLICIES, SAMPLED, look_before_passes, save_random_model, save_struck_guide, texts
+from helpers.pairs import METHODS, POLICIES, SAMPLED, look_before_passes, save_random_model, save_struck_guide, texts
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
@@ -77,11 +77,14 @@ def test_passes_are_counted_and_blocks_of_one_are_lockstep(small_pair, prompts):
         assert generation.guide_passes == max(generation.takeovers - 1, 0)
 
 
-@pytest.mark.parametrize("name", ["disagreement", "entropy"])
+@pytest.mark.parametrize("name", ["disagreement", "entropy", "segment", "budget"])
 def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, monkeypatch, name):
-    requests = [Request(prompts[0], j, 30, SAMPLED) for j in range(3)] + [Request(prompts[1], 0, 30, SAMPLED)]
+    """The tokens so far stand. Who holds the pen, and what is left to think, follows from them."""
+    policy = GuideAlone(thinking_budget=18) if name == "budget" else (POLICIES | METHODS)[name]
+    thinks = small_pair.tokenizer.convert_tokens_to_ids("<think>")
+    requests = [Request((*prompts[0], thinks), j, 30, SAMPLED) for j in range(3)] + [Request(prompts[1], 0, 30, SAMPLED)]
     options = {"batch_size": 4, "block_size": 4, "traced": True}
-    expected = dict(engine.generate(small_pair, POLICIES[name], requests, **options))
+    expected = dict(engine.generate(small_pair, policy, requests, **options))
     passes = itertools.count()
 
     def look(role, ids, reads_prompt):
@@ -91,13 +94,13 @@ def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, mon
     look_before_passes(monkeypatch, look)
     for at in (2, 12, 27):
         passes, fails = itertools.count(), {at}
-        made = dict(engine.generate(small_pair, POLICIES[name], requests, **options))
+        made = dict(engine.generate(small_pair, policy, requests, **options))
         for i, generation in made.items():
             assert generation.tokens == expected[i].tokens, at
             np.testing.assert_allclose(generation.observed, expected[i].observed, rtol=1e-3, atol=1e-3)
     fails = range(10**6)
     with pytest.raises(ArgumentError, match="not enough memory for one sample"):
-        list(engine.generate(small_pair, POLICIES[name], requests, batch_size=4))
+        list(engine.generate(small_pair, policy, requests, batch_size=4))
 
 
 @pytest.fixture(scope="module")

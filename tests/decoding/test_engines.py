@@ -117,19 +117,6 @@ def test_a_text_goes_on_from_any_of_its_tokens_as_it_was_written(rough_pair, pro
             assert generation.scores[place:] == pytest.approx(whole[i].scores[place:], abs=1e-4, nan_ok=True)
 
 
-@pytest.mark.parametrize("name", ["segment", "budget"])
-def test_a_generation_that_was_begun_goes_on_as_it_would_have(demo_pair, prompts, name):
-    """As after a failed pass: the tokens so far stand. Who holds the pen, and what is left to think, follows from them."""
-    thinks = demo_pair.tokenizer.convert_tokens_to_ids("<think>")
-    policy = GuideAlone(thinking_budget=18) if name == "budget" else METHODS[name]
-    request = Request((*prompts[0], thinks) if name == "budget" else prompts[0], 1, 40, SAMPLED)
-    (whole,) = (one for _, one in lockstep.generate(demo_pair, policy, [request]))
-    for count in (17, 18, 33):
-        begun = Generation(whole.tokens[:count], whole.taken_over[:count], whole.scores[:count])
-        ((_, again),) = lockstep.generate(demo_pair, policy, [request], begun=[begun])
-        assert (again.tokens, again.taken_over) == (whole.tokens, whole.taken_over)
-
-
 def test_a_thinking_budget_forces_the_end_tag_in_every_engine(demo_pair, prompts):
     """At N tokens of thinking, whoever drafts. Before and behind it stands what the guide draws there; a text that does not think
     is as without a budget."""
